@@ -1,0 +1,58 @@
+/**
+ * The error tree, by who must act: the caller (`UsageError`), another process (`PeerError`, may be retried)
+ * or us (`InternalError`). Every error carries a stable `code` listed in `docs/errors.md` (a test holds both
+ * directions), facts for machines, and a message that ends with the next step.
+ */
+
+export const ErrorCodes = {
+  // The caller must act.
+  SHAPE_MISMATCH: 'The shapes of an operation do not fit.',
+  INVALID_ARGUMENT: 'An argument is outside what the function accepts.',
+  INVALID_GRAPH: 'The graph is inconsistent.',
+  UNSUPPORTED_OPERATOR: 'An ONNX model uses an operator, attribute or type outside the catalogue.',
+  NOT_DIFFERENTIABLE: 'A gradient was asked through an operation that has none.',
+  INVALID_MODEL_FILE: 'A model file is not a readable ONNX model.',
+  INVALID_DATA: 'A dataset file is empty, ragged or malformed.',
+  UNKNOWN_LABEL: 'A label was never seen in training.',
+  INVALID_CONFIG: 'A configuration field is missing, unknown or of the wrong type.',
+  INVALID_COMMAND: 'The command line has an unknown command or option.',
+  FILE_NOT_FOUND: 'A file or folder does not exist or cannot be read.',
+  CHECKPOINT_CORRUPT: 'A checkpoint is truncated or its checksum does not match.',
+  CHECKPOINT_MISMATCH: 'A checkpoint belongs to another model or optimizer.',
+  SEGMENT_EXISTS: 'A shared-memory segment of that name exists and its owner is alive.',
+  SEGMENT_NOT_FOUND: 'There is no shared-memory segment of that name.',
+  OUT_OF_SHARED_MEMORY: 'The shared-memory file system or the address space is full.',
+  MODEL_TOO_LARGE: 'A model or segment does not fit into the 4 GiB that WebAssembly can address.',
+  OUT_OF_BOUNDS: 'A region or kernel argument reaches outside its memory.',
+  NOT_A_NUMBER: 'The loss became NaN or infinite.',
+  MISSING_COMPONENT: 'An optional component is not installed.',
+  // Another process is involved.
+  TIMEOUT: 'A wait reached its deadline.',
+  // We must act.
+  RUNTIME_FAILURE: 'ONNX Runtime reported an error.',
+  BROKEN_INVARIANT: 'An internal invariant does not hold; please report it.',
+} as const;
+
+export type ErrorCode = keyof typeof ErrorCodes;
+export type Facts = Readonly<Record<string, unknown>>;
+
+export abstract class TributaryError extends Error {
+  readonly code: ErrorCode;
+  readonly facts: Facts;
+
+  constructor(code: ErrorCode, message: string, facts: Facts = {}, cause?: unknown) {
+    super(message, cause === undefined ? undefined : { cause });
+    this.name = new.target.name;
+    this.code = code;
+    this.facts = facts;
+  }
+}
+
+/** The caller must act: wrong arguments, files or configuration. */
+export class UsageError extends TributaryError {}
+
+/** Another process failed or is late; the operation may be retried. */
+export class PeerError extends TributaryError {}
+
+/** A fault of Tributary or of the engine below it. */
+export class InternalError extends TributaryError {}
