@@ -19,8 +19,10 @@ export const ErrorCodes = {
   FILE_NOT_FOUND: 'A file or folder does not exist or cannot be read.',
   CHECKPOINT_CORRUPT: 'A checkpoint is truncated or its checksum does not match.',
   CHECKPOINT_MISMATCH: 'A checkpoint belongs to another model or optimizer.',
+  CHECKPOINT_NOT_WRITTEN: 'A checkpoint could not be written; earlier ones are untouched.',
   SEGMENT_EXISTS: 'A shared-memory segment of that name exists and its owner is alive.',
   SEGMENT_NOT_FOUND: 'There is no shared-memory segment of that name.',
+  SEGMENT_CORRUPT: 'A shared-memory segment has no valid header or is of another version.',
   OUT_OF_SHARED_MEMORY: 'The shared-memory file system or the address space is full.',
   MODEL_TOO_LARGE: 'A model or segment does not fit into the 4 GiB that WebAssembly can address.',
   OUT_OF_BOUNDS: 'A region or kernel argument reaches outside its memory.',
@@ -28,6 +30,7 @@ export const ErrorCodes = {
   MISSING_COMPONENT: 'An optional component is not installed.',
   // Another process is involved.
   TIMEOUT: 'A wait reached its deadline.',
+  PEER_EXITED: 'A peer process ended, or answered with something else than was asked.',
   // We must act.
   RUNTIME_FAILURE: 'ONNX Runtime reported an error.',
   BROKEN_INVARIANT: 'An internal invariant does not hold; please report it.',

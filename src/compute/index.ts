@@ -1,0 +1,6 @@
+export type { CompiledGraph, CompileRequest, Compute } from './compute.ts';
+export { cutSegments } from './segments.ts';
+export type { CutSegment } from './segments.ts';
+export { memoryTypes, OnnxCompute } from './onnxruntime/onnx-compute.ts';
+export type { SessionOptions } from './onnxruntime/index.ts';
+export { OnnxRuntime } from './onnxruntime/index.ts';

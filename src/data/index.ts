@@ -1,0 +1,18 @@
+export { Dataset, sampleSize } from './dataset.ts';
+export type { BatchArray, Column, ColumnData, ColumnInput, ColumnScale, ColumnType } from './dataset.ts';
+export * from './csv.ts';
+export * from './idx.ts';
+export * from './mnist.ts';
+export * from './tokenizer.ts';
+export { PADDING_ID, UNKNOWN_ID, Vocabulary } from './vocabulary.ts';
+export type { VocabularyJson, VocabularyOptions } from './vocabulary.ts';
+export * from './label-set.ts';
+export { encodeText } from './text-classification.ts';
+export type { EncodeTextOptions } from './text-classification.ts';
+export { readLanguageModelText } from './language-model.ts';
+export type { LanguageModelText, LanguageModelTextOptions, TextSource, TextUnit } from './language-model.ts';
+export * from './sample-order.ts';
+export type { Batch, BatchLoader, BatchTargets, LoaderOptions } from './loader.ts';
+export * from './direct-loader.ts';
+export * from './prefetcher.ts';
+export * from './open-loader.ts';

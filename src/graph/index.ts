@@ -1,0 +1,13 @@
+export { N, isBatch, printShape, resolveShape, elementCount, hasBatch, sameShape } from './shape.ts';
+export type { BatchDim, Dim, Shape } from './shape.ts';
+export type * from './catalogue.ts';
+export { Graph, Tensor, isNode } from './graph.ts';
+export type { Node, Parameter, State, StateUpdate, TensorType } from './graph.ts';
+export * from './initialisers.ts';
+export * from './operations/index.ts';
+export { differentiate, gradients } from './autodiff.ts';
+export type { DenseGradient, Gradient, Lookup, Seed, SparseGradient } from './autodiff.ts';
+export { lower } from './onnx/lower.ts';
+export type { LoweredModel, LowerRequest, Port } from './onnx/lower.ts';
+export { decodeModel, encodeModel } from './onnx/proto.ts';
+export type { OnnxModel } from './onnx/proto.ts';

@@ -1,0 +1,3 @@
+export * from './elementwise.ts';
+export * from './neural.ts';
+export * from './tensor.ts';

@@ -1,0 +1,220 @@
+// Elementwise combinations of vectors. `n` counts elements. Operands may be the target itself.
+import { lanes, setLanes } from './vector';
+
+// @ts-ignore: decorator
+@inline
+function sumAt(
+  k: i32, mean: bool, divisor: v128, target: usize,
+  p0: usize, p1: usize, p2: usize, p3: usize, p4: usize, p5: usize, p6: usize, p7: usize,
+  i: usize, whole: bool,
+): void {
+  let sum = lanes(p0 + i, whole);
+  if (k > 1) sum = f32x4.add(sum, lanes(p1 + i, whole));
+  if (k > 2) sum = f32x4.add(sum, lanes(p2 + i, whole));
+  if (k > 3) sum = f32x4.add(sum, lanes(p3 + i, whole));
+  if (k > 4) sum = f32x4.add(sum, lanes(p4 + i, whole));
+  if (k > 5) sum = f32x4.add(sum, lanes(p5 + i, whole));
+  if (k > 6) sum = f32x4.add(sum, lanes(p6 + i, whole));
+  if (k > 7) sum = f32x4.add(sum, lanes(p7 + i, whole));
+  if (mean) sum = f32x4.div(sum, divisor);
+  setLanes(target + i, sum, whole);
+}
+
+// @ts-ignore: decorator
+@inline
+function sumLoop(
+  k: i32, mean: bool, divisor: f32, target: usize,
+  p0: usize, p1: usize, p2: usize, p3: usize, p4: usize, p5: usize, p6: usize, p7: usize,
+  n: usize,
+): void {
+  const d = f32x4.splat(divisor);
+  const bytes = n << 2;
+  let i: usize = 0;
+  for (; i + 64 <= bytes; i += 64) {
+    sumAt(k, mean, d, target, p0, p1, p2, p3, p4, p5, p6, p7, i, true);
+    sumAt(k, mean, d, target, p0, p1, p2, p3, p4, p5, p6, p7, i + 16, true);
+    sumAt(k, mean, d, target, p0, p1, p2, p3, p4, p5, p6, p7, i + 32, true);
+    sumAt(k, mean, d, target, p0, p1, p2, p3, p4, p5, p6, p7, i + 48, true);
+  }
+  for (; i + 16 <= bytes; i += 16) sumAt(k, mean, d, target, p0, p1, p2, p3, p4, p5, p6, p7, i, true);
+  for (; i < bytes; i += 4) sumAt(k, mean, d, target, p0, p1, p2, p3, p4, p5, p6, p7, i, false);
+}
+
+/** target = p0 + ... + p(k-1), added in that order, k from 1 to 8. */
+export function sumFloat32(
+  k: i32, target: usize,
+  p0: usize, p1: usize, p2: usize, p3: usize, p4: usize, p5: usize, p6: usize, p7: usize,
+  n: usize,
+): void {
+  if (k == 1) sumLoop(1, false, 1, target, p0, p1, p2, p3, p4, p5, p6, p7, n);
+  else if (k == 2) sumLoop(2, false, 1, target, p0, p1, p2, p3, p4, p5, p6, p7, n);
+  else if (k == 3) sumLoop(3, false, 1, target, p0, p1, p2, p3, p4, p5, p6, p7, n);
+  else if (k == 4) sumLoop(4, false, 1, target, p0, p1, p2, p3, p4, p5, p6, p7, n);
+  else if (k == 5) sumLoop(5, false, 1, target, p0, p1, p2, p3, p4, p5, p6, p7, n);
+  else if (k == 6) sumLoop(6, false, 1, target, p0, p1, p2, p3, p4, p5, p6, p7, n);
+  else if (k == 7) sumLoop(7, false, 1, target, p0, p1, p2, p3, p4, p5, p6, p7, n);
+  else sumLoop(8, false, 1, target, p0, p1, p2, p3, p4, p5, p6, p7, n);
+}
+
+/** target = (p0 + ... + p(k-1)) / divisor; the divisor differs from k in the last pass of a longer sum. */
+export function meanFloat32(
+  k: i32, divisor: f32, target: usize,
+  p0: usize, p1: usize, p2: usize, p3: usize, p4: usize, p5: usize, p6: usize, p7: usize,
+  n: usize,
+): void {
+  if (k == 1) sumLoop(1, true, divisor, target, p0, p1, p2, p3, p4, p5, p6, p7, n);
+  else if (k == 2) sumLoop(2, true, divisor, target, p0, p1, p2, p3, p4, p5, p6, p7, n);
+  else if (k == 3) sumLoop(3, true, divisor, target, p0, p1, p2, p3, p4, p5, p6, p7, n);
+  else if (k == 4) sumLoop(4, true, divisor, target, p0, p1, p2, p3, p4, p5, p6, p7, n);
+  else if (k == 5) sumLoop(5, true, divisor, target, p0, p1, p2, p3, p4, p5, p6, p7, n);
+  else if (k == 6) sumLoop(6, true, divisor, target, p0, p1, p2, p3, p4, p5, p6, p7, n);
+  else if (k == 7) sumLoop(7, true, divisor, target, p0, p1, p2, p3, p4, p5, p6, p7, n);
+  else sumLoop(8, true, divisor, target, p0, p1, p2, p3, p4, p5, p6, p7, n);
+}
+
+// Operations of `combine`; the wrappers hold the same numbers.
+const SUM: i32 = 0;
+const MIN: i32 = 1;
+const MAX: i32 = 2;
+
+// @ts-ignore: decorator
+@inline
+function combineVectors<T>(op: i32, a: v128, b: v128): v128 {
+  if (op == SUM) return v128.add<T>(a, b);
+  if (op == MIN) return v128.min<T>(a, b);
+  if (op == MAX) return v128.max<T>(a, b);
+  return v128.mul<T>(a, b);
+}
+
+// @ts-ignore: decorator
+@inline
+function combineAt<T>(op: i32, target: usize, a: usize, b: usize, i: usize): void {
+  v128.store(target + i, combineVectors<T>(op, v128.load(a + i), v128.load(b + i)));
+}
+
+// @ts-ignore: decorator
+@inline
+function combineLoop<T>(op: i32, target: usize, a: usize, b: usize, n: usize): void {
+  const bytes = n * sizeof<T>();
+  let i: usize = 0;
+  for (; i + 64 <= bytes; i += 64) {
+    combineAt<T>(op, target, a, b, i);
+    combineAt<T>(op, target, a, b, i + 16);
+    combineAt<T>(op, target, a, b, i + 32);
+    combineAt<T>(op, target, a, b, i + 48);
+  }
+  for (; i + 16 <= bytes; i += 16) combineAt<T>(op, target, a, b, i);
+  for (; i < bytes; i += sizeof<T>()) {
+    if (sizeof<T>() == 4) {
+      const value = combineVectors<T>(op, v128.load_zero<u32>(a + i), v128.load_zero<u32>(b + i));
+      v128.store_lane<u32>(target + i, value, 0);
+    } else {
+      const value = combineVectors<T>(op, v128.load_zero<u64>(a + i), v128.load_zero<u64>(b + i));
+      v128.store_lane<u64>(target + i, value, 0);
+    }
+  }
+}
+
+// @ts-ignore: decorator
+@inline
+function combine<T>(op: i32, target: usize, a: usize, b: usize, n: usize): void {
+  if (op == 0) combineLoop<T>(0, target, a, b, n);
+  else if (op == 1) combineLoop<T>(1, target, a, b, n);
+  else if (op == 2) combineLoop<T>(2, target, a, b, n);
+  else combineLoop<T>(3, target, a, b, n);
+}
+
+/** target = a op b; minimum and maximum give NaN if either is NaN. */
+export function combineFloat32(op: i32, target: usize, a: usize, b: usize, n: usize): void {
+  combine<f32>(op, target, a, b, n);
+}
+
+export function combineFloat64(op: i32, target: usize, a: usize, b: usize, n: usize): void {
+  combine<f64>(op, target, a, b, n);
+}
+
+/** Integers wrap. */
+export function combineInt32(op: i32, target: usize, a: usize, b: usize, n: usize): void {
+  combine<i32>(op, target, a, b, n);
+}
+
+/** target *= factor */
+export function scaleFloat32(target: usize, factor: f32, n: usize): void {
+  const f = f32x4.splat(factor);
+  const bytes = n << 2;
+  let i: usize = 0;
+  for (; i + 64 <= bytes; i += 64) {
+    v128.store(target + i, f32x4.mul(v128.load(target + i), f));
+    v128.store(target + i, f32x4.mul(v128.load(target + i, 16), f), 16);
+    v128.store(target + i, f32x4.mul(v128.load(target + i, 32), f), 32);
+    v128.store(target + i, f32x4.mul(v128.load(target + i, 48), f), 48);
+  }
+  for (; i < bytes; i += 4) setLanes(target + i, f32x4.mul(lanes(target + i, false), f), false);
+}
+
+// @ts-ignore: decorator
+@inline
+function scaleDoubles(divide: bool, target: usize, factor: f64, n: usize): void {
+  const f = f64x2.splat(factor);
+  const bytes = n << 3;
+  let i: usize = 0;
+  for (; i + 16 <= bytes; i += 16) {
+    const v = v128.load(target + i);
+    v128.store(target + i, divide ? f64x2.div(v, f) : f64x2.mul(v, f));
+  }
+  if (i < bytes) {
+    const v = v128.load_zero<u64>(target + i);
+    v128.store_lane<u64>(target + i, divide ? f64x2.div(v, f) : f64x2.mul(v, f), 0);
+  }
+}
+
+/** target *= factor */
+export function scaleFloat64(target: usize, factor: f64, n: usize): void {
+  scaleDoubles(false, target, factor, n);
+}
+
+/** target /= divisor */
+export function divideFloat64(target: usize, divisor: f64, n: usize): void {
+  scaleDoubles(true, target, divisor, n);
+}
+
+/** target += a * x */
+export function axpyFloat32(target: usize, a: f32, x: usize, n: usize): void {
+  const f = f32x4.splat(a);
+  const bytes = n << 2;
+  let i: usize = 0;
+  for (; i + 32 <= bytes; i += 32) {
+    const t = target + i;
+    v128.store(t, f32x4.add(v128.load(t), f32x4.mul(v128.load(x + i), f)));
+    v128.store(t, f32x4.add(v128.load(t, 16), f32x4.mul(v128.load(x + i, 16), f)), 16);
+  }
+  for (; i < bytes; i += 4) {
+    setLanes(target + i, f32x4.add(lanes(target + i, false), f32x4.mul(lanes(x + i, false), f)), false);
+  }
+}
+
+export function fillFloat32(target: usize, value: f32, n: usize): void {
+  const v = f32x4.splat(value);
+  const bytes = n << 2;
+  let i: usize = 0;
+  for (; i + 16 <= bytes; i += 16) v128.store(target + i, v);
+  for (; i < bytes; i += 4) setLanes(target + i, v, false);
+}
+
+export function copyBytes(target: usize, source: usize, bytes: usize): void {
+  memory.copy(target, source, bytes);
+}
+
+/** target = min(max(target, -limit), limit); NaN stays NaN. */
+export function clipFloat32(target: usize, limit: f32, n: usize): void {
+  const high = f32x4.splat(limit);
+  const low = f32x4.splat(-limit);
+  const bytes = n << 2;
+  let i: usize = 0;
+  for (; i + 16 <= bytes; i += 16) {
+    v128.store(target + i, f32x4.min(f32x4.max(v128.load(target + i), low), high));
+  }
+  for (; i < bytes; i += 4) {
+    setLanes(target + i, f32x4.min(f32x4.max(lanes(target + i, false), low), high), false);
+  }
+}

@@ -1,0 +1,142 @@
+// Sparse gradients of embedding tables: from one row for each token to one row for each distinct token.
+// The plan depends on the indices alone and costs no work by the size of the table: an LSD radix sort of
+// (index, position), stable, so that rows are always added in the order of their positions.
+import { lanes, setLanes } from './vector';
+
+const RADIX: usize = 256;
+
+/**
+ * indices [n] -> unique ascending indices, their starts [unique + 1] in `order`, positions by index.
+ * `scratch` holds 3 n + 256 words. Indices equal to `padding` are dropped (none is with padding -1).
+ * Returns the number of unique indices, or -1 - position of the first index outside the table.
+ */
+export function planRows(
+  indices: usize, n: i32, tableRows: i32, padding: i32, unique: usize, starts: usize, order: usize, scratch: usize,
+): i32 {
+  const counts = scratch;
+  let keys = scratch + (RADIX << 2);
+  let otherKeys = keys + ((<usize>n) << 2);
+  let places = order;
+  let otherPlaces = otherKeys + ((<usize>n) << 2);
+
+  let kept: usize = 0;
+  let bits: i32 = 0;
+  for (let j: i32 = 0; j < n; j++) {
+    const key = load<i32>(indices + ((<usize>j) << 2));
+    if (<u32>key >= <u32>tableRows) return -1 - j;
+    if (key == padding) continue;
+    store<i32>(keys + (kept << 2), key);
+    store<i32>(places + (kept << 2), j);
+    bits |= key;
+    kept++;
+  }
+
+  for (let shift: i32 = 0; shift < 32 && bits >>> shift; shift += 8) {
+    memory.fill(counts, 0, RADIX << 2);
+    for (let j: usize = 0; j < kept; j++) {
+      const at = counts + (((load<i32>(keys + (j << 2)) >>> shift) & 255) << 2);
+      store<i32>(at, load<i32>(at) + 1);
+    }
+    let before: i32 = 0;
+    for (let digit: usize = 0; digit < RADIX; digit++) {
+      const count = load<i32>(counts + (digit << 2));
+      store<i32>(counts + (digit << 2), before);
+      before += count;
+    }
+    for (let j: usize = 0; j < kept; j++) {
+      const key = load<i32>(keys + (j << 2));
+      const at = counts + (((key >>> shift) & 255) << 2);
+      const to = <usize>load<i32>(at) << 2;
+      store<i32>(at, load<i32>(at) + 1);
+      store<i32>(otherKeys + to, key);
+      store<i32>(otherPlaces + to, load<i32>(places + (j << 2)));
+    }
+    const heldKeys = keys;
+    keys = otherKeys;
+    otherKeys = heldKeys;
+    const heldPlaces = places;
+    places = otherPlaces;
+    otherPlaces = heldPlaces;
+  }
+  if (places != order) memory.copy(order, places, kept << 2);
+
+  let found: usize = 0;
+  let last: i32 = -1;
+  for (let j: usize = 0; j < kept; j++) {
+    const key = load<i32>(keys + (j << 2));
+    if (key == last) continue;
+    store<i32>(unique + (found << 2), key);
+    store<i32>(starts + (found << 2), <i32>j);
+    last = key;
+    found++;
+  }
+  store<i32>(starts + (found << 2), <i32>kept);
+  return <i32>found;
+}
+
+// @ts-ignore: decorator
+@inline
+function sumColumn(order: usize, from: i32, to: i32, source: usize, rowBytes: usize, target: usize, whole: bool): void {
+  let sum = lanes(source + <usize>load<i32>(order + ((<usize>from) << 2)) * rowBytes, whole);
+  for (let j = from + 1; j < to; j++) {
+    sum = f32x4.add(sum, lanes(source + <usize>load<i32>(order + ((<usize>j) << 2)) * rowBytes, whole));
+  }
+  setLanes(target, sum, whole);
+}
+
+/** rowsOut [unique, rowLength] from rows [n, rowLength], by the plan. */
+export function sumRows(
+  rows: usize, rowLength: usize, unique: i32, starts: usize, order: usize, rowsOut: usize,
+): void {
+  const rowBytes = rowLength << 2;
+  for (let u: i32 = 0; u < unique; u++) {
+    const from = load<i32>(starts + ((<usize>u) << 2));
+    const to = load<i32>(starts + ((<usize>u) << 2), 4);
+    const target = rowsOut + <usize>u * rowBytes;
+    if (to - from == 1) {
+      memory.copy(target, rows + <usize>load<i32>(order + ((<usize>from) << 2)) * rowBytes, rowBytes);
+      continue;
+    }
+    let i: usize = 0;
+    for (; i + 64 <= rowBytes; i += 64) {
+      const first = rows + i + <usize>load<i32>(order + ((<usize>from) << 2)) * rowBytes;
+      let a = v128.load(first);
+      let b = v128.load(first, 16);
+      let c = v128.load(first, 32);
+      let d = v128.load(first, 48);
+      for (let j = from + 1; j < to; j++) {
+        const at = rows + i + <usize>load<i32>(order + ((<usize>j) << 2)) * rowBytes;
+        a = f32x4.add(a, v128.load(at));
+        b = f32x4.add(b, v128.load(at, 16));
+        c = f32x4.add(c, v128.load(at, 32));
+        d = f32x4.add(d, v128.load(at, 48));
+      }
+      v128.store(target + i, a);
+      v128.store(target + i, b, 16);
+      v128.store(target + i, c, 32);
+      v128.store(target + i, d, 48);
+    }
+    for (; i + 16 <= rowBytes; i += 16) sumColumn(order, from, to, rows + i, rowBytes, target + i, true);
+    for (; i < rowBytes; i += 4) sumColumn(order, from, to, rows + i, rowBytes, target + i, false);
+  }
+}
+
+/** target[indices[j]] += rows[j]; returns the position of the first index outside the table, or -1. */
+export function addRows(
+  target: usize, tableRows: i32, rowLength: usize, indices: usize, count: i32, rows: usize,
+): i32 {
+  const rowBytes = rowLength << 2;
+  for (let j: i32 = 0; j < count; j++) {
+    if (load<u32>(indices + ((<usize>j) << 2)) >= <u32>tableRows) return j;
+  }
+  for (let j: i32 = 0; j < count; j++) {
+    const to = target + <usize>load<i32>(indices + ((<usize>j) << 2)) * rowBytes;
+    const from = rows + <usize>j * rowBytes;
+    let i: usize = 0;
+    for (; i + 16 <= rowBytes; i += 16) {
+      v128.store(to + i, f32x4.add(v128.load(to + i), v128.load(from + i)));
+    }
+    for (; i < rowBytes; i += 4) setLanes(to + i, f32x4.add(lanes(to + i, false), lanes(from + i, false)), false);
+  }
+  return -1;
+}

@@ -1,0 +1,10 @@
+export { alignUp, bytesPerElement, isDType } from './dtype.ts';
+export type { DType, TypedArrayOf } from './dtype.ts';
+export { futexWait, futexWake } from './futex.ts';
+export type { WaitResult } from './futex.ts';
+export { hasNative as hasSharedMemory } from './native.ts';
+export { removeStaleSegments } from './segment-file.ts';
+export { REGION_ALIGNMENT, Segment, SharedSpace } from './space.ts';
+export type { Region, SegmentOptions, SpaceOptions } from './space.ts';
+export { webAssembly } from './web-assembly.ts';
+export type { WasmInstance, WasmMemory, WasmModule } from './web-assembly.ts';

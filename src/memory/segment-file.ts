@@ -1,0 +1,245 @@
+/**
+ * Named segments as files of the shared-memory file system: created, found, removed. It maps nothing; it
+ * hands out open descriptors. Invariants: a file under a segment's name always has a whole header (it is
+ * written under a temporary name and linked); names appear and disappear only while the folder is locked,
+ * so that two starters cannot both replace the same stale segment.
+ */
+import * as fs from 'node:fs';
+import { join } from 'node:path';
+import { PeerError, UsageError } from '../base/index.ts';
+import { EINTR, ENOSPC, native } from './native.ts';
+import { currentProcess, isAlive } from './process-identity.ts';
+import { decodeHeader, encodeHeader, HEADER_BYTES } from './segment-header.ts';
+import type { SegmentHeader } from './segment-header.ts';
+
+export const DEFAULT_DIRECTORY = '/dev/shm';
+
+const PREFIX = 'tributary-';
+const TEMPORARY_PREFIX = '.tributary-new-';
+const NAME = /^[A-Za-z0-9._-]{1,100}$/;
+const LOCK_TIMEOUT_MS = 10_000;
+const LOCK_PAUSE_MS = 2;
+
+export interface SegmentFile {
+  readonly fd: number;
+  readonly path: string;
+  readonly inode: bigint;
+  readonly byteLength: number;
+}
+
+/** Makes the file of a new segment and returns it open; the caller closes the descriptor. */
+export function createSegmentFile(directory: string, name: string, byteLength: number): SegmentFile {
+  const path = segmentPath(directory, name);
+  return withLockedDirectory(directory, () => {
+    sweep(directory);
+    if (fs.existsSync(path)) throw nameTaken(name, path);
+    const owner = currentProcess();
+    // Only one creator holds the folder's lock, so the owner alone makes the temporary name unique.
+    const temporary = join(
+      directory,
+      `${TEMPORARY_PREFIX}${owner.pid}-${owner.startTicks}-${owner.pidNamespace}`,
+    );
+    const fd = openNew(temporary);
+    try {
+      reserve(fd, path, byteLength + HEADER_BYTES);
+      fs.writeSync(fd, encodeHeader({ byteLength, owner }), 0, HEADER_BYTES, 0);
+      fs.linkSync(temporary, path);
+      return { fd, path, inode: fs.fstatSync(fd, { bigint: true }).ino, byteLength };
+    } catch (error) {
+      fs.closeSync(fd);
+      throw error;
+    } finally {
+      fs.rmSync(temporary, { force: true });
+    }
+  });
+}
+
+/** Opens the file of an existing segment; the caller closes the descriptor. */
+export function openSegmentFile(directory: string, name: string): SegmentFile {
+  const path = segmentPath(directory, name);
+  let fd: number;
+  try {
+    fd = fs.openSync(path, fs.constants.O_RDWR | fs.constants.O_NOFOLLOW);
+  } catch (cause) {
+    throw new UsageError(
+      'SEGMENT_NOT_FOUND',
+      `no segment '${name}' can be opened at ${path} (${errorCode(cause)}); start its owner first, with the same name and folder`,
+      { name, path },
+      cause,
+    );
+  }
+  try {
+    const stat = fs.fstatSync(fd, { bigint: true });
+    const header = stat.isFile() ? readHeader(fd, Number(stat.size)) : 'it is not a regular file';
+    if (typeof header === 'string') throw corrupt(name, path, header);
+    if (stat.uid !== BigInt(process.getuid!())) throw corrupt(name, path, `it belongs to user ${stat.uid}`);
+    return { fd, path, inode: stat.ino, byteLength: header.byteLength };
+  } catch (error) {
+    fs.closeSync(fd);
+    throw error;
+  }
+}
+
+/** Removes the name of a segment, if it still is this file's. */
+export function unlinkSegmentFile(directory: string, file: Pick<SegmentFile, 'path' | 'inode'>): void {
+  withLockedDirectory(directory, () => {
+    const stat = fs.lstatSync(file.path, { bigint: true, throwIfNoEntry: false });
+    if (stat?.ino === file.inode) fs.rmSync(file.path, { force: true });
+  });
+}
+
+/** Removes segments whose owner is dead; returns their names. */
+export function removeStaleSegments(directory: string = DEFAULT_DIRECTORY): string[] {
+  return withLockedDirectory(directory, () => sweep(directory));
+}
+
+function sweep(directory: string): string[] {
+  const removed: string[] = [];
+  for (const entry of fs.readdirSync(directory)) {
+    const path = join(directory, entry);
+    if (entry.startsWith(TEMPORARY_PREFIX)) {
+      if (isStaleTemporary(entry)) removeQuietly(path);
+    } else if (entry.startsWith(PREFIX)) {
+      const header = headerAt(path);
+      if (typeof header === 'object' && !isAlive(header.owner) && removeQuietly(path)) {
+        removed.push(entry.slice(PREFIX.length));
+      }
+    }
+  }
+  return removed;
+}
+
+function isStaleTemporary(entry: string): boolean {
+  const parts = /^(\d{1,10})-(\d{1,19})-(\d{1,19})$/.exec(entry.slice(TEMPORARY_PREFIX.length));
+  if (parts === null) return false;
+  const pid = Number(parts[1]);
+  return pid > 0 && !isAlive({ pid, startTicks: BigInt(parts[2]!), pidNamespace: BigInt(parts[3]!) });
+}
+
+/** Another user's file stays where it is: the sticky folder refuses, and it is not ours to mind. */
+function removeQuietly(path: string): boolean {
+  try {
+    fs.rmSync(path);
+    return true;
+  } catch {
+    return false;
+  }
+}
+
+function headerAt(path: string): SegmentHeader | string {
+  let fd: number | undefined;
+  try {
+    // Without O_NONBLOCK a FIFO under that name would hold us for ever.
+    fd = fs.openSync(path, fs.constants.O_RDONLY | fs.constants.O_NOFOLLOW | fs.constants.O_NONBLOCK);
+    const stat = fs.fstatSync(fd);
+    return stat.isFile() ? readHeader(fd, stat.size) : 'it is not a regular file';
+  } catch (error) {
+    return `it cannot be read (${errorCode(error)})`;
+  } finally {
+    if (fd !== undefined) fs.closeSync(fd);
+  }
+}
+
+function readHeader(fd: number, fileBytes: number): SegmentHeader | string {
+  const content = Buffer.alloc(HEADER_BYTES);
+  const count = fs.readSync(fd, content, 0, HEADER_BYTES, 0);
+  return decodeHeader(content.subarray(0, count), fileBytes);
+}
+
+function nameTaken(name: string, path: string): UsageError {
+  const header = headerAt(path);
+  if (typeof header === 'string') {
+    return new UsageError(
+      'SEGMENT_EXISTS',
+      `${path} exists, but is no segment of this version: ${header}; remove the file or choose another name`,
+      { name, path },
+    );
+  }
+  return new UsageError(
+    'SEGMENT_EXISTS',
+    `segment '${name}' exists at ${path} and its owner, process ${header.owner.pid}, is alive; stop that process or choose another name`,
+    { name, path, ownerPid: header.owner.pid },
+  );
+}
+
+function corrupt(name: string, path: string, reason: string): UsageError {
+  return new UsageError(
+    'SEGMENT_CORRUPT',
+    `segment '${name}' at ${path} cannot be used: ${reason}; stop its owner, remove the file and start again with one version of Tributary`,
+    { name, path, reason },
+  );
+}
+
+function openNew(path: string): number {
+  try {
+    const { O_RDWR, O_CREAT, O_EXCL, O_NOFOLLOW } = fs.constants;
+    fs.rmSync(path, { force: true });
+    return fs.openSync(path, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW, 0o600);
+  } catch (cause) {
+    throw new UsageError(
+      errorCode(cause) === 'ENOSPC' ? 'OUT_OF_SHARED_MEMORY' : 'FILE_NOT_FOUND',
+      `${path} cannot be created (${errorCode(cause)}); make the folder writable or choose another with 'directory'`,
+      { path },
+      cause,
+    );
+  }
+}
+
+function reserve(fd: number, path: string, fileBytes: number): void {
+  let errno: number;
+  do errno = native().allocateFile(fd, fileBytes);
+  while (errno === EINTR);
+  if (errno === 0) return;
+  const reason = errno === ENOSPC ? 'the file system is full' : `errno ${errno}`;
+  throw new UsageError(
+    'OUT_OF_SHARED_MEMORY',
+    `${fileBytes} bytes for ${path} cannot be reserved: ${reason}; free shared memory or enlarge the file system (mount -o remount,size=...)`,
+    { path, fileBytes, errno },
+  );
+}
+
+function segmentPath(directory: string, name: string): string {
+  if (!NAME.test(name)) {
+    throw new UsageError(
+      'INVALID_ARGUMENT',
+      `segment name '${name}' must be 1 to 100 letters, digits, dots, underscores or dashes; choose another name`,
+      { name },
+    );
+  }
+  return join(directory, PREFIX + name);
+}
+
+function withLockedDirectory<T>(directory: string, action: () => T): T {
+  let fd: number;
+  try {
+    fd = fs.openSync(directory, fs.constants.O_RDONLY | fs.constants.O_DIRECTORY);
+  } catch (cause) {
+    throw new UsageError(
+      'FILE_NOT_FOUND',
+      `the folder for shared memory, ${directory}, cannot be opened (${errorCode(cause)}); mount a tmpfs there or choose another with 'directory'`,
+      { directory },
+      cause,
+    );
+  }
+  try {
+    const pause = new Int32Array(new SharedArrayBuffer(4));
+    const deadline = performance.now() + LOCK_TIMEOUT_MS;
+    while (native().tryLock(fd) !== 0) {
+      if (performance.now() > deadline) {
+        throw new PeerError(
+          'TIMEOUT',
+          `another process held the lock of ${directory} for ${LOCK_TIMEOUT_MS} ms; stop it and try again`,
+          { directory },
+        );
+      }
+      Atomics.wait(pause, 0, 0, LOCK_PAUSE_MS);
+    }
+    return action();
+  } finally {
+    fs.closeSync(fd);
+  }
+}
+
+function errorCode(error: unknown): string {
+  return (error as NodeJS.ErrnoException).code ?? String(error);
+}

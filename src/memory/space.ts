@@ -1,0 +1,365 @@
+/**
+ * One shared WebAssembly memory a process, and the segments and regions in it. A segment is a page-aligned
+ * range: private, or a file that other processes map as well, so that kernels and `Atomics` work in place
+ * on the same bytes. Invariants: the memory never grows and never has a hole (a closed range becomes zeroed
+ * anonymous memory); a region lies wholly inside its segment. Regions of a closed segment must not be used.
+ */
+import { closeSync } from 'node:fs';
+import { InternalError, UsageError } from '../base/index.ts';
+import { alignUp, bytesPerElement, isDType, typedArray } from './dtype.ts';
+import type { DType, TypedArrayOf } from './dtype.ts';
+import { hasNative, native } from './native.ts';
+import { PAGE_BYTES, RangeTable } from './range-table.ts';
+import { createSegmentFile, DEFAULT_DIRECTORY, openSegmentFile, unlinkSegmentFile } from './segment-file.ts';
+import type { SegmentFile } from './segment-file.ts';
+import { HEADER_BYTES } from './segment-header.ts';
+import { webAssembly } from './web-assembly.ts';
+import type { WasmMemory } from './web-assembly.ts';
+
+/** Regions start at a cache line: no false sharing, and aligned vector loads. */
+export const REGION_ALIGNMENT = 64;
+
+const MAX_PAGES = 65536;
+const MAX_BYTES = MAX_PAGES * PAGE_BYTES;
+const MIN_TRIED_PAGES = 256;
+
+export interface SpaceOptions {
+  /** Most bytes of the space, a maximum: less is taken when the system refuses. Default 4 GiB. */
+  readonly maxBytes?: number;
+}
+
+export interface SegmentOptions {
+  /** Folder of the shared-memory file system. Default /dev/shm. */
+  readonly directory?: string;
+}
+
+/** A typed range of the space. */
+export interface Region<T extends DType = DType> {
+  readonly dtype: T;
+  /** Elements. */
+  readonly length: number;
+  /** Offset in the WebAssembly memory, which is what kernels take. */
+  readonly byteOffset: number;
+  readonly byteLength: number;
+  /** Native address, which is what foreign functions take. */
+  readonly address: bigint;
+  /** Typed array on the shared memory. */
+  readonly view: TypedArrayOf<T>;
+  readonly space: SharedSpace;
+  /** Elements `start` to `start + length` as a region of their own. */
+  slice(start: number, length: number): Region<T>;
+}
+
+class SpaceRegion<T extends DType> implements Region<T> {
+  readonly dtype: T;
+  readonly length: number;
+  readonly byteOffset: number;
+  readonly space: SharedSpace;
+  #view: TypedArrayOf<T> | undefined;
+
+  constructor(space: SharedSpace, dtype: T, byteOffset: number, length: number) {
+    this.space = space;
+    this.dtype = dtype;
+    this.byteOffset = byteOffset;
+    this.length = length;
+  }
+
+  get byteLength(): number {
+    return this.length * bytesPerElement(this.dtype);
+  }
+
+  get address(): bigint {
+    return this.space.baseAddress + BigInt(this.byteOffset);
+  }
+
+  get view(): TypedArrayOf<T> {
+    this.#view ??= typedArray(this.dtype, this.space.buffer, this.byteOffset, this.length);
+    return this.#view;
+  }
+
+  slice(start: number, length: number): Region<T> {
+    if (!isCount(start) || !isCount(length) || start + length > this.length) {
+      throw new UsageError(
+        'OUT_OF_BOUNDS',
+        `elements ${start} to ${start + length} are outside a ${this.dtype} region of ${this.length} elements; slice within it`,
+        { start, length, regionLength: this.length },
+      );
+    }
+    const byteOffset = this.byteOffset + start * bytesPerElement(this.dtype);
+    return new SpaceRegion(this.space, this.dtype, byteOffset, length);
+  }
+}
+
+export class Segment {
+  /** Undefined for a private segment. */
+  readonly name: string | undefined;
+  /** Bytes for data; the header of a named segment is not counted. */
+  readonly byteLength: number;
+  /** Offset of the first byte of data in the WebAssembly memory. */
+  readonly byteOffset: number;
+  readonly space: SharedSpace;
+  readonly #release: () => void;
+  #allocatedBytes = 0;
+  #closed = false;
+
+  /** Use the methods of `SharedSpace`. */
+  constructor(
+    space: SharedSpace,
+    range: { name?: string | undefined; byteOffset: number; byteLength: number },
+    release: () => void,
+  ) {
+    this.space = space;
+    this.name = range.name;
+    this.byteOffset = range.byteOffset;
+    this.byteLength = range.byteLength;
+    this.#release = release;
+  }
+
+  get closed(): boolean {
+    return this.#closed;
+  }
+
+  /** The next free, 64-byte aligned region. Processes that allocate in the same order get the same ranges. */
+  allocate<T extends DType>(dtype: T, length: number): Region<T> {
+    checkElements(dtype, length);
+    const start = alignUp(this.#allocatedBytes, REGION_ALIGNMENT);
+    const end = start + length * bytesPerElement(dtype);
+    if (end > this.byteLength) {
+      throw new UsageError(
+        'OUT_OF_SHARED_MEMORY',
+        `${length} elements of ${dtype} do not fit: ${Math.max(0, this.byteLength - start)} of ${this.byteLength} bytes of ${this.#title()} are left; create it larger`,
+        {
+          segment: this.name,
+          dtype,
+          length,
+          byteLength: this.byteLength,
+          allocatedBytes: this.#allocatedBytes,
+        },
+      );
+    }
+    const region = this.region(dtype, start, length);
+    this.#allocatedBytes = end;
+    return region;
+  }
+
+  /** A region at a place that is known already, for instance from the segment's owner. */
+  region<T extends DType>(dtype: T, byteOffsetInSegment: number, length: number): Region<T> {
+    checkElements(dtype, length);
+    if (this.#closed) {
+      throw new UsageError('OUT_OF_BOUNDS', `${this.#title()} is closed; take regions before closing it`, {
+        segment: this.name,
+      });
+    }
+    const size = bytesPerElement(dtype);
+    if (!isCount(byteOffsetInSegment) || byteOffsetInSegment % size !== 0) {
+      throw new UsageError(
+        'INVALID_ARGUMENT',
+        `byte offset ${byteOffsetInSegment} is no multiple of the ${size} bytes of ${dtype}; align it`,
+        { byteOffsetInSegment, dtype },
+      );
+    }
+    if (byteOffsetInSegment + length * size > this.byteLength) {
+      throw new UsageError(
+        'OUT_OF_BOUNDS',
+        `${length} elements of ${dtype} at byte ${byteOffsetInSegment} reach outside the ${this.byteLength} bytes of ${this.#title()}; check offset and length`,
+        { segment: this.name, dtype, length, byteOffsetInSegment, byteLength: this.byteLength },
+      );
+    }
+    return new SpaceRegion(this.space, dtype, this.byteOffset + byteOffsetInSegment, length);
+  }
+
+  /** Where a region of this segment starts, as `region` takes it in another process. */
+  offsetOf(region: Region): number {
+    return region.byteOffset - this.byteOffset;
+  }
+
+  /** Gives the range back; the owner of a named segment also removes its name. May be called again. */
+  close(): void {
+    if (this.#closed) return;
+    this.#closed = true;
+    this.#release();
+  }
+
+  #title(): string {
+    return this.name === undefined ? 'the private segment' : `segment '${this.name}'`;
+  }
+}
+
+export class SharedSpace {
+  readonly memory: WasmMemory;
+  readonly #buffer: SharedArrayBuffer;
+  readonly #ranges: RangeTable;
+  #baseAddress: bigint | undefined;
+
+  private constructor(memory: WasmMemory, buffer: SharedArrayBuffer) {
+    this.memory = memory;
+    this.#buffer = buffer;
+    this.#ranges = new RangeTable(buffer);
+  }
+
+  static create(options: SpaceOptions = {}): SharedSpace {
+    const maxBytes = options.maxBytes ?? MAX_BYTES;
+    checkBytes('maxBytes', maxBytes);
+    const wanted = Math.max(2, Math.ceil(maxBytes / PAGE_BYTES));
+    let refusal: unknown;
+    for (let pages = wanted; pages === wanted || pages >= MIN_TRIED_PAGES; pages = Math.floor(pages / 2)) {
+      try {
+        const memory = new webAssembly.Memory({ initial: pages, maximum: pages, shared: true });
+        const space = new SharedSpace(memory, memory.buffer as SharedArrayBuffer);
+        space.#ranges.initialise();
+        return space;
+      } catch (error) {
+        if (!(error instanceof RangeError)) throw error;
+        refusal = error;
+      }
+    }
+    throw new UsageError(
+      'OUT_OF_SHARED_MEMORY',
+      `the system refuses even ${MIN_TRIED_PAGES * PAGE_BYTES} bytes of address space; raise the limit (ulimit -v) or close other spaces`,
+      { maxBytes },
+      refusal,
+    );
+  }
+
+  /** The same space in another thread of the process, from its `memory`. */
+  static fromMemory(memory: WasmMemory): SharedSpace {
+    const buffer = memory.buffer;
+    if (!(buffer instanceof SharedArrayBuffer) || buffer.byteLength < 2 * PAGE_BYTES) {
+      throw new UsageError('INVALID_ARGUMENT', 'the memory is not shared; pass the memory of a SharedSpace');
+    }
+    const space = new SharedSpace(memory, buffer);
+    if (!space.#ranges.isInitialised) {
+      throw new UsageError('INVALID_ARGUMENT', 'the memory holds no space; pass the memory of a SharedSpace');
+    }
+    return space;
+  }
+
+  get buffer(): SharedArrayBuffer {
+    return this.#buffer;
+  }
+
+  /** Bytes that all segments can take together. */
+  get capacityBytes(): number {
+    return this.#ranges.capacityBytes;
+  }
+
+  /** Native address of byte 0 of the memory. */
+  get baseAddress(): bigint {
+    this.#baseAddress ??= native().addressOf(new Uint8Array(this.#buffer));
+    return this.#baseAddress;
+  }
+
+  /** A new named segment, zeroed, that other processes can attach; this process owns it. */
+  createSegment(name: string, byteLength: number, options: SegmentOptions = {}): Segment {
+    checkBytes('byteLength', byteLength);
+    const directory = options.directory ?? DEFAULT_DIRECTORY;
+    const byteOffset = this.#ranges.take(byteLength + HEADER_BYTES);
+    return this.#orRelease(byteOffset, () => {
+      const file = createSegmentFile(directory, name, byteLength);
+      try {
+        return this.#map(name, byteOffset, file, () => unlinkSegmentFile(directory, file));
+      } catch (error) {
+        unlinkSegmentFile(directory, file);
+        throw error;
+      }
+    });
+  }
+
+  /** Maps the segment that another process created. */
+  attachSegment(name: string, options: SegmentOptions = {}): Segment {
+    const file = openSegmentFile(options.directory ?? DEFAULT_DIRECTORY, name);
+    let byteOffset: number;
+    try {
+      byteOffset = this.#ranges.take(file.byteLength + HEADER_BYTES);
+    } catch (error) {
+      closeSync(file.fd);
+      throw error;
+    }
+    return this.#orRelease(byteOffset, () => this.#map(name, byteOffset, file, () => undefined));
+  }
+
+  /** A private segment, zeroed, which needs nothing native. */
+  allocate(byteLength: number): Segment {
+    checkBytes('byteLength', byteLength);
+    const byteOffset = this.#ranges.take(byteLength);
+    return new Segment(this, { byteOffset, byteLength }, () => this.#giveBack(byteOffset, byteLength));
+  }
+
+  #map(name: string, byteOffset: number, file: SegmentFile, onClose: () => void): Segment {
+    const fileBytes = file.byteLength + HEADER_BYTES;
+    const errno = native().mapShared(this.baseAddress + BigInt(byteOffset), fileBytes, file.fd);
+    closeSync(file.fd);
+    if (errno !== 0) {
+      // A failed fixed mapping may already have removed what was there.
+      this.#clear(byteOffset, fileBytes);
+      throw new UsageError(
+        'OUT_OF_SHARED_MEMORY',
+        `${file.path} (${fileBytes} bytes) cannot be mapped: errno ${errno}; check the limits on locked and mapped memory`,
+        { path: file.path, fileBytes, errno },
+      );
+    }
+    const range = { name, byteOffset: byteOffset + HEADER_BYTES, byteLength: file.byteLength };
+    return new Segment(this, range, () => {
+      this.#giveBack(byteOffset, fileBytes);
+      onClose();
+    });
+  }
+
+  #orRelease<T>(byteOffset: number, action: () => T): T {
+    try {
+      return action();
+    } catch (error) {
+      this.#ranges.release(byteOffset);
+      throw error;
+    }
+  }
+
+  #giveBack(byteOffset: number, byteLength: number): void {
+    this.#clear(byteOffset, byteLength);
+    this.#ranges.release(byteOffset);
+  }
+
+  #clear(byteOffset: number, byteLength: number): void {
+    if (byteLength === 0) return;
+    if (!hasNative()) {
+      new Uint8Array(this.#buffer, byteOffset, byteLength).fill(0);
+      return;
+    }
+    const errno = native().mapAnonymous(this.baseAddress + BigInt(byteOffset), byteLength);
+    if (errno !== 0) {
+      throw new InternalError(
+        'BROKEN_INVARIANT',
+        `fresh memory could not be put over ${byteLength} bytes at ${byteOffset} of the space: errno ${errno}; restart the process`,
+        { byteOffset, byteLength, errno },
+      );
+    }
+  }
+}
+
+function isCount(value: number): boolean {
+  return Number.isSafeInteger(value) && value >= 0;
+}
+
+function checkElements(dtype: DType, length: number): void {
+  if (isDType(dtype) && isCount(length)) return;
+  throw new UsageError(
+    'INVALID_ARGUMENT',
+    `a region of ${length} elements of '${String(dtype)}' was asked; give a whole number of elements of a known type`,
+    { dtype, length },
+  );
+}
+
+function checkBytes(what: string, byteLength: number): void {
+  if (!isCount(byteLength)) {
+    throw new UsageError('INVALID_ARGUMENT', `${what} is ${byteLength}; give a whole number of bytes`, {
+      [what]: byteLength,
+    });
+  }
+  if (byteLength > MAX_BYTES) {
+    throw new UsageError(
+      'MODEL_TOO_LARGE',
+      `${what} is ${byteLength}, but WebAssembly cannot address more than ${MAX_BYTES} bytes (4 GiB); use a smaller model or fewer buffers`,
+      { [what]: byteLength, maxBytes: MAX_BYTES },
+    );
+  }
+}

@@ -1,0 +1,168 @@
+/**
+ * The checkpoints of one run: a folder of `step-00001234` folders. Finds the newest that verifies, and removes those
+ * older than the last `keep` good ones. One process writes to a store at a time.
+ * Invariant: nothing newer than the `keep`-th good checkpoint is ever removed, damaged ones included, so the last
+ * good one always stays.
+ */
+import { randomBytes } from 'node:crypto';
+import { mkdirSync, readdirSync, rmSync } from 'node:fs';
+import { join } from 'node:path';
+import { UsageError } from '../../base/index.ts';
+import { loadCheckpoint, verifyCheckpoint, writeCheckpoint } from './checkpoint.ts';
+import type { CheckpointData } from './checkpoint.ts';
+import { corruptFile } from './verified-file.ts';
+
+/** `-r2` marks a second checkpoint of a step, made after a resume that had to go back behind it. */
+const FINAL_NAME = /^step-(\d{8,15})(?:-r(\d{1,6}))?$/;
+const TEMPORARY_NAME = /^\.writing-step-(\d{8,15})-[0-9a-f]{16}$/;
+
+export interface CheckpointStoreOptions {
+  /** How many good checkpoints stay. Default 2. */
+  readonly keep?: number;
+}
+
+export interface SkippedCheckpoint {
+  readonly path: string;
+  readonly reason: string;
+}
+
+export interface LatestCheckpoint {
+  /** The newest checkpoint that verifies, or undefined if there is none. */
+  readonly checkpoint: CheckpointData | undefined;
+  /** Its folder. */
+  readonly path: string | undefined;
+  /** Newer ones that could not be used, newest first. */
+  readonly skipped: readonly SkippedCheckpoint[];
+}
+
+interface Stored {
+  readonly path: string;
+  readonly step: number;
+  readonly revision: number;
+}
+
+export class CheckpointStore {
+  readonly directory: string;
+  readonly keep: number;
+
+  constructor(directory: string, options: CheckpointStoreOptions = {}) {
+    const { keep = 2 } = options;
+    if (!Number.isInteger(keep) || keep < 1) {
+      throw new UsageError('INVALID_ARGUMENT', `keep is ${keep}; give a whole number above 0.`, { keep });
+    }
+    this.directory = directory;
+    this.keep = keep;
+  }
+
+  /** Writes a checkpoint, then removes what is no longer kept. Gives its folder. */
+  save(checkpoint: CheckpointData): string {
+    const { step } = checkpoint;
+    try {
+      mkdirSync(this.directory, { recursive: true });
+    } catch (cause) {
+      throw new UsageError(
+        'CHECKPOINT_NOT_WRITTEN',
+        `The checkpoint folder ${this.directory} cannot be made: ${String(cause)}. Give another folder.`,
+        { path: this.directory, step },
+        cause,
+      );
+    }
+    const name = `step-${String(step).padStart(8, '0')}`;
+    const revision =
+      Math.max(
+        0,
+        ...this.#stored()
+          .filter((one) => one.step === step)
+          .map((one) => one.revision),
+      ) + 1;
+    const path = join(this.directory, revision === 1 ? name : `${name}-r${revision}`);
+    writeCheckpoint(
+      checkpoint,
+      path,
+      join(this.directory, `.writing-${name}-${randomBytes(8).toString('hex')}`),
+    );
+    this.#prune(path);
+    return path;
+  }
+
+  /** Reads the newest checkpoint that verifies; says which newer ones it skipped and why. */
+  latest(): LatestCheckpoint {
+    const skipped: SkippedCheckpoint[] = [];
+    for (const { path, step } of this.#stored()) {
+      try {
+        const checkpoint = loadCheckpoint(path);
+        if (checkpoint.step !== step) throw misnamed(path, step, checkpoint.step);
+        return { checkpoint, path, skipped };
+      } catch (error) {
+        skipped.push({ path, reason: error instanceof Error ? error.message : String(error) });
+      }
+    }
+    return { checkpoint: undefined, path: undefined, skipped };
+  }
+
+  /** Reads one checkpoint folder. */
+  load(path: string): CheckpointData {
+    return loadCheckpoint(path);
+  }
+
+  /** All entries that bear the name of a checkpoint, newest first. */
+  #stored(): Stored[] {
+    return this.#names()
+      .map((name) => ({ name, match: FINAL_NAME.exec(name) }))
+      .flatMap(({ name, match }) =>
+        match === null
+          ? []
+          : [{ path: join(this.directory, name), step: Number(match[1]), revision: Number(match[2] ?? 1) }],
+      )
+      .sort((a, b) => b.step - a.step || b.revision - a.revision);
+  }
+
+  #prune(justSaved: string): void {
+    let good = 0;
+    let oldestKept = Infinity;
+    for (const { path, step } of this.#stored()) {
+      if (path === justSaved) {
+        good++;
+      } else if (good >= this.keep) {
+        rmSync(path, { recursive: true, force: true });
+        continue;
+      } else if (isGood(path, step)) {
+        good++;
+      }
+      oldestKept = step;
+    }
+    if (good < this.keep) return;
+    for (const name of this.#names()) {
+      const match = TEMPORARY_NAME.exec(name);
+      if (match !== null && Number(match[1]) < oldestKept) {
+        rmSync(join(this.directory, name), { recursive: true, force: true });
+      }
+    }
+  }
+
+  #names(): string[] {
+    try {
+      return readdirSync(this.directory);
+    } catch (cause) {
+      if ((cause as NodeJS.ErrnoException).code === 'ENOENT') return [];
+      throw new UsageError(
+        'FILE_NOT_FOUND',
+        `The checkpoint folder ${this.directory} cannot be read: ${String(cause)}. Check the path and its permissions.`,
+        { path: this.directory },
+        cause,
+      );
+    }
+  }
+}
+
+function isGood(path: string, step: number): boolean {
+  try {
+    return verifyCheckpoint(path) === step;
+  } catch {
+    return false;
+  }
+}
+
+function misnamed(path: string, expected: number, actual: number): UsageError {
+  return corruptFile(path, `step ${expected} as in its name`, `step ${actual} inside`);
+}

@@ -1,0 +1,8 @@
+export { CheckpointStore } from './checkpoint-store.ts';
+export type { CheckpointStoreOptions, LatestCheckpoint, SkippedCheckpoint } from './checkpoint-store.ts';
+export { loadCheckpoint } from './checkpoint.ts';
+export type { CheckpointData } from './checkpoint.ts';
+export type { JsonValue } from './json.ts';
+export { formatSafetensors, parseSafetensors } from './safetensors.ts';
+export type { SafetensorsFile } from './safetensors.ts';
+export type { TensorArray, TensorData, TensorType, Tensors } from './tensor-data.ts';
