@@ -1,2 +1,3 @@
 export * from './errors.ts';
 export * from './random.ts';
+export * from './schedule.ts';

@@ -5,6 +5,9 @@
  * Invariant: the same text gives the same words everywhere, and tokenising the joined words changes nothing.
  */
 
+const ENDINGS = ["n't", "'s", "'ve", "'re", "'d", "'ll", "'m"];
+const LONGEST_ENDING = 3;
+
 export interface TokenizerOptions {
   /** Whether words are lower-cased. Default true. */
   readonly lowerCase?: boolean;
@@ -24,9 +27,25 @@ export class Tokenizer {
       .normalize('NFC')
       .replace(/[\u2018\u2019]/g, "'")
       .replace(/[^\p{L}\p{M}\p{N}(),!?'`]+/gu, ' ')
-      .replace(/(?:n't|'(?:s|ve|re|d|ll|m))(?![\p{L}\p{M}\p{N}])/giu, ' $&')
       .replace(/[(),!?]/g, ' $& ')
       .split(' ')
-      .filter((word) => word !== '');
+      .flatMap(splitEndings);
   }
+}
+
+/** "couldn't've" gives "could", "n't", "'ve". From the end and by position, so that no text takes more than linear time. */
+function splitEndings(word: string): string[] {
+  const parts: string[] = [];
+  let end = word.length;
+  for (let ending = endingAt(word, end); ending !== undefined; ending = endingAt(word, end)) {
+    parts.push(word.slice(end - ending.length, end));
+    end -= ending.length;
+  }
+  if (end > 0) parts.push(word.slice(0, end));
+  return parts.reverse();
+}
+
+function endingAt(word: string, end: number): string | undefined {
+  const tail = word.slice(Math.max(0, end - LONGEST_ENDING), end).toLowerCase();
+  return ENDINGS.find((ending) => tail.endsWith(ending));
 }

@@ -49,11 +49,17 @@ export function gradients(loss: Tensor): Gradient[] {
   const tables = new Set(parameters.filter((parameter) => onlyLookedUp(parameter.tensor, loss)).map((p) => p.tensor));
   const adjoints = backward([{ output: loss, adjoint: graph.scalar(1) }], parameters.map((p) => p.tensor), tables);
   const result: Gradient[] = [];
+  const taken = new Set<Tensor>();
   for (const parameter of parameters) {
     const lookups = adjoints.lookups.get(parameter.tensor);
     const value = adjoints.dense.get(parameter.tensor);
     if (lookups) result.push({ kind: 'sparse', parameter, lookups });
-    else if (value) result.push({ kind: 'dense', parameter, value });
+    else if (value) {
+      // Each gradient has a place of its own, also where two parameters (such as two biases) share the value.
+      const own = taken.has(value) ? graph.apply('add_n', [value], {})[0]! : value;
+      taken.add(own);
+      result.push({ kind: 'dense', parameter, value: own });
+    }
   }
   const finished = (gradient: Gradient) =>
     gradient.kind === 'dense' ? gradient.value.node.id : Math.max(...gradient.lookups.map((l) => l.rows.node.id));

@@ -8,6 +8,7 @@ import type { DType, OpName, Operations } from './catalogue.ts';
 import { inferTypes } from './infer.ts';
 import { zeros, type Initialiser } from './initialisers.ts';
 import { printShape, sameShape, staticShape, type Shape } from './shape.ts';
+import type { MovingAverage, UpdateOperation } from './update.ts';
 
 export interface TensorType {
   readonly shape: Shape;
@@ -68,6 +69,12 @@ export interface StateUpdate {
   readonly value: Tensor;
 }
 
+/** One number for each channel. */
+export interface RunningStatistics {
+  readonly mean: Tensor;
+  readonly variance: Tensor;
+}
+
 export class Graph {
   readonly nodes: Node[] = [];
   readonly inputs = new Map<string, Tensor>();
@@ -75,6 +82,12 @@ export class Graph {
   readonly states = new Map<string, State>();
   readonly stateUpdates: StateUpdate[] = [];
   readonly dropoutMasks = new Map<string, Tensor>();
+  /** The running statistics that inference uses in place of a batch_norm node's own. */
+  readonly statistics = new Map<Node, RunningStatistics>();
+  /** What happens to aggregated gradients before the update, in order; see `update.ts`. */
+  readonly updateOperations: UpdateOperation[] = [];
+  /** Averages of parameters that follow every update; see `update.ts`. */
+  readonly movingAverages: MovingAverage[] = [];
   #layerCounts = new Map<string, number>();
 
   /** A value given with every batch; use `N` for the batch dimension. */
@@ -119,6 +132,21 @@ export class Graph {
       );
     }
     this.stateUpdates.push({ state: entry, value });
+  }
+
+  /** Tells inference which running statistics belong to a batch_norm node. */
+  linkStatistics(batchNorm: Node, statistics: RunningStatistics): void {
+    const channels = batchNorm.inputs[1]?.shape;
+    const { mean, variance } = statistics;
+    const fits = channels && sameShape(mean.shape, channels) && sameShape(variance.shape, channels);
+    if (batchNorm.op !== 'batch_norm' || this.nodes[batchNorm.id] !== batchNorm || !fits) {
+      throw new UsageError(
+        'INVALID_GRAPH',
+        `linkStatistics: ${batchNorm.op}#${batchNorm.id} is no batch_norm of this graph, or the statistics ` +
+          `${printShape(mean.shape)} and ${printShape(variance.shape)} are not one number for each channel.`,
+      );
+    }
+    this.statistics.set(batchNorm, statistics);
   }
 
   constant(data: Float32Array | Int32Array | Uint8Array, shape: readonly number[]): Tensor {

@@ -17,7 +17,11 @@ export function partialNorm(kernels: Kernels, regions: readonly Region<'float32'
   let total = 0;
   for (const region of regions) {
     const part =
-      type === 'l2' ? kernels.sumOfSquares(region) : type === 'l1' ? kernels.absSum(region) : kernels.absMax(region);
+      type === 'l2'
+        ? kernels.sumOfSquares(region)
+        : type === 'l1'
+          ? kernels.absSum(region)
+          : kernels.absMax(region);
     total = type === 'inf' ? Math.max(total, part) : total + part;
   }
   return total;

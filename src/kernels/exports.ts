@@ -64,14 +64,17 @@ export interface KernelExports {
     order: number,
     scratch: number,
   ): number;
+  /** 0 if the plan does not fit, else 1. */
   sumRows(
     rows: number,
+    rowCount: number,
     rowLength: number,
     unique: number,
     starts: number,
     order: number,
+    orderLength: number,
     rowsOut: number,
-  ): void;
+  ): number;
   /** Position of the first bad index, or -1. */
   addRows(
     target: number,

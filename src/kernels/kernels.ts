@@ -219,7 +219,16 @@ export class Kernels {
       const to = target.byteOffset + 4 * start;
       let next = 0;
       while (next < sources.length) {
-        const p = [0, 0, 0, 0, 0, 0, 0, 0] as [number, number, number, number, number, number, number, number];
+        const p = [0, 0, 0, 0, 0, 0, 0, 0] as [
+          number,
+          number,
+          number,
+          number,
+          number,
+          number,
+          number,
+          number,
+        ];
         let k = 0;
         if (next > 0) p[k++] = to;
         while (k < SOURCES_A_PASS && next < sources.length) p[k++] = sources[next++]!.byteOffset + 4 * start;
@@ -234,7 +243,7 @@ export class Kernels {
       this.exports.copyBytes(target.byteOffset, sources[0]!.byteOffset, target.byteLength);
       return;
     }
-    const combine = this.exports[COMBINE[target.dtype]];
+    const kernel = COMBINE[target.dtype];
     const size = bytesPerElement(target.dtype);
     const block = sources.length === 2 ? target.length : BLOCK_ELEMENTS;
     for (let start = 0; start < target.length; start += block) {
@@ -242,7 +251,7 @@ export class Kernels {
       const to = target.byteOffset + size * start;
       let from = sources[0]!.byteOffset + size * start;
       for (let i = 1; i < sources.length; i++) {
-        combine(OPERATIONS[op], to, from, sources[i]!.byteOffset + size * start, n);
+        this.exports[kernel](OPERATIONS[op], to, from, sources[i]!.byteOffset + size * start, n);
         from = to;
       }
     }
@@ -258,17 +267,22 @@ export class Kernels {
     }
     checkRegion(this.space, `target of ${op}`, target, target.dtype);
     checkCount(`number of sources of ${op}`, sources.length, 1);
-    for (const [i, source] of sources.entries()) {
-      checkRegion(this.space, `source ${i} of ${op}`, source, target.dtype, target.length);
-      checkNoPartialOverlap(`source ${i} of ${op}`, target, source);
-      if (i >= inPlace && source.byteOffset === target.byteOffset && target.length > 0) {
-        throw new UsageError(
-          'INVALID_ARGUMENT',
-          `source ${i} of ${op} is the target, which is overwritten before it is read; put it among the first ${inPlace} sources`,
-          { op, source: i },
-        );
-      }
+    for (let i = 0; i < sources.length; i++) this.#checkOperand(op, target, sources[i]!, i, inPlace);
+  }
+
+  #checkOperand(op: string, target: Region, source: Region, i: number, inPlace: number): void {
+    const apart = Math.abs(source.byteOffset - target.byteOffset) >= target.byteLength;
+    const alike = source.dtype === target.dtype && source.length === target.length;
+    // The common case builds no messages: a small reduction takes less time than their strings.
+    if (apart && alike && source.space === target.space) return;
+    checkRegion(this.space, `source ${i} of ${op}`, source, target.dtype, target.length);
+    checkNoPartialOverlap(`source ${i} of ${op}`, target, source);
+    if (i >= inPlace && source.byteOffset === target.byteOffset && target.length > 0) {
+      throw new UsageError(
+        'INVALID_ARGUMENT',
+        `source ${i} of ${op} is the target, which is overwritten before it is read; put it among the first ${inPlace} sources`,
+        { op, source: i },
+      );
     }
   }
 }
-

@@ -100,14 +100,22 @@ export function sumRows(kernels: Kernels, options: SumRowsOptions): void {
   checkCapacity(space, 'plan.starts', plan.starts, 'int32', unique + 1);
   checkRegion(space, 'plan.order', plan.order, 'int32');
   checkSeparate('rows and rowsOut of sumRows', rows, rowsOut);
-  checkPlan(plan, unique, Math.floor(rows.length / rowLength));
-  kernels.exports.sumRows(
+  const rowCount = Math.floor(rows.length / rowLength);
+  const fits = kernels.exports.sumRows(
     rows.byteOffset,
+    rowCount,
     rowLength,
     unique,
     plan.starts.byteOffset,
     plan.order.byteOffset,
+    plan.order.length,
     rowsOut.byteOffset,
+  );
+  if (fits !== 0) return;
+  throw new UsageError(
+    'OUT_OF_BOUNDS',
+    `the plan of ${unique} unique indices does not fit ${rowCount} rows; call planRows for these rows first`,
+    { unique, rowCount },
   );
 }
 
@@ -153,21 +161,5 @@ export function badIndex(
     'OUT_OF_BOUNDS',
     `index ${index} at position ${position} of ${what} is not right for a table of ${tableRows} rows; give indices from 0 to ${tableRows - 1}, ascending and unique where rows are updated`,
     { what, index, position, tableRows },
-  );
-}
-
-/** Order and starts lie in shared memory, where another process could have spoilt them. */
-function checkPlan(plan: RowPlan, unique: number, rowCount: number): void {
-  const starts = plan.starts.view;
-  const order = plan.order.view;
-  const end = starts[unique]!;
-  let right = (unique === 0 || starts[0] === 0) && end <= plan.order.length;
-  for (let u = 0; right && u < unique; u++) right = starts[u]! < starts[u + 1]!;
-  for (let j = 0; right && j < end; j++) right = order[j]! >= 0 && order[j]! < rowCount;
-  if (right) return;
-  throw new UsageError(
-    'OUT_OF_BOUNDS',
-    `the plan of ${unique} unique indices does not fit ${rowCount} rows; call planRows for these rows first`,
-    { unique, rowCount },
   );
 }

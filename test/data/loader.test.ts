@@ -36,6 +36,14 @@ function dataset(n: number): Dataset {
   ]);
 }
 
+/** The constructor by name, because the compiler's libraries for Node lack its type. */
+function sharedWebAssemblyMemory(): { readonly buffer: SharedArrayBuffer } {
+  const { WebAssembly: wasm } = globalThis as unknown as {
+    WebAssembly: { Memory: new (options: object) => { readonly buffer: SharedArrayBuffer } };
+  };
+  return new wasm.Memory({ initial: 1, maximum: 1, shared: true });
+}
+
 /** A copy, because a batch is valid only until the next one. */
 function copy(batch: Batch): unknown {
   const columns = Object.fromEntries(
@@ -67,7 +75,7 @@ describe.each(kinds)('%s', (_name, make) => {
   });
 
   it('fills targets on shared WebAssembly memory and its own buffers for the other columns', () => {
-    const memory = new WebAssembly.Memory({ initial: 1, maximum: 1, shared: true });
+    const memory = sharedWebAssemblyMemory();
     const x = new Float32Array(memory.buffer, 64, 20);
     const data = dataset(6);
     const loader = make({ dataset: data, order: new SampleOrder(6), batchSize: 4, columns: ['x', 'labels'] });

@@ -3,7 +3,14 @@ import { describe, expect, it } from 'vitest';
 import { differentiate, Graph, gradients, type Tensor } from '../../src/graph/index.ts';
 import * as op from '../../src/graph/index.ts';
 import { evaluate } from '../support/evaluate.ts';
-import { firstDifference, hasShared, numbers, readVectors, type Tolerance, type VectorTensor } from '../support/shared.ts';
+import {
+  firstDifference,
+  hasShared,
+  numbers,
+  readVectors,
+  type Tolerance,
+  type VectorTensor,
+} from '../support/shared.ts';
 
 interface OpCase {
   name: string;
@@ -21,9 +28,18 @@ type Attrs = Record<string, any>; // eslint-disable-line @typescript-eslint/no-e
 type Build = (inputs: Tensor[], attrs: Attrs, named: Record<string, Tensor>) => Tensor | Tensor[];
 
 /* eslint-disable @typescript-eslint/no-unsafe-argument, @typescript-eslint/no-unsafe-member-access, @typescript-eslint/no-unsafe-assignment */
-const unary = (f: (x: Tensor) => Tensor): Build => ([x]) => f(x!);
-const binary = (f: (a: Tensor, b: Tensor) => Tensor): Build => ([a, b]) => f(a!, b!);
-const reduce = (f: (x: Tensor, axes: op.Axes, keep: boolean) => Tensor): Build => ([x], a) => f(x!, a.axes, a.keepdim);
+const unary =
+  (f: (x: Tensor) => Tensor): Build =>
+  ([x]) =>
+    f(x!);
+const binary =
+  (f: (a: Tensor, b: Tensor) => Tensor): Build =>
+  ([a, b]) =>
+    f(a!, b!);
+const reduce =
+  (f: (x: Tensor, axes: op.Axes, keep: boolean) => Tensor): Build =>
+  ([x], a) =>
+    f(x!, a.axes, a.keepdim);
 const pool = (a: Attrs) => ({ kernel: a.kernel, stride: a.stride, padding: a.padding });
 const weights = (n: Record<string, Tensor>) => ({ wIh: n.w_ih!, wHh: n.w_hh!, bIh: n.b_ih!, bHh: n.b_hh! });
 
@@ -55,16 +71,24 @@ const builders: Record<string, Build> = {
   adaptive_avg_pool2d: ([x], a) => op.adaptiveAvgPool(x!, a.output_size),
   global_avg_pool: unary(op.globalAvgPool),
   batch_norm: ([x, gamma, beta, mean, variance], a) => {
-    if (!a.training) return [op.batchNormalizeWith(x!, gamma!, beta!, mean!, variance!, a.eps), mean!, variance!];
+    if (!a.training)
+      return [op.batchNormalizeWith(x!, gamma!, beta!, mean!, variance!, a.eps), mean!, variance!];
     const result = op.batchNormalize(x!, gamma!, beta!, a.eps);
     return [result.y, ...op.runningStatistics(x!, result, mean!, variance!, a.momentum)];
   },
   layer_norm: ([x, gamma, beta], a) =>
-    op.layerNormalize(x!, gamma ? { gamma, beta: beta! } : undefined, { normalizedAxes: a.normalized_shape.length, epsilon: a.eps }),
+    op.layerNormalize(x!, gamma ? { gamma, beta: beta! } : undefined, {
+      normalizedAxes: a.normalized_shape.length,
+      epsilon: a.eps,
+    }),
   softmax: ([x], a) => op.softmax(x!, a.axis),
   log_softmax: ([x], a) => op.logSoftmax(x!, a.axis),
   cross_entropy: ([logits, labels], a) =>
-    op.crossEntropy(logits!, labels!, { reduction: a.reduction, ignoreLabel: a.ignore_index, labelSmoothing: a.label_smoothing }),
+    op.crossEntropy(logits!, labels!, {
+      reduction: a.reduction,
+      ignoreLabel: a.ignore_index,
+      labelSmoothing: a.label_smoothing,
+    }),
   mse_loss: ([prediction, target], a) => op.meanSquaredError(prediction!, target!, a.reduction),
   embedding: ([table, indices], a) => op.lookup(table!, indices!, a.padding_idx),
   sum: reduce(op.sum),
@@ -88,7 +112,8 @@ const builders: Record<string, Build> = {
   expand: ([x], a) => op.expand(x!, a.shape),
   // The vectors' mask says which to keep; ours holds 0 or 1 / (1 - p).
   dropout: ([x, mask], a) => op.applyDropout(x!, op.div(op.cast(mask!, 'float32'), 1 - a.p), a.p),
-  attention: ([q, k, v, mask], a) => op.attention(q!, k!, v!, { scale: a.scale, causal: a.causal, ...(mask ? { mask } : {}) }),
+  attention: ([q, k, v, mask], a) =>
+    op.attention(q!, k!, v!, { scale: a.scale, causal: a.causal, ...(mask ? { mask } : {}) }),
   lstm: ([x], _a, n) => {
     const { y, h, c } = op.lstmSequence(x!, { h: n.h0!, c: n.c0! }, weights(n));
     return [y, h, c];
@@ -100,46 +125,56 @@ const builders: Record<string, Build> = {
 };
 /* eslint-enable */
 
-const dataOf = (value: VectorTensor | { data: number[] } | number[]) => numbers(Array.isArray(value) ? value : value.data);
+const dataOf = (value: VectorTensor | { data: number[] } | number[]) =>
+  numbers(Array.isArray(value) ? value : value.data);
 
-describe.skipIf(!hasShared('vectors/ops.json'))('operations match PyTorch (needs the vectors folder, TRIBUTARY_SHARED)', () => {
-  const cases = hasShared('vectors/ops.json') ? readVectors<OpCase>('ops.json') : [];
-  it.each(cases.map((c) => [c.name, c] as const))('%s', (_name, c) => {
-    const graph = new Graph();
-    const values: Record<string, number[]> = {};
-    const named: Record<string, Tensor> = {};
-    const inputs = c.inputs.map((input) => {
-      values[input.name] = numbers(input.data);
-      const dtype = input.dtype === 'float64' ? 'float32' : input.dtype;
-      const tensor = graph.input(input.name, input.shape, dtype);
-      named[input.name] = tensor;
-      return tensor;
+describe.skipIf(!hasShared('vectors/ops.json'))(
+  'operations match PyTorch (needs the vectors folder, TRIBUTARY_SHARED)',
+  () => {
+    const cases = hasShared('vectors/ops.json') ? readVectors<OpCase>('ops.json') : [];
+    it.each(cases.map((c) => [c.name, c] as const))('%s', (_name, c) => {
+      const graph = new Graph();
+      const values: Record<string, number[]> = {};
+      const named: Record<string, Tensor> = {};
+      const inputs = c.inputs.map((input) => {
+        values[input.name] = numbers(input.data);
+        const dtype = input.dtype === 'float64' ? 'float32' : input.dtype;
+        const tensor = graph.input(input.name, input.shape, dtype);
+        named[input.name] = tensor;
+        return tensor;
+      });
+      const build = builders[c.op];
+      expect(build, `no builder for ${c.op}`).toBeDefined();
+      const built = build!(inputs, c.attrs, named);
+      const outputs = Array.isArray(built) ? built : [built];
+      const seeds = outputs.flatMap((output, i) => {
+        const dy = c.dy[i];
+        if (!dy) return [];
+        values[`dy${i}`] = dataOf(dy);
+        return [{ output, adjoint: graph.input(`dy${i}`, output.shape) }];
+      });
+      const targets = Object.keys(c.grads);
+      const grads = differentiate(
+        seeds,
+        targets.map((name) => named[name]!),
+      );
+      const wanted = grads.filter((g): g is Tensor => g !== undefined);
+      const results = evaluate([...outputs, ...wanted], values);
+      outputs.forEach((output, i) => {
+        expect(output.shape, 'output shape').toEqual(c.outputs[i]!.shape);
+        expect(
+          firstDifference(results[i]!, c.outputs[i]!.data, c.tolerance),
+          `output ${c.outputs[i]!.name}`,
+        ).toBeUndefined();
+      });
+      let next = outputs.length;
+      targets.forEach((name, i) => {
+        const want = c.grads[name]!.data;
+        const got = grads[i] ? results[next++]! : want.map(() => 0);
+        expect(firstDifference(got, want, c.tolerance), `gradient of ${name}`).toBeUndefined();
+      });
     });
-    const build = builders[c.op];
-    expect(build, `no builder for ${c.op}`).toBeDefined();
-    const built = build!(inputs, c.attrs, named);
-    const outputs = Array.isArray(built) ? built : [built];
-    const seeds = outputs.flatMap((output, i) => {
-      const dy = c.dy[i];
-      if (!dy) return [];
-      values[`dy${i}`] = dataOf(dy);
-      return [{ output, adjoint: graph.input(`dy${i}`, output.shape) }];
-    });
-    const targets = Object.keys(c.grads);
-    const grads = differentiate(seeds, targets.map((name) => named[name]!));
-    const wanted = grads.filter((g): g is Tensor => g !== undefined);
-    const results = evaluate([...outputs, ...wanted], values);
-    outputs.forEach((output, i) => {
-      expect(output.shape, 'output shape').toEqual(c.outputs[i]!.shape);
-      expect(firstDifference(results[i]!, c.outputs[i]!.data, c.tolerance), `output ${c.outputs[i]!.name}`).toBeUndefined();
-    });
-    let next = outputs.length;
-    targets.forEach((name, i) => {
-      const want = c.grads[name]!.data;
-      const got = grads[i] ? results[next++]! : want.map(() => 0);
-      expect(firstDifference(got, want, c.tolerance), `gradient of ${name}`).toBeUndefined();
-    });
-  });
-});
+  },
+);
 
 void gradients;

@@ -34,18 +34,26 @@ export class OnnxCompute implements Compute {
   compile(request: CompileRequest): CompiledGraph {
     const { batch, place, allocate } = request;
     const kept = new Map<Tensor, Region>();
+    const wanted = new Set(request.segments.flat());
     const sessions: Session[] = [];
-    const bindings: Binding[] = [];
+    // A segment whose outputs earlier ones made on their way has nothing to run.
+    const bindings: (Binding | undefined)[] = [];
     const close = () => {
-      for (const binding of bindings) binding.close();
+      for (const binding of bindings) binding?.close();
       for (const session of sessions) session.close();
     };
     try {
       for (const cut of cutSegments(request.segments)) {
         for (const tensor of cut.kept) {
+          if (wanted.has(tensor)) continue;
           kept.set(tensor, allocate(memoryTypes[tensor.dtype], elementCount(resolveShape(tensor.shape, batch))));
         }
-        const lowered = lower({ outputs: [...cut.outputs, ...cut.kept], given: cut.given, batch });
+        const outputs = [...cut.outputs.filter((tensor) => !cut.given.includes(tensor)), ...cut.kept];
+        if (outputs.length === 0) {
+          bindings.push(undefined);
+          continue;
+        }
+        const lowered = lower({ outputs, given: cut.given, batch });
         const spec = (port: Port) => nativeSpec(port, kept.get(port.tensor) ?? place(port.tensor), batch);
         const session = this.#runtime.createSession(encodeModel(lowered.model), this.#options);
         sessions.push(session);
@@ -55,7 +63,7 @@ export class OnnxCompute implements Compute {
       close();
       throw error;
     }
-    return { segmentCount: bindings.length, run: (segment) => bindings[segment]!.run(), close };
+    return { segmentCount: bindings.length, run: (segment) => bindings[segment]?.run(), close };
   }
 
   close(): void {

@@ -5,7 +5,7 @@
  */
 import { InternalError } from '../../base/index.ts';
 import type { Tensor } from '../graph.ts';
-import { hasBatch, isBatch, resolveShape, type Shape } from '../shape.ts';
+import { hasBatch, isBatch, resolveShape, type BatchDim, type Shape } from '../shape.ts';
 import { attribute, type OnnxAttribute, type OnnxNode, type OnnxTensor } from './proto.ts';
 
 /** The operator set that lowered graphs use. */
@@ -137,11 +137,11 @@ export class Emitter {
     return this.op('Reshape', [value, this.reshapeTarget(shape)]);
   }
 
-  /** A shape for Expand and ConstantOfShape; a symbolic batch is read from `like`, a tensor with the batch first. */
-  fullShape(shape: Shape, like: () => string): string {
+  /** A shape for Expand and ConstantOfShape; a symbolic batch is read from a value that has it. */
+  fullShape(shape: Shape): string {
     const { batch } = this.options;
     if (batch !== undefined || !hasBatch(shape)) return this.ints(resolveShape(shape, batch ?? 0));
-    const size = this.op('Slice', [this.op('Shape', [like()]), this.ints([0]), this.ints([1])]);
+    const size = this.batchSize();
     const parts = shape.map((dim) =>
       isBatch(dim)
         ? dim.multiple === 1
@@ -150,6 +150,18 @@ export class Emitter {
         : this.ints([dim]),
     );
     return this.op('Concat', parts, { axis: 0 });
+  }
+
+  /** The symbolic batch size as a vector of one int64, from the shape of the first value that has it. */
+  batchSize(): string {
+    for (const [tensor, name] of this.#names) {
+      const axis = tensor.shape.findIndex(isBatch);
+      if (axis < 0 || name === '') continue;
+      const size = this.op('Slice', [this.op('Shape', [name]), this.ints([axis]), this.ints([axis + 1])]);
+      const { multiple } = tensor.shape[axis] as BatchDim;
+      return multiple === 1 ? size : this.op('Div', [size, this.ints([multiple])]);
+    }
+    throw new InternalError('BROKEN_INVARIANT', 'No value before this one has the batch size in its shape.');
   }
 
   /** A number for each axis, where the batch must be known. */

@@ -101,6 +101,12 @@ function lowerConstant(emitter: Emitter, node: Node): void {
   const output = node.outputs[0]!;
   if (isNode(node, 'batch_scalar')) {
     const { coefficient, power } = node.attributes;
+    if (emitter.options.batch === undefined) {
+      const size = emitter.op('Cast', [emitter.op('Reshape', [emitter.batchSize(), emitter.ints([])])], { to: 1 });
+      const scaled = emitter.op('Pow', [size, emitter.scalar(power)]);
+      emitter.bind(output, emitter.op('Mul', [scaled, emitter.scalar(coefficient)]));
+      return;
+    }
     const [batch] = emitter.known([{ multiple: 1 }]);
     emitter.bind(output, emitter.scalar(coefficient * batch! ** power));
   } else if (isNode(node, 'constant')) {

@@ -21,6 +21,13 @@ function mixLanes(value: v128): v128 {
   return v128.xor(z, i32x4.shr_u(z, 15));
 }
 
+// @ts-ignore: decorator
+@inline
+function maskOf(index: v128, key1: v128, key2: v128, limit: v128, value: v128): v128 {
+  const hash = mixLanes(i32x4.add(mixLanes(v128.xor(index, key1)), key2));
+  return v128.and(i32x4.ge_u(hash, limit), value);
+}
+
 /** 0 with the chance threshold / 2^32, else `kept`. */
 export function dropoutMask(
   target: usize, samples: i32, perSample: usize, sampleIds: usize, seed: i32, threshold: u32, kept: f32,
@@ -37,17 +44,15 @@ export function dropoutMask(
     const key2 = i32x4.splat(mixWord(key + 0x85ebca6b));
     const row = target + <usize>s * bytes;
     let index = i32x4(0, 1, 2, 3);
-    for (let i: usize = 0; i < bytes; i += 16) {
-      const hash = mixLanes(i32x4.add(mixLanes(v128.xor(index, key1)), key2));
-      let mask = v128.and(i32x4.ge_u(hash, limit), value);
-      if (i + 16 <= bytes) v128.store(row + i, mask);
-      else {
-        for (let j = i; j < bytes; j += 4) {
-          setLanes(row + j, mask, false);
-          mask = i8x16.shuffle(mask, mask, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3);
-        }
-      }
+    let i: usize = 0;
+    for (; i + 16 <= bytes; i += 16) {
+      v128.store(row + i, maskOf(index, key1, key2, limit, value));
       index = i32x4.add(index, step);
+    }
+    let rest = maskOf(index, key1, key2, limit, value);
+    for (; i < bytes; i += 4) {
+      setLanes(row + i, rest, false);
+      rest = i8x16.shuffle(rest, rest, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3);
     }
   }
 }

@@ -41,8 +41,29 @@ export function dotFloat32(x: usize, y: usize, n: usize): f64 {
   return total(f64x2.add(a0, b0), f64x2.add(a1, b1)) + rest;
 }
 
+// @ts-ignore: decorator
+@inline
+function squares(pair: v128): v128 {
+  const v = f64x2.promote_low_f32x4(pair);
+  return f64x2.mul(v, v);
+}
+
 export function sumOfSquaresFloat32(x: usize, n: usize): f64 {
-  return dotFloat32(x, x, n);
+  const bytes = n << 2;
+  let a0 = f64x2.splat(0);
+  let a1 = f64x2.splat(0);
+  let b0 = f64x2.splat(0);
+  let b1 = f64x2.splat(0);
+  let i: usize = 0;
+  for (; i + 32 <= bytes; i += 32) {
+    a0 = f64x2.add(a0, squares(v128.load_zero<u64>(x + i)));
+    a1 = f64x2.add(a1, squares(v128.load_zero<u64>(x + i, 8)));
+    b0 = f64x2.add(b0, squares(v128.load_zero<u64>(x + i, 16)));
+    b1 = f64x2.add(b1, squares(v128.load_zero<u64>(x + i, 24)));
+  }
+  let rest: f64 = 0;
+  for (; i < bytes; i += 4) rest += <f64>load<f32>(x + i) * <f64>load<f32>(x + i);
+  return total(f64x2.add(a0, b0), f64x2.add(a1, b1)) + rest;
 }
 
 export function absSumFloat32(x: usize, n: usize): f64 {

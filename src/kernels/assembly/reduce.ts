@@ -1,23 +1,23 @@
 // Elementwise combinations of vectors. `n` counts elements. Operands may be the target itself.
-import { lanes, setLanes } from './vector';
+import { lanes, lanesAfter, setLanes, setLanesAfter, Skip0, Skip16, Skip32, Skip48 } from './vector';
 
 // @ts-ignore: decorator
 @inline
-function sumAt(
+function sumAt<Skip>(
   k: i32, mean: bool, divisor: v128, target: usize,
   p0: usize, p1: usize, p2: usize, p3: usize, p4: usize, p5: usize, p6: usize, p7: usize,
-  i: usize, whole: bool,
+  whole: bool,
 ): void {
-  let sum = lanes(p0 + i, whole);
-  if (k > 1) sum = f32x4.add(sum, lanes(p1 + i, whole));
-  if (k > 2) sum = f32x4.add(sum, lanes(p2 + i, whole));
-  if (k > 3) sum = f32x4.add(sum, lanes(p3 + i, whole));
-  if (k > 4) sum = f32x4.add(sum, lanes(p4 + i, whole));
-  if (k > 5) sum = f32x4.add(sum, lanes(p5 + i, whole));
-  if (k > 6) sum = f32x4.add(sum, lanes(p6 + i, whole));
-  if (k > 7) sum = f32x4.add(sum, lanes(p7 + i, whole));
+  let sum = lanesAfter<Skip>(p0, whole);
+  if (k > 1) sum = f32x4.add(sum, lanesAfter<Skip>(p1, whole));
+  if (k > 2) sum = f32x4.add(sum, lanesAfter<Skip>(p2, whole));
+  if (k > 3) sum = f32x4.add(sum, lanesAfter<Skip>(p3, whole));
+  if (k > 4) sum = f32x4.add(sum, lanesAfter<Skip>(p4, whole));
+  if (k > 5) sum = f32x4.add(sum, lanesAfter<Skip>(p5, whole));
+  if (k > 6) sum = f32x4.add(sum, lanesAfter<Skip>(p6, whole));
+  if (k > 7) sum = f32x4.add(sum, lanesAfter<Skip>(p7, whole));
   if (mean) sum = f32x4.div(sum, divisor);
-  setLanes(target + i, sum, whole);
+  setLanesAfter<Skip>(target, sum, whole);
 }
 
 // @ts-ignore: decorator
@@ -31,13 +31,23 @@ function sumLoop(
   const bytes = n << 2;
   let i: usize = 0;
   for (; i + 64 <= bytes; i += 64) {
-    sumAt(k, mean, d, target, p0, p1, p2, p3, p4, p5, p6, p7, i, true);
-    sumAt(k, mean, d, target, p0, p1, p2, p3, p4, p5, p6, p7, i + 16, true);
-    sumAt(k, mean, d, target, p0, p1, p2, p3, p4, p5, p6, p7, i + 32, true);
-    sumAt(k, mean, d, target, p0, p1, p2, p3, p4, p5, p6, p7, i + 48, true);
+    const t = target + i;
+    const a = p0 + i;
+    const b = p1 + i;
+    const c = p2 + i;
+    const e = p3 + i;
+    const f = p4 + i;
+    const g = p5 + i;
+    const h = p6 + i;
+    const j = p7 + i;
+    sumAt<Skip0>(k, mean, d, t, a, b, c, e, f, g, h, j, true);
+    sumAt<Skip16>(k, mean, d, t, a, b, c, e, f, g, h, j, true);
+    sumAt<Skip32>(k, mean, d, t, a, b, c, e, f, g, h, j, true);
+    sumAt<Skip48>(k, mean, d, t, a, b, c, e, f, g, h, j, true);
   }
-  for (; i + 16 <= bytes; i += 16) sumAt(k, mean, d, target, p0, p1, p2, p3, p4, p5, p6, p7, i, true);
-  for (; i < bytes; i += 4) sumAt(k, mean, d, target, p0, p1, p2, p3, p4, p5, p6, p7, i, false);
+  for (; i < bytes; i += 4) {
+    sumAt<Skip0>(k, mean, d, target + i, p0 + i, p1 + i, p2 + i, p3 + i, p4 + i, p5 + i, p6 + i, p7 + i, false);
+  }
 }
 
 /** target = p0 + ... + p(k-1), added in that order, k from 1 to 8. */
@@ -88,8 +98,9 @@ function combineVectors<T>(op: i32, a: v128, b: v128): v128 {
 
 // @ts-ignore: decorator
 @inline
-function combineAt<T>(op: i32, target: usize, a: usize, b: usize, i: usize): void {
-  v128.store(target + i, combineVectors<T>(op, v128.load(a + i), v128.load(b + i)));
+function combineAt<T, Skip>(op: i32, target: usize, a: usize, b: usize): void {
+  const value = combineVectors<T>(op, lanesAfter<Skip>(a, true), lanesAfter<Skip>(b, true));
+  setLanesAfter<Skip>(target, value, true);
 }
 
 // @ts-ignore: decorator
@@ -98,12 +109,14 @@ function combineLoop<T>(op: i32, target: usize, a: usize, b: usize, n: usize): v
   const bytes = n * sizeof<T>();
   let i: usize = 0;
   for (; i + 64 <= bytes; i += 64) {
-    combineAt<T>(op, target, a, b, i);
-    combineAt<T>(op, target, a, b, i + 16);
-    combineAt<T>(op, target, a, b, i + 32);
-    combineAt<T>(op, target, a, b, i + 48);
+    const t = target + i;
+    const x = a + i;
+    const y = b + i;
+    combineAt<T, Skip0>(op, t, x, y);
+    combineAt<T, Skip16>(op, t, x, y);
+    combineAt<T, Skip32>(op, t, x, y);
+    combineAt<T, Skip48>(op, t, x, y);
   }
-  for (; i + 16 <= bytes; i += 16) combineAt<T>(op, target, a, b, i);
   for (; i < bytes; i += sizeof<T>()) {
     if (sizeof<T>() == 4) {
       const value = combineVectors<T>(op, v128.load_zero<u32>(a + i), v128.load_zero<u32>(b + i));

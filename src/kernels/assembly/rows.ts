@@ -84,10 +84,27 @@ function sumColumn(order: usize, from: i32, to: i32, source: usize, rowBytes: us
   setLanes(target, sum, whole);
 }
 
-/** rowsOut [unique, rowLength] from rows [n, rowLength], by the plan. */
+/** Whether starts ascend within `order` and every position in it is one of `rowCount` rows. */
+function planFits(unique: i32, starts: usize, order: usize, orderLength: i32, rowCount: i32): bool {
+  let before: i32 = 0;
+  if (load<i32>(starts) != 0) return false;
+  for (let u: i32 = 1; u <= unique; u++) {
+    const start = load<i32>(starts + ((<usize>u) << 2));
+    if (start <= before || start > orderLength) return false;
+    before = start;
+  }
+  for (let j: i32 = 0; j < before; j++) {
+    if (load<u32>(order + ((<usize>j) << 2)) >= <u32>rowCount) return false;
+  }
+  return true;
+}
+
+/** rowsOut [unique, rowLength] from rows [rowCount, rowLength], by the plan; 0 if the plan does not fit. */
 export function sumRows(
-  rows: usize, rowLength: usize, unique: i32, starts: usize, order: usize, rowsOut: usize,
-): void {
+  rows: usize, rowCount: i32, rowLength: usize, unique: i32, starts: usize, order: usize, orderLength: i32,
+  rowsOut: usize,
+): i32 {
+  if (!planFits(unique, starts, order, orderLength, rowCount)) return 0;
   const rowBytes = rowLength << 2;
   for (let u: i32 = 0; u < unique; u++) {
     const from = load<i32>(starts + ((<usize>u) << 2));
@@ -119,6 +136,7 @@ export function sumRows(
     for (; i + 16 <= rowBytes; i += 16) sumColumn(order, from, to, rows + i, rowBytes, target + i, true);
     for (; i < rowBytes; i += 4) sumColumn(order, from, to, rows + i, rowBytes, target + i, false);
   }
+  return 1;
 }
 
 /** target[indices[j]] += rows[j]; returns the position of the first index outside the table, or -1. */

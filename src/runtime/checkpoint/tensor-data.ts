@@ -18,7 +18,16 @@ const TYPES = {
 } as const;
 
 export type TensorType = keyof typeof TYPES;
-export type TensorArray = InstanceType<(typeof TYPES)[TensorType]['array']>;
+/** Also on shared memory. */
+export type TensorArray =
+  | Float32Array
+  | Float64Array
+  | Uint16Array
+  | BigInt64Array
+  | Int32Array
+  | Uint32Array
+  | Int8Array
+  | Uint8Array;
 
 export interface TensorData {
   readonly dtype: TensorType;

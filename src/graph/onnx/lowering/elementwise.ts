@@ -18,7 +18,7 @@ export const elementwiseLowering: LoweringTable<Names> = {
   mul: direct('Mul'),
   div: direct('Div'),
   pow: direct('Pow'),
-  add_n: direct('Sum'),
+  add_n: (e, inputs) => [e.op(inputs.length === 1 ? 'Identity' : 'Sum', inputs)],
   neg: direct('Neg'),
   exp: direct('Exp'),
   log: direct('Log'),

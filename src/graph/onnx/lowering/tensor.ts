@@ -40,11 +40,7 @@ export const tensorLowering: LoweringTable<keyof TensorOperations> = {
     const flat = [...pads.map(([before]) => before), ...pads.map(([, after]) => after)];
     return [e.op('Pad', [x!, e.ints(flat), e.scalar(value)])];
   },
-  expand: (e, [x], node) => {
-    const like = () =>
-      e.nameOf([...node.outputs[0]!.graph.inputs.values()].find((input) => input.shape.length > 0)!);
-    return [e.op('Expand', [x!, e.fullShape(node.attributes.shape, like)])];
-  },
+  expand: (e, [x], { attributes: { shape } }) => [e.op('Expand', [x!, e.fullShape(shape)])],
   gather: (e, inputs, { attributes: { axis } }) => [e.op('GatherElements', inputs, { axis })],
   index_select: (e, inputs, { attributes: { axis } }) => [e.op('Gather', inputs, { axis })],
   scatter_add: (e, [index, updates], { attributes: { axis, shape } }) => [

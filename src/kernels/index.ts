@@ -1,0 +1,19 @@
+export * from './clip.ts';
+export * from './codecs.ts';
+export { Kernels } from './kernels.ts';
+export type { DropoutOptions, Reducible, ReduceOperation } from './kernels.ts';
+export { createOptimizer } from './optimizer.ts';
+export type { Optimizer, Slots, UpdateRowsStep, UpdateStep } from './optimizer.ts';
+export { resolveOptimizerSpec } from './optimizer-spec.ts';
+export type {
+  AdadeltaSpec,
+  AdagradSpec,
+  AdamSpec,
+  AdamwSpec,
+  OptimizerSpec,
+  ResolvedOptimizerSpec,
+  RmspropSpec,
+  SgdSpec,
+} from './optimizer-spec.ts';
+export { addRows, allocateRowPlan, planRows, rowPlanBytes, sumRows } from './rows.ts';
+export type { AddRowsOptions, PlanRowsOptions, RowPlan, SumRowsOptions } from './rows.ts';

@@ -1,0 +1,272 @@
+/**
+ * Optimizers as rules on regions: one pass of a kernel over parameter, gradient and slots. The rule keeps
+ * nothing itself: slots and step count belong to the caller, who shares, saves and restores them. Invariants:
+ * an update of a range equals that range of a whole update, bit by bit; a sparse update in mode 'exact'
+ * equals the dense one, bit by bit.
+ */
+import { UsageError } from '../base/index.ts';
+import type { Region } from '../memory/index.ts';
+import { checkCapacity, checkCount, checkRegion } from './argument-checks.ts';
+import type { Coefficients } from './exports.ts';
+import type { Kernels } from './kernels.ts';
+import { resolveOptimizerSpec } from './optimizer-spec.ts';
+import type { OptimizerSpec, ResolvedOptimizerSpec } from './optimizer-spec.ts';
+import { badIndex } from './rows.ts';
+
+export type Slots = Readonly<Record<string, Region<'float32'>>>;
+
+interface Step {
+  /** Step number, from 1. */
+  readonly t: number;
+  /** Learning rate of this step. Default that of the specification. */
+  readonly lr?: number | undefined;
+  /** Factor of the gradient, for instance from clipping. Default 1. */
+  readonly gradientScale?: number | undefined;
+  readonly parameter: Region<'float32'>;
+  /** Slots of the parameter, by name, of the parameter's length. */
+  readonly slots: Slots;
+}
+
+export interface UpdateStep extends Step {
+  readonly gradient: Region<'float32'>;
+  /** First element to update. Default 0. */
+  readonly start?: number | undefined;
+  /** Elements to update. Default up to the end. */
+  readonly length?: number | undefined;
+}
+
+export interface UpdateRowsStep extends Step {
+  /** Elements of a row of the table. */
+  readonly rowLength: number;
+  /** Rows with a gradient, ascending and unique. */
+  readonly indices: Region<'int32'>;
+  /** Their gradients, [rowCount, rowLength]. */
+  readonly rows: Region<'float32'>;
+  readonly rowCount: number;
+  /** 'exact' equals the dense update, 'lazy' leaves rows without a gradient and their slots alone. */
+  readonly mode: 'exact' | 'lazy';
+}
+
+export interface Optimizer {
+  /** With all defaults filled in. */
+  readonly spec: ResolvedOptimizerSpec;
+  /** Names of the slots a parameter needs, with PyTorch's names. */
+  readonly slots: readonly string[];
+  /** Gives the slots their values before the first step. */
+  initialise(slots: Slots): void;
+  update(step: UpdateStep): void;
+  updateRows(step: UpdateRowsStep): void;
+}
+
+/** A rule of `assembly/update.ts`: its number, its slots in the kernel's order, whether zero gradients move. */
+interface Rule {
+  readonly number: number;
+  readonly slots: readonly [string?, string?, string?];
+  readonly movesWithoutGradient: boolean;
+  flags(t: number): number;
+  coefficients(t: number, lr: number, gradientScale: number): Coefficients;
+}
+
+export function createOptimizer(kernels: Kernels, spec: OptimizerSpec): Optimizer {
+  return new KernelOptimizer(kernels, resolveOptimizerSpec(spec));
+}
+
+class KernelOptimizer implements Optimizer {
+  readonly spec: ResolvedOptimizerSpec;
+  readonly slots: readonly string[];
+  readonly #kernels: Kernels;
+  readonly #rule: Rule;
+
+  constructor(kernels: Kernels, spec: ResolvedOptimizerSpec) {
+    this.#kernels = kernels;
+    this.#rule = ruleOf(spec);
+    this.spec = spec;
+    this.slots = this.#rule.slots.filter((name) => name !== undefined);
+  }
+
+  initialise(slots: Slots): void {
+    const value = this.spec.name === 'adagrad' ? this.spec.initialAccumulator : 0;
+    for (const name of this.slots) this.#kernels.fill(this.#slot(slots, name), value);
+  }
+
+  update(step: UpdateStep): void {
+    const { parameter, gradient, start = 0 } = step;
+    this.#checkStep(step);
+    checkRegion(this.#kernels.space, 'gradient', gradient, 'float32', parameter.length);
+    const length = step.length ?? parameter.length - start;
+    checkCount('start of update', start);
+    checkCount('length of update', length);
+    if (start + length > parameter.length) {
+      throw new UsageError(
+        'OUT_OF_BOUNDS',
+        `elements ${start} to ${start + length} are outside a parameter of ${parameter.length} elements; update within it`,
+        { start, length, parameterLength: parameter.length },
+      );
+    }
+    const at = 4 * start;
+    const [s0, s1, s2] = this.#addresses(step.slots, parameter.length);
+    this.#kernels.exports.update(
+      this.#rule.number,
+      this.#rule.flags(step.t),
+      parameter.byteOffset + at,
+      gradient.byteOffset + at,
+      s0 + at,
+      s1 + at,
+      s2 + at,
+      length,
+      ...this.#coefficients(step),
+    );
+  }
+
+  updateRows(step: UpdateRowsStep): void {
+    const { parameter, rowLength, indices, rows, rowCount, mode } = step;
+    const { space, exports } = this.#kernels;
+    this.#checkStep(step);
+    checkCount('rowLength of updateRows', rowLength, 1);
+    checkCount('rowCount of updateRows', rowCount);
+    checkCapacity(space, 'indices of updateRows', indices, 'int32', rowCount);
+    checkCapacity(space, 'rows of updateRows', rows, 'float32', rowCount * rowLength);
+    const tableRows = parameter.length / rowLength;
+    if (!Number.isInteger(tableRows)) {
+      throw new UsageError(
+        'INVALID_ARGUMENT',
+        `a parameter of ${parameter.length} elements has no rows of ${rowLength}; give the table's row length`,
+        { parameterLength: parameter.length, rowLength },
+      );
+    }
+    const exact = mode === 'exact' && this.#rule.movesWithoutGradient;
+    const [s0, s1, s2] = this.#addresses(step.slots, parameter.length);
+    const bad = exports.updateRows(
+      exact ? 1 : 0,
+      indices.byteOffset,
+      rowCount,
+      rows.byteOffset,
+      rowLength,
+      tableRows,
+      this.#rule.number,
+      this.#rule.flags(step.t),
+      parameter.byteOffset,
+      s0,
+      s1,
+      s2,
+      ...this.#coefficients(step),
+    );
+    if (bad >= 0) throw badIndex('updateRows', indices, bad, tableRows);
+  }
+
+  #checkStep(step: Step): void {
+    checkCount('t of an update', step.t, 1);
+    checkRegion(this.#kernels.space, 'parameter', step.parameter, 'float32');
+  }
+
+  #coefficients(step: Step): Coefficients {
+    return this.#rule.coefficients(step.t, step.lr ?? this.spec.lr, step.gradientScale ?? 1);
+  }
+
+  #addresses(slots: Slots, length: number): [number, number, number] {
+    const [a, b, c] = this.#rule.slots;
+    const address = (name: string | undefined): number =>
+      name === undefined ? 0 : this.#slot(slots, name, length).byteOffset;
+    return [address(a), address(b), address(c)];
+  }
+
+  #slot(slots: Slots, name: string, length?: number): Region<'float32'> {
+    const region = slots[name];
+    if (region === undefined) {
+      throw new UsageError(
+        'INVALID_ARGUMENT',
+        `slot '${name}' of ${this.spec.name} is missing; give regions for ${this.slots.join(', ')}`,
+        { slot: name, expected: this.slots },
+      );
+    }
+    checkRegion(this.#kernels.space, `slot '${name}'`, region, 'float32', length);
+    return region;
+  }
+}
+
+const NO_FLAGS = (): number => 0;
+
+function ruleOf(spec: ResolvedOptimizerSpec): Rule {
+  const decays = spec.weightDecay !== 0;
+  const decay = spec.weightDecay;
+  switch (spec.name) {
+    case 'sgd': {
+      const { momentum, dampening, nesterov } = spec;
+      if (momentum === 0) {
+        return {
+          number: 0,
+          slots: [],
+          movesWithoutGradient: decays,
+          flags: NO_FLAGS,
+          coefficients: (_t, lr, scale) => [lr, scale, decay, 0, 0, 0, 0, 0, 0, 0],
+        };
+      }
+      return {
+        number: 1,
+        slots: ['momentum_buffer'],
+        movesWithoutGradient: true,
+        flags: (t) => (nesterov ? 1 : 0) + (t === 1 ? 2 : 0),
+        coefficients: (_t, lr, scale) => [lr, scale, decay, momentum, 1 - dampening, 0, 0, 0, 0, 0],
+      };
+    }
+    case 'adagrad': {
+      const { lrDecay, eps } = spec;
+      return {
+        number: 2,
+        slots: ['sum'],
+        movesWithoutGradient: decays,
+        flags: NO_FLAGS,
+        coefficients: (t, lr, scale) => [lr / (1 + (t - 1) * lrDecay), scale, decay, eps, 0, 0, 0, 0, 0, 0],
+      };
+    }
+    case 'rmsprop': {
+      const { alpha, eps, momentum, centered } = spec;
+      const flags = (centered ? 1 : 0) + (momentum === 0 ? 0 : 2);
+      return {
+        number: 3,
+        slots: [
+          'square_avg',
+          momentum === 0 ? undefined : 'momentum_buffer',
+          centered ? 'grad_avg' : undefined,
+        ],
+        movesWithoutGradient: true,
+        flags: () => flags,
+        coefficients: (_t, lr, scale) => [lr, scale, decay, alpha, 1 - alpha, eps, momentum, 0, 0, 0],
+      };
+    }
+    case 'adam':
+    case 'adamw': {
+      const { betas, eps, amsgrad } = spec;
+      const [b1, b2] = betas;
+      const decoupled = spec.name === 'adamw';
+      return {
+        number: 4,
+        slots: ['exp_avg', 'exp_avg_sq', amsgrad ? 'max_exp_avg_sq' : undefined],
+        movesWithoutGradient: true,
+        flags: () => (amsgrad ? 1 : 0),
+        coefficients: (t, lr, scale) => [
+          lr / (1 - b1 ** t),
+          scale,
+          decoupled ? 0 : decay,
+          b1,
+          1 - b1,
+          b2,
+          1 - b2,
+          1 / Math.sqrt(1 - b2 ** t),
+          eps,
+          decoupled ? 1 - lr * decay : 1,
+        ],
+      };
+    }
+    case 'adadelta': {
+      const { rho, eps } = spec;
+      return {
+        number: 5,
+        slots: ['square_avg', 'acc_delta'],
+        movesWithoutGradient: true,
+        flags: NO_FLAGS,
+        coefficients: (_t, lr, scale) => [lr, scale, decay, rho, 1 - rho, eps, 0, 0, 0, 0],
+      };
+    }
+  }
+}

@@ -1,0 +1,140 @@
+/**
+ * The gradients of a batch: masks are drawn, the compiled segments run, and the adjoints of lookups become unique
+ * rows. Compiled once for each batch size. It ends where exchange and update begin.
+ */
+import { deriveSeed } from '../base/index.ts';
+import type { CompiledGraph, Compute } from '../compute/index.ts';
+import { elementCount, isNode, resolveShape, type Model, type Tensor } from '../graph/index.ts';
+import { planRows, sumRows, type Kernels } from '../kernels/index.ts';
+import type { Region, Segment } from '../memory/index.ts';
+import type { ModelMemory, SparsePlace } from './model-memory.ts';
+
+export interface BackwardOptions {
+  readonly model: Model;
+  readonly memory: ModelMemory;
+  readonly compute: Compute;
+  readonly kernels: Kernels;
+  readonly seed: number;
+  /** Parameters whose gradients are handed over together, in the order of the backward pass. Default: all at once. */
+  readonly groups?: readonly (readonly string[])[] | undefined;
+}
+
+interface CompiledBatch {
+  readonly graph: CompiledGraph;
+  readonly scratch: Segment[];
+}
+
+export class Backward {
+  readonly #options: BackwardOptions;
+  readonly #groups: readonly (readonly string[])[];
+  readonly #compiled = new Map<number, CompiledBatch>();
+
+  constructor(options: BackwardOptions) {
+    this.#options = options;
+    this.#groups = options.groups ?? [[...options.memory.gradients.keys()]];
+  }
+
+  /**
+   * Computes the loss and all gradients of the batch in the model's inputs. `onGroup` is called as soon as the
+   * gradients of a group are in their places, while later segments are still to run.
+   */
+  run(batch: number, step: number, onGroup?: (group: number) => void): number {
+    const { memory } = this.#options;
+    this.#drawMasks(batch, step);
+    const { graph } = this.#compiledFor(batch);
+    for (let group = 0; group < graph.segmentCount; group++) {
+      graph.run(group);
+      for (const name of this.#groups[group]!) {
+        const place = memory.gradients.get(name);
+        if (place?.kind === 'sparse') this.#uniqueRows(place, batch);
+      }
+      onGroup?.(group);
+    }
+    for (const [name, next] of memory.nextStates) this.#options.kernels.copy(memory.states.get(name)!, next);
+    return memory.loss.view[0]!;
+  }
+
+  close(): void {
+    for (const { graph, scratch } of this.#compiled.values()) {
+      graph.close();
+      for (const segment of scratch) segment.close();
+    }
+    this.#compiled.clear();
+  }
+
+  #drawMasks(batch: number, step: number): void {
+    const { model, memory, kernels, seed } = this.#options;
+    for (const [name, mask] of model.graph.dropoutMasks) {
+      const length = elementCount(resolveShape(mask.shape, batch));
+      const p = isNode(mask.node, 'dropout_mask') ? mask.node.attributes.p : 0;
+      kernels.dropoutMask(memory.masks.get(name)!.slice(0, length), {
+        p,
+        seed: deriveSeed(seed, 'dropout', name, step),
+        sampleIds: memory.sampleIds.slice(0, batch),
+      });
+    }
+  }
+
+  #uniqueRows(place: SparsePlace, batch: number): void {
+    const { kernels } = this.#options;
+    const { gradient, plan, positionRows, rowLength, tableRows, rows } = place;
+    const count = gradient.lookups.reduce((sum, { indices }) => sum + elementCount(resolveShape(indices.shape, batch)), 0);
+    const paddingIndex = gradient.lookups[0]!.paddingIndex ?? undefined;
+    place.count = planRows(kernels, { indices: this.#positions(place), count, tableRows, paddingIndex, plan });
+    sumRows(kernels, { plan, unique: place.count, rows: positionRows, rowLength, rowsOut: rows });
+  }
+
+  /** The looked-up indices: the model's input itself where that is what is looked up, else what backward wrote. */
+  #positions({ gradient, positions }: SparsePlace): Region<'int32'> {
+    const input = gradient.lookups.length === 1 ? inputBehind(gradient.lookups[0]!.indices) : undefined;
+    return input ? (this.#options.memory.source(input) as Region<'int32'>) : positions;
+  }
+
+  #compiledFor(batch: number): CompiledBatch {
+    const known = this.#compiled.get(batch);
+    if (known) return known;
+    const { model, memory, compute } = this.#options;
+    const places = new Map<Tensor, Region>([[model.loss, memory.loss]]);
+    for (const { state, value } of model.graph.stateUpdates) places.set(value, memory.nextStates.get(state.name)!);
+    const segments = this.#groups.map((names) => names.flatMap((name) => this.#outputs(name, batch, places)));
+    segments[0]!.unshift(model.loss, ...model.graph.stateUpdates.map((update) => update.value));
+    const scratch: Segment[] = [];
+    const graph = compute.compile({
+      segments,
+      batch,
+      place: (tensor) => places.get(tensor) ?? memory.source(tensor),
+      allocate: (dtype, length) => {
+        const segment = memory.segment.space.allocate(Math.max(64, length * 8));
+        scratch.push(segment);
+        return segment.allocate(dtype, length);
+      },
+    });
+    const compiled = { graph, scratch };
+    this.#compiled.set(batch, compiled);
+    return compiled;
+  }
+
+  /** What backward must write for a parameter, with the place of each tensor. */
+  #outputs(name: string, batch: number, places: Map<Tensor, Region>): Tensor[] {
+    const place = this.#options.memory.gradients.get(name)!;
+    if (place.kind === 'dense') {
+      places.set(place.gradient.value, place.region);
+      return [place.gradient.value];
+    }
+    let start = 0;
+    const direct = this.#positions(place) !== place.positions;
+    return place.gradient.lookups.flatMap(({ indices, rows }) => {
+      const length = elementCount(resolveShape(indices.shape, batch));
+      places.set(indices, place.positions.slice(start, length));
+      places.set(rows, place.positionRows.slice(start * place.rowLength, length * place.rowLength));
+      start += length;
+      return direct ? [rows] : [indices, rows];
+    });
+  }
+}
+
+function inputBehind(tensor: Tensor): Tensor | undefined {
+  let source = tensor;
+  while (isNode(source.node, 'reshape')) source = source.node.inputs[0]!;
+  return isNode(source.node, 'input') ? source : undefined;
+}

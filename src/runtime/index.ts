@@ -1,0 +1,5 @@
+export { Replica } from './replica.ts';
+export type { ReplicaOptions, Snapshot } from './replica.ts';
+export { Evaluator } from './evaluator.ts';
+export type { DensePlace, GradientPlace, ModelMemory, SparsePlace } from './model-memory.ts';
+export * from './checkpoint/index.ts';

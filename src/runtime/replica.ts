@@ -1,0 +1,176 @@
+/**
+ * One device's copy of a model: parameters in shared memory, the backward pass that fills gradients, the update
+ * that consumes them. Between the two an exchange may aggregate gradients; on one device nothing happens there.
+ * Invariant: after `update` the parameters are those of step `step`, and a snapshot restores them bit for bit.
+ */
+import { UsageError } from '../base/index.ts';
+import type { Compute } from '../compute/index.ts';
+import { fillInitial, gradients, type Model } from '../graph/index.ts';
+import { createOptimizer, Kernels, type Optimizer, type OptimizerSpec } from '../kernels/index.ts';
+import type { Region, SharedSpace } from '../memory/index.ts';
+import { Backward } from './backward.ts';
+import type { TensorData, Tensors } from './checkpoint/index.ts';
+import { Evaluator } from './evaluator.ts';
+import { ModelMemory } from './model-memory.ts';
+import { Update } from './update.ts';
+
+export interface ReplicaOptions {
+  readonly compute: Compute;
+  readonly space: SharedSpace;
+  readonly optimizer: OptimizerSpec;
+  /** The largest batch that will be given. */
+  readonly maxBatch: number;
+  /** Decides initial parameters and dropout. Default 0. */
+  readonly seed?: number;
+  /**
+   * 'exact' gives embedding tables the result of a dense update; 'lazy' leaves rows that a batch does not touch
+   * alone, momentum included: faster, and what most frameworks do for sparse gradients. Default 'exact'.
+   */
+  readonly sparseUpdates?: 'exact' | 'lazy';
+  /** Parameters whose gradients are handed over together; see `Backward`. */
+  readonly groups?: readonly (readonly string[])[];
+  /** Name of a shared segment for all of it. Default: private to this process. */
+  readonly segmentName?: string;
+}
+
+export interface Snapshot {
+  readonly tensors: Tensors;
+  readonly optimizer: Tensors;
+}
+
+export class Replica {
+  readonly model: Model;
+  readonly memory: ModelMemory;
+  readonly optimizer: Optimizer;
+  readonly kernels: Kernels;
+  /** Finished steps. */
+  step = 0;
+  readonly #compute: Compute;
+  readonly #backward: Backward;
+  readonly #update: Update;
+  readonly #evaluators: Evaluator[] = [];
+
+  constructor(model: Model, options: ReplicaOptions) {
+    const { compute, space, maxBatch, seed = 0, sparseUpdates = 'exact' } = options;
+    this.model = model;
+    this.#compute = compute;
+    const kernels = Kernels.create(space);
+    this.kernels = kernels;
+    this.optimizer = createOptimizer(kernels, options.optimizer);
+    this.memory = new ModelMemory(model, {
+      space,
+      maxBatch,
+      gradients: gradients(model.loss),
+      slots: this.optimizer.slots,
+      segmentName: options.segmentName,
+    });
+    const { memory } = this;
+    this.#backward = new Backward({ model, memory, compute, kernels, seed, groups: options.groups });
+    this.#update = new Update({ model, memory, compute, kernels, optimizer: this.optimizer, sparseUpdates });
+    this.#initialise(seed);
+  }
+
+  /** The arrays that hold a batch, by input name; a loader writes into them. */
+  get inputs(): Record<string, Float32Array | Int32Array> {
+    return Object.fromEntries([...this.memory.inputs].map(([name, region]) => [name, region.view as Float32Array]));
+  }
+
+  /** The norm that the last clipping by global norm saw. */
+  get lastNorm(): number | undefined {
+    return this.#update.lastNorm;
+  }
+
+  /** The loss of the batch in `inputs`; leaves gradients in their places. `samples` are the samples' ids. */
+  computeGradients(samples: ArrayLike<number>, onGroup?: (group: number) => void): number {
+    this.memory.sampleIds.view.set(samples);
+    return this.#backward.run(samples.length, this.step, onGroup);
+  }
+
+  /** Applies the gradients. Default learning rate: the optimizer's. */
+  update(lr?: number): void {
+    this.step++;
+    this.#update.run(this.step, lr);
+  }
+
+  /** Outputs in inference form, on these parameters or a moving average of them. */
+  evaluator(outputs: readonly string[], average?: string): Evaluator {
+    const tensors = outputs.map((name) => {
+      const tensor = name === 'loss' ? this.model.loss : this.model.outputs[name];
+      if (!tensor) {
+        const known = ['loss', ...Object.keys(this.model.outputs)].join(', ');
+        throw new UsageError('INVALID_ARGUMENT', `The model has no output ${name}; it has ${known}.`);
+      }
+      return tensor;
+    });
+    const evaluator = new Evaluator(tensors, this.memory, this.#compute, average);
+    this.#evaluators.push(evaluator);
+    return evaluator;
+  }
+
+  /** Whether every parameter is a finite number. */
+  isFinite(): boolean {
+    return [...this.memory.parameters.values()].every((region) => Number.isFinite(this.kernels.absSum(region)));
+  }
+
+  snapshot(): Snapshot {
+    const { graph } = this.model;
+    const shapeOf = (name: string) => (graph.parameters.get(name) ?? graph.states.get(name))!.shape;
+    const data = (name: string, region: Region<'float32'>): TensorData => ({
+      dtype: 'float32',
+      shape: [...shapeOf(name)],
+      data: region.view,
+    });
+    const tensors: Record<string, TensorData> = {};
+    const optimizer: Record<string, TensorData> = {};
+    for (const [name, region] of [...this.memory.parameters, ...this.memory.states]) tensors[name] = data(name, region);
+    for (const [average, regions] of this.memory.averages) {
+      for (const [name, region] of regions) tensors[`${average}/${name}`] = data(name, region);
+    }
+    for (const [name, slots] of this.memory.slots) {
+      for (const [slot, region] of Object.entries(slots)) optimizer[`${name}/${slot}`] = data(name, region);
+    }
+    return { tensors, optimizer };
+  }
+
+  restore(snapshot: Snapshot, step: number): void {
+    const mine = this.snapshot();
+    copyTensors(snapshot.tensors, mine.tensors, 'model');
+    copyTensors(snapshot.optimizer, mine.optimizer, 'optimizer');
+    this.step = step;
+  }
+
+  close(): void {
+    this.#backward.close();
+    this.#update.close();
+    for (const evaluator of this.#evaluators) evaluator.close();
+    this.memory.close();
+  }
+
+  #initialise(seed: number): void {
+    const { graph } = this.model;
+    for (const [name, region] of this.memory.parameters) {
+      fillInitial(region.view, graph.parameters.get(name)!.initialiser, name, seed);
+    }
+    for (const [name, region] of this.memory.states) fillInitial(region.view, graph.states.get(name)!.initialiser, name, seed);
+    for (const regions of this.memory.averages.values()) {
+      for (const [name, region] of regions) this.kernels.copy(region, this.memory.parameters.get(name)!);
+    }
+    for (const slots of this.memory.slots.values()) this.optimizer.initialise(slots);
+  }
+}
+
+/** Every tensor must be there, and of the right shape. */
+function copyTensors(from: Tensors, to: Tensors, what: string): void {
+  const names = new Set([...Object.keys(from), ...Object.keys(to)]);
+  for (const name of names) {
+    const [given, wanted] = [from[name], to[name]];
+    const print = (tensor: TensorData | undefined) => (tensor ? `${tensor.dtype}[${tensor.shape.join(', ')}]` : 'nothing');
+    if (given && wanted && print(given) === print(wanted)) continue;
+    throw new UsageError(
+      'CHECKPOINT_MISMATCH',
+      `The checkpoint's ${what} has ${print(given)} for ${name}, this run expects ${print(wanted)}. Use the configuration it was made with, or start in another folder.`,
+      { name },
+    );
+  }
+  for (const name of names) (to[name]!.data as Float32Array).set(from[name]!.data as Float32Array);
+}
