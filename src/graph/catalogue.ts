@@ -99,6 +99,10 @@ export interface NeuralOperations {
   matmul: { readonly transposeA: boolean; readonly transposeB: boolean };
   /** `x @ w + b` with x of rank 2. */
   affine: None;
+  /** `[N, T, D] -> [N, T - width + 1, width * D]`: the windows of a sequence, side by side. */
+  unfold: { readonly width: number };
+  /** The transpose of unfold: windows are added back into the sequence. */
+  fold: { readonly width: number };
   conv: ConvAttributes;
   max_pool: PoolAttributes;
   avg_pool: PoolAttributes & { readonly countPadding: boolean };

@@ -257,6 +257,16 @@ const rules: { [K in ComputedName]: Rule<K> } = {
     require(!bias || sameShape(bias.shape, [shape[1]!]), op, inputs, `a bias of ${printShape([shape[1]!])}`);
     return [float(shape)];
   },
+  unfold: (inputs, { width }, op) => {
+    const [batch, steps, size] = inputs[0]!.shape as [Dim, number, number];
+    require(inputs[0]!.shape.length === 3 && width >= 1 && steps >= width, op, inputs, `[N, T, D] with T >= ${width}`);
+    return [float([batch, steps - width + 1, width * size])];
+  },
+  fold: (inputs, { width }, op) => {
+    const [batch, windowCount, size] = inputs[0]!.shape as [Dim, number, number];
+    require(inputs[0]!.shape.length === 3 && size % width === 0, op, inputs, `[N, windows, ${width} * D]`);
+    return [float([batch, windowCount + width - 1, size / width])];
+  },
   conv: (inputs, attributes, op) => {
     const [x, w, bias] = inputs as [Tensor, Tensor, Tensor | undefined];
     const { groups } = attributes;

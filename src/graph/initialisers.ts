@@ -8,7 +8,8 @@ export type Initialiser =
   | { readonly kind: 'constant'; readonly value: number }
   | { readonly kind: 'uniform'; readonly limit: number }
   | { readonly kind: 'normal'; readonly deviation: number }
-  | { readonly kind: 'data'; readonly data: Float32Array };
+  | { readonly kind: 'data'; readonly data: Float32Array }
+  | { readonly kind: 'zeroed'; readonly base: Initialiser; readonly start: number; readonly length: number };
 
 export const zeros: Initialiser = { kind: 'constant', value: 0 };
 export const ones: Initialiser = { kind: 'constant', value: 1 };
@@ -24,6 +25,11 @@ export function normal(deviation: number): Initialiser {
 /** Exactly these values. */
 export function values(data: Float32Array | readonly number[]): Initialiser {
   return { kind: 'data', data: Float32Array.from(data) };
+}
+
+/** As `base`, except that `length` elements from `start` are 0: the padding row of an embedding. */
+export function zeroed(base: Initialiser, start: number, length: number): Initialiser {
+  return { kind: 'zeroed', base, start, length };
 }
 
 /** He et al. 2015, for layers followed by relu. */
@@ -44,6 +50,11 @@ export function fanInUniform(fanIn: number): Initialiser {
 export function fillInitial(target: Float32Array, initialiser: Initialiser, name: string, seed: number): void {
   if (initialiser.kind === 'constant') {
     target.fill(initialiser.value);
+    return;
+  }
+  if (initialiser.kind === 'zeroed') {
+    fillInitial(target, initialiser.base, name, seed);
+    target.fill(0, initialiser.start, initialiser.start + initialiser.length);
     return;
   }
   if (initialiser.kind === 'data') {

@@ -4,7 +4,7 @@
  */
 import { UsageError } from '../base/index.ts';
 import type { Tensor } from './graph.ts';
-import { fanInUniform, glorotUniform, normal, ones, uniform, zeros, type Initialiser } from './initialisers.ts';
+import { fanInUniform, glorotUniform, normal, ones, uniform, zeroed, zeros, type Initialiser } from './initialisers.ts';
 import * as op from './operations/index.ts';
 import { staticShape } from './shape.ts';
 
@@ -85,6 +85,14 @@ export function conv2d(x: Tensor, filters: number, kernel: PerAxis, options: Con
   return conv(x, filters, kernel, options, 2);
 }
 
+/**
+ * Convolution over time of x `[N, T, D]` (time before features, as lookups give it): `[N, T - width + 1, filters]`.
+ * The same as `conv1d` but for the layout, and faster: one product over unfolded windows.
+ */
+export function temporalConv(x: Tensor, filters: number, width: number, options: LinearOptions = {}): Tensor {
+  return linear(op.unfold(x, width), filters, { ...options, name: prefix(x, 'temporalConv', options) });
+}
+
 export interface BatchNormOptions extends LayerOptions {
   /** Share of the new batch in the running statistics. Default 0.1. */
   readonly momentum?: number;
@@ -133,8 +141,10 @@ export interface EmbeddingOptions extends LayerOptions {
 /** Rows of a table `[rows, size]` for int32 indices; the table's gradient is sparse. */
 export function embedding(indices: Tensor, rows: number, size: number, options: EmbeddingOptions = {}): Tensor {
   const name = prefix(indices, 'embedding', options);
-  const table = indices.graph.parameter(`${name}.table`, [rows, size], options.initialiser ?? normal(1));
-  return op.lookup(table, indices, options.paddingIndex ?? null);
+  const { initialiser = normal(1), paddingIndex } = options;
+  const start = paddingIndex === undefined ? initialiser : zeroed(initialiser, paddingIndex * size, size);
+  const table = indices.graph.parameter(`${name}.table`, [rows, size], start);
+  return op.lookup(table, indices, paddingIndex ?? null);
 }
 
 /** Sets elements to zero with probability p while training; the mask depends on seed, step and sample only. */

@@ -102,7 +102,7 @@ describe.skipIf(!hasPythonOnnx)('models written elsewhere (needs Debian python3-
         expect(new Set(grads.keys())).toEqual(new Set(graph.parameters.keys()));
         for (const [key, grad] of grads) grad.forEach((g, i) => (values[key]![i]! -= 0.2 * g));
       }
-      expect(losses.at(-1)!).toBeLessThan(0.8 * losses[0]!);
+      losses.slice(1).forEach((value, i) => expect(value).toBeLessThan(losses[i]!));
 
       const exported = exportOnnx({ y: outputs.y! }, (source) => values[source.label]!);
       const [here] = evaluate(forInference([outputs.y!]), { ...values, ...given }, { batch });

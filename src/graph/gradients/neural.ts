@@ -35,6 +35,8 @@ export const neuralGradients: GradientTable<keyof NeuralOperations> = {
     needs(1) ? matmul(x!, dy, { transposeA: true }) : undefined,
     b && needs(2) ? sum(dy, [0]) : undefined,
   ],
+  unfold: ({ dy, attributes }) => dy.graph.apply('fold', [dy], attributes),
+  fold: ({ dy, attributes }) => dy.graph.apply('unfold', [dy], attributes),
   conv: ({ dy, inputs: [x, w, b], attributes, needs }) => [
     needs(0) ? dy.graph.apply('conv_input_grad', [dy, w!], { ...attributes, shape: x!.shape })[0] : undefined,
     needs(1) ? dy.graph.apply('conv_filter_grad', [x!, dy], { ...attributes, shape: w!.shape })[0] : undefined,

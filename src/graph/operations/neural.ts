@@ -22,6 +22,11 @@ export function affine(x: Tensor, w: Tensor, b?: Tensor): Tensor {
   return reshape(rows, [...x.shape.slice(0, -1), w.shape[1]!]);
 }
 
+/** `[N, T, D] -> [N, T - width + 1, width * D]`: every window of a sequence as one row, so that a product convolves. */
+export function unfold(x: Tensor, width: number): Tensor {
+  return width === 1 ? x : x.graph.apply('unfold', [x], { width })[0]!;
+}
+
 export type ConvOptions = Partial<ConvAttributes>;
 
 /** x `[N, C, spatial]`, w `[O, C / groups, kernel]`; symmetric padding, sizes rounded down. */

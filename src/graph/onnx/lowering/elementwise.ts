@@ -51,5 +51,6 @@ export const elementwiseLowering: LoweringTable<Names> = {
     e.op('ArgMax', inputs, { axis, keepdims: Number(keepDims) }),
   ],
   cast: (e, inputs, { attributes: { to } }) => [e.op('Cast', inputs, { to: ONNX_TYPES[to] })],
-  relu_grad: (e, [dy, y]) => [e.op('Mul', [dy!, e.op('Sign', [y!])])],
+  // 1 where y > 0, else 0: a steep hard sigmoid is vectorised, where Sign and Greater + Where are not (2x slower).
+  relu_grad: (e, [dy, y]) => [e.op('Mul', [dy!, e.op('HardSigmoid', [y!], { alpha: 3e38, beta: 0 })])],
 };

@@ -39,6 +39,19 @@ export const neuralLowering: LoweringTable<Names> = {
     product(e, a!, b!, { a: inputs[0]!.shape.length, b: inputs[1]!.shape.length }, transposeA, transposeB),
   ],
   affine: (e, [x, w, b]) => [b ? e.op('Gemm', [x!, w!, b]) : e.op('MatMul', [x!, w!])],
+  // Gather of rows by a constant table of positions: a third of the time of slices and a concat.
+  unfold: (e, [x], { inputs, outputs, attributes: { width } }) => {
+    const windowCount = outputs[0]!.shape[1] as number;
+    const positions = Int32Array.from({ length: windowCount * width }, (_, i) => Math.floor(i / width) + (i % width));
+    const rows = e.op('Gather', [x!, e.int32(positions, [windowCount, width])], { axis: 1 });
+    return [e.reshape(rows, [inputs[0]!.shape[0]!, windowCount, width * (inputs[0]!.shape[2] as number)])];
+  },
+  fold: (e, [windows], { outputs, attributes: { width } }) => {
+    const size = outputs[0]!.shape[2] as number;
+    const parts = e.multi('Split', [windows!, e.ints(Array.from({ length: width }, () => size))], width, { axis: 2 });
+    const placed = parts.map((part, i) => e.op('Pad', [part, e.ints([0, i, 0, 0, width - 1 - i, 0])]));
+    return [e.op('Sum', placed)];
+  },
   batch_norm: (e, [x, gamma, beta], { inputs, outputs, attributes: { epsilon } }) => {
     const { shape } = inputs[0]!;
     const axes = shape.flatMap((_, i) => (i === 1 ? [] : [i]));

@@ -10,7 +10,7 @@ import type {
   PoolAttributes,
 } from '../../catalogue.ts';
 
-import { MICROSOFT, type AttributeValues, type Emitter } from '../emitter.ts';
+import { MICROSOFT, type AttributeValues } from '../emitter.ts';
 import type { LoweringTable } from './rule.ts';
 import { zeros } from './tensor.ts';
 
@@ -82,15 +82,13 @@ export const windowLowering: LoweringTable<Names> = {
   max_pool_grad: (e, [dy, indices], { attributes }) => {
     const { kernel, stride, shape } = attributes;
     const full = e.known(shape);
+    // Windows that do not overlap write each place at most once: nothing has to be added.
+    if (kernel.every((size, i) => size <= stride[i]!)) {
+      return [e.op('MaxUnpool', [dy!, indices!, e.ints(full)], poolAttributes(attributes))];
+    }
     const flat = (value: string) => e.op('Reshape', [value, e.ints([-1])]);
-    // Windows that do not overlap write each place at most once, so nothing has to be added.
-    const overlap = kernel.some((size, i) => size > stride[i]!);
-    const reduction = overlap ? 'add' : 'none';
-    const scattered = e.op('ScatterElements', [zeros(e, [count(full)]), flat(indices!), flat(dy!)], {
-      axis: 0,
-      reduction,
-    });
-    return [e.op('Reshape', [scattered, e.ints(full)])];
+    const inputs = [zeros(e, [count(full)]), flat(indices!), flat(dy!)];
+    return [e.op('Reshape', [e.op('ScatterElements', inputs, { axis: 0, reduction: 'add' }), e.ints(full)])];
   },
   avg_pool: (e, [x], { attributes }) => [
     e.op('AveragePool', [x!], {

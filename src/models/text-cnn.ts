@@ -1,0 +1,60 @@
+/**
+ * Kim's convolutional network for sentence classification (2014), the variant that learns its embeddings:
+ * filters of several widths over the words, the maximum over time of each, dropout, one dense layer.
+ * Sentences are padded by width - 1 on both sides, so that the first and last words are seen at every place of a filter.
+ */
+import { z } from 'zod';
+import {
+  concat,
+  conv1d,
+  crossEntropy,
+  dropout,
+  embedding,
+  globalMaxOverTime,
+  glorotUniform,
+  Graph,
+  heUniform,
+  linear,
+  N,
+  relu,
+  transpose,
+  uniform,
+  type Model,
+} from '../graph/index.ts';
+import { classes, count, labelSmoothing, readOptions, share, vocabulary } from './options.ts';
+
+export const textCnnOptions = z.object({
+  vocabulary: vocabulary(),
+  classes: classes(),
+  length: count().describe('Tokens of a text; shorter ones are padded with id 0.'),
+  size: count().default(128).describe('Size of a word vector.'),
+  widths: z.array(count()).min(1).default([3, 4, 5]).describe('Widths of the filters in tokens.'),
+  filters: count().default(128).describe('Filters of each width.'),
+  dropout: share().default(0.5).describe('Probability of dropping a feature before the dense layer.'),
+  embeddingDropout: share().default(0).describe('Probability of dropping an element of a word vector.'),
+  embeddingLimit: z.number().positive().default(0.25).describe('Word vectors start uniform within this limit.'),
+  labelSmoothing: labelSmoothing(),
+});
+export type TextCnnOptions = z.input<typeof textCnnOptions>;
+
+export function textCnn(options: TextCnnOptions): Model {
+  const o = readOptions('text-cnn', textCnnOptions, options);
+  const graph = new Graph();
+  const tokens = graph.input('tokens', [N, o.length], 'int32');
+  const words = embedding(tokens, o.vocabulary, o.size, {
+    name: 'embedding',
+    paddingIndex: 0,
+    initialiser: uniform(o.embeddingLimit),
+  });
+  const x = transpose(dropout(words, o.embeddingDropout), [0, 2, 1]);
+  const features = o.widths.map((width, i) => {
+    const initialiser = heUniform(o.size * width);
+    return globalMaxOverTime(relu(conv1d(x, o.filters, width, { name: `conv${i + 1}`, padding: width - 1, initialiser })));
+  });
+  const h = dropout(concat(features, 1), o.dropout);
+  const initialiser = glorotUniform(o.filters * o.widths.length, o.classes);
+  const logits = linear(h, o.classes, { name: 'output', initialiser });
+  const labels = graph.input('labels', [N], 'int32');
+  const loss = crossEntropy(logits, labels, { labelSmoothing: o.labelSmoothing });
+  return { graph, loss, outputs: { logits } };
+}
