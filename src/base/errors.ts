@@ -17,6 +17,8 @@ export const ErrorCodes = {
   INVALID_CONFIG: 'A configuration field is missing, unknown or of the wrong type.',
   INVALID_COMMAND: 'The command line has an unknown command or option.',
   FILE_NOT_FOUND: 'A file or folder does not exist or cannot be read.',
+  FILE_NOT_WRITTEN: 'A file could not be written.',
+  OUTPUT_EXISTS: 'The output folder holds something already.',
   CHECKPOINT_CORRUPT: 'A checkpoint is truncated or its checksum does not match.',
   CHECKPOINT_MISMATCH: 'A checkpoint belongs to another model or optimizer.',
   CHECKPOINT_NOT_WRITTEN: 'A checkpoint could not be written; earlier ones are untouched.',

@@ -2,3 +2,9 @@
 export * from './peer-command.ts';
 export * from './peer-process.ts';
 export * from './peer-tensors.ts';
+export { benchCompute } from './compute.ts';
+export type { ComputeBench, ComputeBenchOptions, ComputeCase } from './compute.ts';
+export { barChart } from './bar-chart.ts';
+export type { Bar, BarChartOptions } from './bar-chart.ts';
+export { describeMachine } from './machine.ts';
+export type { Machine } from './machine.ts';

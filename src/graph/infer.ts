@@ -310,7 +310,7 @@ const rules: { [K in ComputedName]: Rule<K> } = {
     const [logits, labels] = inputs as [Tensor, Tensor];
     require(logits.shape.length === 2 && sameShape(labels.shape, logits.shape.slice(0, 1)), op, inputs, 'logits [M, C] and labels [M]');
     require(labels.dtype === 'int32' && labelSmoothing >= 0 && labelSmoothing < 1, op, inputs, 'int32 labels and a smoothing in [0, 1)');
-    // The loss, the log-probabilities and the weight of each row in the loss.
+    // The loss, the probabilities and the weight of each row in the loss.
     return [float([]), float(logits.shape), float(labels.shape)];
   },
   embedding: (inputs, _attributes, op) => {
@@ -335,7 +335,7 @@ const rules: { [K in ComputedName]: Rule<K> } = {
   conv_filter_grad: (_inputs, { shape }) => [float(shape)],
   max_pool_grad: (_inputs, { shape }) => [float(shape)],
   avg_pool_grad: (_inputs, { shape }) => [float(shape)],
-  // dy, log-probabilities, row weights, labels
+  // dy, probabilities, row weights, labels
   cross_entropy_grad: (inputs) => [float(inputs[1]!.shape)],
   // dy, dh_n, dc_n, x, h0, c0, w_ih, w_hh, y, gates, cells -> dx, dh0, dc0, dw_ih, dw_hh, db
   lstm_grad: (inputs) => {

@@ -1,6 +1,16 @@
 /** The multi-layer perceptron: dense layers with relu, for inputs of any shape. Parameters: `hidden1.w`, ..., `output.b`. */
 import { z } from 'zod';
-import { crossEntropy, dropout, flatten, Graph, heUniform, linear, N, relu, type Model } from '../graph/index.ts';
+import {
+  crossEntropy,
+  dropout,
+  flatten,
+  Graph,
+  heUniform,
+  linear,
+  N,
+  relu,
+  type Model,
+} from '../graph/index.ts';
 import { classes, count, labelSmoothing, readOptions, share } from './options.ts';
 
 export const mlpOptions = z.object({

@@ -32,7 +32,11 @@ export const textCnnOptions = z.object({
   filters: count().default(128).describe('Filters of each width.'),
   dropout: share().default(0.5).describe('Probability of dropping a feature before the dense layer.'),
   embeddingDropout: share().default(0).describe('Probability of dropping an element of a word vector.'),
-  embeddingLimit: z.number().positive().default(0.25).describe('Word vectors start uniform within this limit.'),
+  embeddingLimit: z
+    .number()
+    .positive()
+    .default(0.25)
+    .describe('Word vectors start uniform within this limit.'),
   labelSmoothing: labelSmoothing(),
 });
 export type TextCnnOptions = z.input<typeof textCnnOptions>;
@@ -49,7 +53,9 @@ export function textCnn(options: TextCnnOptions): Model {
   const x = transpose(dropout(words, o.embeddingDropout), [0, 2, 1]);
   const features = o.widths.map((width, i) => {
     const initialiser = heUniform(o.size * width);
-    return globalMaxOverTime(relu(conv1d(x, o.filters, width, { name: `conv${i + 1}`, padding: width - 1, initialiser })));
+    return globalMaxOverTime(
+      relu(conv1d(x, o.filters, width, { name: `conv${i + 1}`, padding: width - 1, initialiser })),
+    );
   });
   const h = dropout(concat(features, 1), o.dropout);
   const initialiser = glorotUniform(o.filters * o.widths.length, o.classes);

@@ -1,4 +1,3 @@
-import { spawnSync } from 'node:child_process';
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -13,6 +12,7 @@ import {
   type PeerCommand,
   type PeerTensor,
 } from '../../src/bench/index.ts';
+import { component } from '../support/components.ts';
 
 const open: PeerProcess[] = [];
 const folders: string[] = [];
@@ -129,11 +129,9 @@ describe('settings of the peers', () => {
   });
 });
 
-const hasTorch =
-  spawnSync('/usr/bin/python3', ['-c', 'import importlib.util as u, sys; sys.exit(not u.find_spec("torch"))'])
-    .status === 0;
+const torch = component('python3-torch');
 
-describe.skipIf(!hasTorch)('PyTorch (skipped where python3-torch is not installed)', () => {
+describe.skipIf(!torch.present)(`PyTorch (${torch.needs})`, () => {
   it('computes the same losses in every variant of every model', { timeout: 120_000 }, async () => {
     const peer = await start(torchPeerCommand({ env: {} }));
     expect(peer.info).toMatchObject({ peer: 'torch', threads: 1 });

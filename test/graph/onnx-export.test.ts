@@ -11,7 +11,7 @@ import {
   type Tensor,
 } from '../../src/graph/index.ts';
 import { evaluate } from '../support/evaluate.ts';
-import { dataOf, hasPythonOnnx, initialValues, randomFeeds, runOnnx, runPython } from '../support/onnx.ts';
+import { dataOf, pythonOnnx, initialValues, randomFeeds, runOnnx, runPython } from '../support/onnx.ts';
 import { firstDifference } from '../support/shared.ts';
 import { sampleModels, type SampleModel } from './sample-models.ts';
 
@@ -70,7 +70,7 @@ describe.each(Object.entries(sampleModels))('%s', (_name, build) => {
     }
   });
 
-  it.skipIf(!hasPythonOnnx)('passes onnx.checker (needs Debian python3-onnx)', () => {
+  it.skipIf(!pythonOnnx.present)(`passes onnx.checker (${pythonOnnx.needs})`, () => {
     const model = build();
     const bytes = exportWith(model, initialValues(model.graph));
     runPython(

@@ -2,7 +2,14 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { UsageError } from '../../src/base/index.ts';
-import { exportOnnx, importOnnx, N, printShape, type ImportOptions } from '../../src/graph/index.ts';
+import {
+  decodeModel,
+  exportOnnx,
+  importOnnx,
+  N,
+  printShape,
+  type ImportOptions,
+} from '../../src/graph/index.ts';
 import {
   attribute,
   encodeModel,
@@ -253,6 +260,53 @@ describe('broken graphs', () => {
         }
       }),
       { numRuns: 400 },
+    );
+  });
+
+  it('gives a model or a UsageError for any rewiring of nodes', () => {
+    const files = Object.values(sampleModels).map((build) => {
+      const model = build();
+      const values = initialValues(model.graph);
+      return decodeModel(exportOnnx(model.outputs, (source) => values[source.label]!));
+    });
+    const place = fc.nat(100_000);
+    const change = fc.record({
+      node: place,
+      at: place,
+      from: place,
+      kind: fc.constantFrom('input', 'drop', 'operator', 'attribute'),
+    });
+    fc.assert(
+      fc.property(
+        fc.constantFrom(...files),
+        fc.array(change, { minLength: 1, maxLength: 4 }),
+        (file, changes) => {
+          const { nodes, initializers, inputs } = file.graph;
+          const names = [
+            ...nodes.flatMap((n) => n.outputs),
+            ...initializers.map((i) => i.name),
+            ...inputs.map((i) => i.name),
+          ];
+          const changed = nodes.map((n) => ({ ...n, inputs: [...n.inputs] }));
+          for (const { node: which, at, from, kind } of changes) {
+            const target = changed[which % changed.length]!;
+            const other = nodes[from % nodes.length]!;
+            if (kind === 'input')
+              target.inputs[at % (target.inputs.length + 1)] = names[from % names.length]!;
+            else if (kind === 'drop') target.inputs.splice(at % (target.inputs.length + 1), 1);
+            else if (kind === 'operator') target.opType = other.opType;
+            else target.attributes = other.attributes;
+          }
+          try {
+            importOnnx(encodeModel({ ...file, graph: { ...file.graph, nodes: changed } }));
+          } catch (error) {
+            if (!(error instanceof UsageError)) throw error;
+            expect(error.message).toMatch(/^the model: (node|output|value) /);
+            expect(error.message).not.toMatch(/cannot be read \(/);
+          }
+        },
+      ),
+      { numRuns: 500 },
     );
   });
 });

@@ -6,7 +6,7 @@ import { exportOnnx, forInference, gradients, importOnnx, type Tensor } from '..
 import { evaluate } from '../support/evaluate.ts';
 import {
   dataOf,
-  hasPythonOnnx,
+  pythonOnnx,
   initialValues,
   randomFeeds,
   runOnnx,
@@ -61,8 +61,8 @@ function denseGradients(
   return { loss: lossValue!, grads };
 }
 
-describe.skipIf(!hasPythonOnnx)('models written elsewhere (needs Debian python3-onnx)', () => {
-  const files = hasPythonOnnx ? foreignModels() : new Map<string, Uint8Array>();
+describe.skipIf(!pythonOnnx.present)(`models written elsewhere (${pythonOnnx.needs})`, () => {
+  const files = pythonOnnx.present ? foreignModels() : new Map<string, Uint8Array>();
 
   it.each(names)(
     '%s computes what ONNX Runtime computes from the original, for any batch size',

@@ -1,4 +1,4 @@
-import { execFileSync, spawnSync } from 'node:child_process';
+import { execFileSync } from 'node:child_process';
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
@@ -15,6 +15,7 @@ import type {
 } from '../../src/graph/onnx/proto.ts';
 import { writeModel } from '../../src/graph/onnx/model-proto.ts';
 import type { WireAttribute, WireModel, WireTensor } from '../../src/graph/onnx/model-proto.ts';
+import { component, PYTHON } from '../support/components.ts';
 
 const text = fc.string({ unit: 'grapheme', maxLength: 8 });
 const int = fc.maxSafeInteger();
@@ -275,10 +276,9 @@ describe('what is outside the supported form is refused by name', () => {
   });
 });
 
-const python = '/usr/bin/python3';
-const hasOnnx = spawnSync(python, ['-c', 'import onnx'], { timeout: 30_000 }).status === 0;
+const pythonOnnx = component('python3-onnx');
 
-describe.skipIf(!hasOnnx)('against the onnx package of Python (Debian: python3-onnx)', () => {
+describe.skipIf(!pythonOnnx.present)(`against the onnx package of Python (${pythonOnnx.needs})`, () => {
   let folder: string;
   beforeAll(() => {
     folder = mkdtempSync(path.join(tmpdir(), 'tributary-onnx-'));
@@ -287,7 +287,7 @@ describe.skipIf(!hasOnnx)('against the onnx package of Python (Debian: python3-o
     rmSync(folder, { recursive: true });
   });
   const run = (script: string, file: string): string =>
-    execFileSync(python, ['-c', script, file], { encoding: 'utf8', timeout: 60_000 });
+    execFileSync(PYTHON, ['-c', script, file], { encoding: 'utf8', timeout: 60_000 });
 
   test('a model written here passes its checker and holds the same numbers', () => {
     const file = path.join(folder, 'ours.onnx');

@@ -190,6 +190,8 @@ export const steps: { readonly [K in DifferentiableName]: Step } = {
   },
   affine: (b, x) =>
     t.affine(b.shaped(x, ...b.pick([4], [2, 2]), 3), b.leaf([3, 5]), b.pick(b.leaf([5]), undefined)),
+  unfold: (b, x) => t.unfold(b.shaped(x, 2, 5, 3), b.pick(2, 3)),
+  fold: (b, x) => b.graph.apply('fold', [b.shaped(x, 2, 3, 6)], { width: b.pick(2, 3) })[0]!,
   conv: convolution,
   max_pool: (b, x) => t.maxPool(b.distinct(b.shaped(x, 1, 2, 4, 5)), poolOptions(b)),
   avg_pool: (b, x) =>

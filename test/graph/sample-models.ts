@@ -28,8 +28,10 @@ function convnet(): SampleModel {
 function textCnn(): SampleModel {
   const graph = new Graph();
   const tokens = graph.input('tokens', [N, 9], 'int32');
-  const words = t.transpose(t.embedding(tokens, 10, 6, { paddingIndex: 0 }), [0, 2, 1]);
-  const channels = [2, 3].map((width) => t.globalMaxOverTime(t.relu(t.conv1d(words, 4, width))));
+  const words = t.embedding(tokens, 10, 6, { paddingIndex: 0 });
+  const series = t.transpose(words, [0, 2, 1]);
+  const channels = [2, 3].map((width) => t.globalMaxOverTime(t.relu(t.conv1d(series, 4, width))));
+  channels.push(t.max(t.tanh(t.linear(t.unfold(words, 4), 4)), [1]));
   return { graph, outputs: { probabilities: t.softmax(t.linear(t.concat(channels, 1), 3)) } };
 }
 

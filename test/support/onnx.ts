@@ -6,11 +6,10 @@ import { join } from 'node:path';
 import * as ort from 'onnxruntime-node';
 import { Random } from '../../src/base/index.ts';
 import { elementCount, fillInitial, resolveShape, type Graph, type Tensor } from '../../src/graph/index.ts';
+import { component, PYTHON } from './components.ts';
 
-const PYTHON = '/usr/bin/python3';
-
-export const hasPythonOnnx =
-  spawnSync(PYTHON, ['-c', 'import onnx, numpy'], { timeout: 60_000 }).status === 0;
+/** The onnx package of Python, which some tests compare with. */
+export const pythonOnnx = component('python3-onnx');
 
 /** Runs a Python program with the path of a fresh folder as its argument; gives the files it wrote, by name. */
 export function runPython(

@@ -142,10 +142,11 @@ export const logErrorsOnly = 3;
 export class OrtApi {
   readonly version: string;
   readonly call: Readonly<OrtFunctions>;
+  /** Held because koffi unloads a library that is collected, and the functions of `call`, found by address, do not hold it. */
+  readonly library = openLibrary();
 
   constructor() {
-    const library = openLibrary();
-    const base = (library.func('OrtGetApiBase', p, []) as () => Pointer)();
+    const base = (this.library.func('OrtGetApiBase', p, []) as () => Pointer)();
     const [getApi, getVersionString] = koffi.decode(base, koffi.array(p, 2)) as [Pointer, Pointer];
     this.version = koffi.call(getVersionString, koffi.proto('str', [])) as string;
     const api = koffi.call(getApi, koffi.proto(p, ['uint32_t']), apiVersion) as Pointer | null;

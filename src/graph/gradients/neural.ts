@@ -72,8 +72,8 @@ export const neuralGradients: GradientTable<keyof NeuralOperations> = {
   },
   softmax: ({ dy, outputs: [y], attributes: { axis } }) => [mul(y!, sub(dy, sum(mul(dy, y!), axis, true)))],
   log_softmax: ({ dy, outputs: [y], attributes: { axis } }) => [sub(dy, mul(exp(y!), sum(dy, axis, true)))],
-  cross_entropy: ({ dy, inputs: [, labels], outputs: [, logProbabilities, rowWeights], attributes }) => [
-    dy.graph.apply('cross_entropy_grad', [dy, logProbabilities!, rowWeights!, labels!], attributes)[0],
+  cross_entropy: ({ dy, inputs: [, labels], outputs: [, probabilities, rowWeights], attributes }) => [
+    dy.graph.apply('cross_entropy_grad', [dy, probabilities!, rowWeights!, labels!], attributes)[0],
     undefined,
   ],
   embedding: ({ dy, inputs: [table, indices], attributes: { paddingIndex } }) => {

@@ -1,6 +1,6 @@
 /** Operations on shape and position: reductions, views, gathers. Axes may be negative. */
 import type { ReduceAttributes } from '../catalogue.ts';
-import type { Tensor } from '../graph.ts';
+import { isNode, type Tensor } from '../graph.ts';
 import { hasBatch, isBatch, normalizeAxis, reshapeTo, sameDim, sameShape, type Dim, type Shape } from '../shape.ts';
 import { cast } from './elementwise.ts';
 
@@ -47,10 +47,14 @@ export function flatten(x: Tensor, axis = 1): Tensor {
   return reshape(x, [...x.shape.slice(0, axis), -1]);
 }
 
+/** A transpose of a transpose is one, or none. */
 export function transpose(x: Tensor, perm: readonly number[]): Tensor {
-  return perm.every((axis, i) => axis === i) && perm.length === x.shape.length
-    ? x
-    : x.graph.apply('transpose', [x], { perm })[0]!;
+  if (perm.length === x.shape.length && perm.every((axis, i) => axis === i)) return x;
+  if (isNode(x.node, 'transpose') && perm.length === x.shape.length) {
+    const inner = x.node.attributes.perm;
+    return transpose(x.node.inputs[0]!, perm.map((axis) => inner[axis]!));
+  }
+  return x.graph.apply('transpose', [x], { perm })[0]!;
 }
 
 export function concat(tensors: readonly Tensor[], axis: number): Tensor {

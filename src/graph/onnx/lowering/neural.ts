@@ -87,23 +87,27 @@ export const neuralLowering: LoweringTable<Names> = {
     { inputs, attributes: { reduction, ignoreLabel, labelSmoothing } },
   ) => {
     const rows = inputs[1]!.shape;
-    const logProbabilities = e.op('LogSoftmax', [logits!], { axis: 1 });
+    // log p = logit - largest logit + log(largest p), because the largest p is 1 / sum(exp(logit - largest)): as exact
+    // as a log-softmax, and the probabilities that the gradient needs come without a second pass of exp.
+    const probabilities = e.op('Softmax', [logits!], { axis: 1 });
+    const largest = (value: string) => e.op('ReduceMax', [value], { axes: [1], keepdims: 1 });
+    const offset = e.op('Sub', [e.op('Log', [largest(probabilities)]), largest(logits!)]);
     const safe = safeLabels(e, labels!, ignoreLabel);
-    const picked = e.op('GatherElements', [logProbabilities, column(e, safe)], { axis: 1 });
-    let perRow = e.op('Neg', [e.reshape(picked, rows)]);
+    const picked = e.op('GatherElements', [logits!, column(e, safe)], { axis: 1 });
+    let logProbability = e.op('Add', [picked, offset]);
     if (labelSmoothing > 0) {
-      const spread = e.op('Neg', [e.op('ReduceMean', [logProbabilities], { axes: [1], keepdims: 0 })]);
-      const hard = e.op('Mul', [perRow, e.scalar(1 - labelSmoothing)]);
-      perRow = e.op('Add', [hard, e.op('Mul', [spread, e.scalar(labelSmoothing)])]);
+      const spread = e.op('Add', [e.op('ReduceMean', [logits!], { axes: [1], keepdims: 1 }), offset]);
+      const hard = e.op('Mul', [logProbability, e.scalar(1 - labelSmoothing)]);
+      logProbability = e.op('Add', [hard, e.op('Mul', [spread, e.scalar(labelSmoothing)])]);
     }
     const weights = rowWeights(e, labels!, e.known(rows)[0]!, reduction, ignoreLabel);
-    const loss = e.op('ReduceSum', [e.op('Mul', [perRow, weights])], { keepdims: 0 });
-    return [loss, logProbabilities, weights];
+    const weighted = e.op('Mul', [e.reshape(logProbability, rows), weights]);
+    return [e.op('Neg', [e.op('ReduceSum', [weighted], { keepdims: 0 })]), probabilities, weights];
   },
-  cross_entropy_grad: (e, [dy, logProbabilities, weights, labels], { inputs, attributes }) => {
+  cross_entropy_grad: (e, [dy, probabilities, weights, labels], { inputs, attributes }) => {
     const { ignoreLabel, labelSmoothing } = attributes;
     const [rows, classes] = e.known(inputs[1]!.shape) as [number, number];
-    let difference = e.op('Exp', [logProbabilities!]);
+    let difference = probabilities!;
     if (labelSmoothing > 0) difference = e.op('Sub', [difference, e.scalar(labelSmoothing / classes)]);
     const at = column(e, safeLabels(e, labels!, ignoreLabel));
     const hard = e.floats(new Float32Array(rows).fill(labelSmoothing - 1), [rows, 1]);

@@ -1,0 +1,143 @@
+/**
+ * Checks a configuration and says what is wrong: the file, each field by its path, what was expected and found, and
+ * for an unknown field the nearest known one. Reads no files.
+ */
+import { dirname, resolve } from 'node:path';
+import type { z } from 'zod';
+import { UsageError } from '../base/index.ts';
+import type { OptimizerSpec } from '../kernels/index.ts';
+import type { DataConfig, ModelFromFile, ModelFunction, ResolvedConfig, TrainConfig } from './config.ts';
+import { configSchema, isRecord } from './config-schema.ts';
+import { didYouMean } from './nearest.ts';
+
+export interface CheckOptions {
+  /** Absolute path of the file, or the name of an example. */
+  readonly source: string;
+  /** Folder that relative paths start from. Default: that of the file. */
+  readonly folder?: string;
+  /** Used if the configuration names itself not. */
+  readonly defaultName: string;
+}
+
+const DEFAULTS = { batchSize: 32, epochs: 10, seed: 0 } as const;
+const DEFAULT_OPTIMIZER: OptimizerSpec = { name: 'adam', lr: 0.001 };
+
+export function checkConfig(given: unknown, options: CheckOptions): ResolvedConfig {
+  const { source, folder = dirname(options.source) } = options;
+  if (!isRecord(given)) {
+    throw invalid(source, [`expected an object with model and data, got ${printValue(given)}`], 'Export one with defineConfig');
+  }
+  const raw = writeOut(given);
+  const schema = configSchema(raw);
+  const result = schema.safeParse(raw);
+  if (!result.success) {
+    const faults = result.error.issues.flatMap((issue) => describeIssue(issue, raw, schema));
+    throw invalid(source, faults, 'Correct the fields named');
+  }
+  const config = result.data as unknown as TrainConfig & { readonly optimizer: OptimizerSpec };
+  return {
+    ...DEFAULTS,
+    ...withoutUndefined(config),
+    name: config.name ?? options.defaultName,
+    model: absoluteModel(config.model, source, folder),
+    data: absoluteData(config.data, folder),
+    ...(config.output === undefined ? {} : { output: resolve(folder, config.output) }),
+  } as ResolvedConfig;
+}
+
+/** Short forms in full: a model, optimizer or schedule by its name alone. */
+function writeOut(given: Record<string, unknown>): Record<string, unknown> {
+  const named = (value: unknown) => (typeof value === 'string' ? { name: value } : value);
+  const raw = withoutUndefined(given);
+  raw['optimizer'] = raw['optimizer'] === undefined ? DEFAULT_OPTIMIZER : named(raw['optimizer']);
+  for (const field of ['model', 'schedule']) if (field in raw) raw[field] = named(raw[field]);
+  return raw;
+}
+
+function withoutUndefined(value: object): Record<string, unknown> {
+  return Object.fromEntries(Object.entries(value).filter(([, entry]) => entry !== undefined));
+}
+
+function absoluteModel(model: unknown, source: string, folder: string): ResolvedConfig['model'] {
+  if (typeof model === 'function') return { config: source, build: model as ModelFunction };
+  const entry = model as ResolvedConfig['model'];
+  if ('onnx' in entry && typeof entry.onnx === 'string') return { ...entry, onnx: resolve(folder, entry.onnx) };
+  return entry;
+}
+
+const PATH_FIELDS = ['directory', 'train', 'test', 'trainImages', 'trainLabels', 'testImages', 'testLabels'];
+
+function absoluteData(data: DataConfig, folder: string): DataConfig {
+  const entries = Object.entries(data).map(([field, value]) => [
+    field,
+    PATH_FIELDS.includes(field) ? resolve(folder, value as string) : (value as unknown),
+  ]);
+  return Object.fromEntries(entries) as DataConfig;
+}
+
+/** What config.json holds: a model function is named by its file. */
+export function toJson(config: ResolvedConfig): unknown {
+  if (!('build' in config.model)) return config;
+  return { ...config, model: { config: (config.model as ModelFromFile).config } };
+}
+
+type Issue = z.core.$ZodIssue;
+
+function describeIssue(issue: Issue, raw: unknown, schema: z.ZodType): string[] {
+  const path = issue.path.map(String);
+  const actual = valueAt(raw, path);
+  const field = path.join('.');
+  if (issue.code === 'unrecognized_keys') {
+    const known = fieldsAt(schema, path);
+    return issue.keys.map((key) => {
+      const hint = didYouMean(key, known, path.map((part) => `${part}.`).join(''));
+      const listed = hint === '' ? ` Known here: ${known.join(', ')}.` : '';
+      return `the field ${[...path, key].join('.')} is unknown.${hint}${listed}`;
+    });
+  }
+  if (actual === undefined) return [`the field ${field} is missing; expected ${expectation(issue)}`];
+  const hint = issue.code === 'invalid_value' && typeof actual === 'string' ? didYouMean(actual, issue.values.map(String)) : '';
+  return [`the field ${field} is ${printValue(actual)}; expected ${expectation(issue)}.${hint}`];
+}
+
+function expectation(issue: Issue): string {
+  switch (issue.code) {
+    case 'invalid_type':
+      return issue.expected === 'int' ? 'a whole number' : `${/^[aeiou]/.test(issue.expected) ? 'an' : 'a'} ${issue.expected}`;
+    case 'invalid_value':
+      return issue.values.map((value) => JSON.stringify(value)).join(', ');
+    case 'too_small':
+      return `${unitOf(issue.origin)}${issue.inclusive ? 'at least' : 'above'} ${issue.minimum}`;
+    case 'too_big':
+      return `${unitOf(issue.origin)}${issue.inclusive ? 'at most' : 'below'} ${issue.maximum}`;
+    default:
+      return issue.message.replace(/^expected /, '');
+  }
+}
+
+function unitOf(origin: string): string {
+  return origin === 'string' ? 'a text of length ' : origin === 'array' ? 'a list of length ' : '';
+}
+
+function fieldsAt(schema: z.ZodType, path: readonly string[]): string[] {
+  let at: z.ZodType | undefined = schema;
+  for (const part of path) at = (at as Partial<z.ZodObject>).shape?.[part] as z.ZodType | undefined;
+  return Object.keys((at as Partial<z.ZodObject> | undefined)?.shape ?? {});
+}
+
+function valueAt(value: unknown, path: readonly string[]): unknown {
+  let at = value;
+  for (const part of path) at = typeof at === 'object' && at !== null ? (at as Record<string, unknown>)[part] : undefined;
+  return at;
+}
+
+function printValue(value: unknown): string {
+  if (typeof value === 'function') return 'a function';
+  const text = typeof value === 'number' ? String(value) : (JSON.stringify(value) ?? String(value));
+  return text.length > 60 ? `${text.slice(0, 60)}…` : text;
+}
+
+function invalid(source: string, faults: readonly string[], next: string): UsageError {
+  const listed = faults.map((fault) => fault.replace(/\.$/, '')).join('; ');
+  return new UsageError('INVALID_CONFIG', `${source}: ${listed}. ${next}.`, { source, faults });
+}

@@ -1,0 +1,172 @@
+/**
+ * The folder of a run: which files it has, when it may be written to, and reading them back. Holds no model.
+ * Invariant: files are replaced whole (written beside, then renamed); nothing is removed unless the caller said so,
+ * and then only what a run writes.
+ */
+import { existsSync, mkdirSync, readdirSync, readFileSync, renameSync, rmSync, statSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { UsageError } from '../base/index.ts';
+import { LabelSet, Vocabulary } from '../data/index.ts';
+import type { Evaluation } from '../runner/index.ts';
+import { CONFIG_FILE, loadConfigFile } from './config-file.ts';
+import type { ResolvedConfig } from './config.ts';
+import { toJson } from './config-check.ts';
+import { isRecord } from './config-schema.ts';
+import type { KnownWords, Task } from './task.ts';
+
+const VOCABULARY_FILE = 'vocabulary.json';
+const LABELS_FILE = 'labels.json';
+const METRICS_FILE = 'metrics.json';
+const MODEL_FILE = 'model.onnx';
+const CHECKPOINTS = 'checkpoints';
+const WRITTEN_BY_A_RUN = [CONFIG_FILE, VOCABULARY_FILE, LABELS_FILE, METRICS_FILE, MODEL_FILE, CHECKPOINTS];
+
+export interface EpochMetrics {
+  /** From 1. */
+  readonly epoch: number;
+  readonly step: number;
+  readonly loss: number;
+  readonly evaluation?: Evaluation | undefined;
+}
+
+export interface Metrics {
+  readonly epochs: readonly EpochMetrics[];
+  readonly final?: Readonly<Record<string, unknown>>;
+}
+
+export class RunFolder {
+  readonly path: string;
+
+  constructor(path: string) {
+    this.path = path;
+  }
+
+  get checkpoints(): string {
+    return join(this.path, CHECKPOINTS);
+  }
+
+  get modelFile(): string {
+    return join(this.path, MODEL_FILE);
+  }
+
+  /** Makes the folder ready for a run, or refuses. True if an earlier run is continued. */
+  prepare({ resume, overwrite }: { readonly resume: boolean; readonly overwrite: boolean }): boolean {
+    const found = statSync(this.path, { throwIfNoEntry: false });
+    if (found && !found.isDirectory()) {
+      throw new UsageError('OUTPUT_EXISTS', `The output ${this.path} is a file, not a folder. Give another by --output.`, {
+        path: this.path,
+      });
+    }
+    const empty = !found || readdirSync(this.path).length === 0;
+    if (!empty && !resume && !overwrite) {
+      throw new UsageError(
+        'OUTPUT_EXISTS',
+        `The output folder ${this.path} is not empty. Go on with its run by --resume, choose another folder by --output, ` +
+          'or replace its run by --overwrite.',
+        { path: this.path },
+      );
+    }
+    if (overwrite && !resume) {
+      for (const name of WRITTEN_BY_A_RUN) rmSync(join(this.path, name), { recursive: true, force: true });
+    }
+    try {
+      mkdirSync(this.path, { recursive: true });
+    } catch (cause) {
+      const reason = cause instanceof Error ? cause.message : String(cause);
+      throw new UsageError('FILE_NOT_FOUND', `The output folder ${this.path} cannot be made: ${reason}. Give another by --output.`, {
+        path: this.path,
+      });
+    }
+    return resume && !empty;
+  }
+
+  writeRun(config: ResolvedConfig, task: Task): void {
+    this.#write(CONFIG_FILE, json(toJson({ ...config, data: task.data, output: this.path })));
+    if (task.vocabulary) this.#write(VOCABULARY_FILE, json(task.vocabulary));
+    if (task.labelSet) this.#write(LABELS_FILE, json(task.labelSet));
+  }
+
+  writeMetrics(metrics: Metrics): void {
+    this.#write(METRICS_FILE, json(metrics));
+  }
+
+  writeModel(bytes: Uint8Array): string {
+    this.#write(MODEL_FILE, bytes);
+    return this.modelFile;
+  }
+
+  /** The configuration of the run; its paths are absolute. */
+  async readConfig(): Promise<ResolvedConfig> {
+    if (!existsSync(join(this.path, CONFIG_FILE))) {
+      throw new UsageError(
+        'FILE_NOT_FOUND',
+        `${this.path} is not the folder of a run: it has no ${CONFIG_FILE}. Give the folder that tributary train wrote.`,
+        { path: this.path },
+      );
+    }
+    return loadConfigFile(join(this.path, CONFIG_FILE), this.path);
+  }
+
+  /** Vocabulary and labels, where there are such files. */
+  readWords(): KnownWords {
+    const read = <T>(name: string, parse: (value: unknown, source: string) => T): T | undefined => {
+      const path = join(this.path, name);
+      return existsSync(path) ? parse(readJsonFile(path), path) : undefined;
+    };
+    return {
+      vocabulary: read(VOCABULARY_FILE, (value, source) => Vocabulary.fromJSON(value, source)),
+      labelSet: read(LABELS_FILE, (value, source) => LabelSet.fromJSON(value, source)),
+    };
+  }
+
+  /** The epochs up to a step, of an earlier run; metrics are a record, so a broken file counts as none. */
+  readEpochs(untilStep: number): EpochMetrics[] {
+    let value: unknown;
+    try {
+      value = JSON.parse(readFileSync(join(this.path, METRICS_FILE), 'utf8'));
+    } catch {
+      return [];
+    }
+    const epochs = isRecord(value) && Array.isArray(value['epochs']) ? (value['epochs'] as unknown[]) : [];
+    return epochs.filter(isRecord).filter((entry) => {
+      const { epoch, step, loss } = entry;
+      return [epoch, step, loss].every(Number.isFinite) && (step as number) <= untilStep;
+    }) as unknown as EpochMetrics[];
+  }
+
+  #write(name: string, content: string | Uint8Array): void {
+    const path = join(this.path, name);
+    const beside = `${path}.writing`;
+    try {
+      writeFileSync(beside, content, { flush: true });
+      renameSync(beside, path);
+    } catch (cause) {
+      rmSync(beside, { force: true });
+      const reason = cause instanceof Error ? cause.message : String(cause);
+      throw new UsageError(
+        'FILE_NOT_WRITTEN',
+        `${path} could not be written: ${reason}. Check the free space and the permissions of the folder.`,
+        { path },
+        cause,
+      );
+    }
+  }
+}
+
+function json(value: unknown): string {
+  return `${JSON.stringify(value, undefined, 2)}\n`;
+}
+
+function readJsonFile(path: string): unknown {
+  try {
+    return JSON.parse(readFileSync(path, 'utf8')) as unknown;
+  } catch (cause) {
+    const reason = cause instanceof Error ? cause.message : String(cause);
+    throw new UsageError(
+      'INVALID_DATA',
+      `Cannot read ${path}: ${reason}. Use the file that was written with the model, unchanged.`,
+      { path },
+      cause,
+    );
+  }
+}
