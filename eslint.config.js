@@ -14,5 +14,8 @@ export default tseslint.config(
     },
   },
   { files: ['**/*.js'], ...tseslint.configs.disableTypeChecked },
-  { files: ['bin/*.js'], languageOptions: { globals: { process: 'readonly', console: 'readonly' } } },
+  {
+    files: ['bin/*.js', 'scripts/*.js'],
+    languageOptions: { globals: { process: 'readonly', console: 'readonly' } },
+  },
 );

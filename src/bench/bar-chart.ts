@@ -13,7 +13,8 @@ export interface BarChartOptions {
   readonly reference: number;
 }
 
-const escape = (text: string) => text.replace(/[&<>]/g, (c) => ({ '&': '&amp;', '<': '&lt;', '>': '&gt;' })[c]!);
+const escape = (text: string) =>
+  text.replace(/[&<>]/g, (c) => ({ '&': '&amp;', '<': '&lt;', '>': '&gt;' })[c]!);
 
 export function barChart(bars: readonly Bar[], { title, subtitle, reference }: BarChartOptions): string {
   const [width, left, right, top, row] = [760, 170, 190, 74, 34];

@@ -41,7 +41,9 @@ function mlp(): g.Model {
 function textCnn(): g.Model {
   const { graph, x, y } = sequences(40, [g.N]);
   const words = g.embedding(x, 20_000, 128, { name: 'embedding' });
-  const features = [3, 4, 5].map((width) => g.relu(g.firstMax(g.temporalConv(words, 128, width, { name: `conv${width}` }), 1)));
+  const features = [3, 4, 5].map((width) =>
+    g.relu(g.firstMax(g.temporalConv(words, 128, width, { name: `conv${width}` }), 1)),
+  );
   return classifier(graph, g.linear(g.concat(features, 1), 77, { name: 'output' }), y);
 }
 
@@ -91,7 +93,8 @@ function resnet(): g.Model {
       const stride = stage > 0 && block === 0 ? 2 : 1;
       const inner = g.relu(norm(conv(h, filters, 3, stride, `${at}.conv1`), `${at}.bn1`));
       const outer = norm(conv(inner, filters, 3, 1, `${at}.conv2`), `${at}.bn2`);
-      const shortcut = stride === 1 ? h : norm(conv(h, filters, 1, stride, `${at}.shortcut.0`), `${at}.shortcut.1`);
+      const shortcut =
+        stride === 1 ? h : norm(conv(h, filters, 1, stride, `${at}.shortcut.0`), `${at}.shortcut.1`);
       h = g.relu(g.add(outer, shortcut));
     }
   });
@@ -125,7 +128,8 @@ const suffixes: Readonly<Record<string, string>> = {
 export function toPeerTensor(name: string, shape: readonly number[], data: Float32Array): PeerTensor {
   const dot = name.lastIndexOf('.');
   const suffix = suffixes[name.slice(dot + 1)];
-  const peerName = suffix === undefined ? name : `${name.slice(0, dot)}${name.includes('in_proj') ? '_' : '.'}${suffix}`;
+  const peerName =
+    suffix === undefined ? name : `${name.slice(0, dot)}${name.includes('in_proj') ? '_' : '.'}${suffix}`;
   const copy = Float32Array.from(data);
   if (!name.endsWith('.w') || shape.length !== 2) return { name: peerName, shape, data: copy };
   const [inputs, outputs] = shape as [number, number];

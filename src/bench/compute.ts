@@ -76,13 +76,18 @@ export async function benchCompute(options: ComputeBenchOptions): Promise<Comput
     }
   };
   const peerOptions = options.signal ? { signal: options.signal } : {};
-  const torch = await start('PyTorch', () => PeerProcess.start(torchPeerCommand({ env: options.env }), peerOptions));
+  const torch = await start('PyTorch', () =>
+    PeerProcess.start(torchPeerCommand({ env: options.env }), peerOptions),
+  );
   const { tfjsFolder } = options;
   const tfjs =
     tfjsFolder === undefined
       ? undefined
-      : await start('TensorFlow.js', () => PeerProcess.start(tfjsPeerCommand({ env: options.env, packageFolder: tfjsFolder }), peerOptions));
-  if (tfjsFolder === undefined) skipped.push('TensorFlow.js: give the folder whose node_modules holds it with --tfjs.');
+      : await start('TensorFlow.js', () =>
+          PeerProcess.start(tfjsPeerCommand({ env: options.env, packageFolder: tfjsFolder }), peerOptions),
+        );
+  if (tfjsFolder === undefined)
+    skipped.push('TensorFlow.js: give the folder whose node_modules holds it with --tfjs.');
   try {
     const cases: ComputeCase[] = [];
     for (const model of computeModels.filter(({ name }) => options.models?.includes(name) ?? true)) {
@@ -131,7 +136,10 @@ async function runCase(model: ComputeModel, context: CaseContext): Promise<Compu
       for (const [step, mine] of losses.entries()) {
         const theirs = await peer.step();
         if (Math.abs(mine - theirs) > LOSS_TOLERANCE * Math.max(1, Math.abs(theirs))) {
-          throw new InternalError('BROKEN_INVARIANT', `${model.name}: the loss of step ${step} is ${mine} here and ${theirs} at ${peer.command.name}; the comparison would be void.`);
+          throw new InternalError(
+            'BROKEN_INVARIANT',
+            `${model.name}: the loss of step ${step} is ${mine} here and ${theirs} at ${peer.command.name}; the comparison would be void.`,
+          );
         }
       }
     };
@@ -150,10 +158,12 @@ async function runCase(model: ComputeModel, context: CaseContext): Promise<Compu
     const sides: Side[] = [ours];
     if (torch) sides.push(new PeerSide(torch));
     const medians = await alternate(sides, rounds, turnMs);
-    const rate = (secondsPerStep: number | undefined) => (secondsPerStep === undefined ? null : model.batch / secondsPerStep);
+    const rate = (secondsPerStep: number | undefined) =>
+      secondsPerStep === undefined ? null : model.batch / secondsPerStep;
     const oursRate = rate(medians[0])!;
     const torchRate = rate(medians[1]);
-    const tfjsRates = tfjs && model.name === 'mlp' ? await timeTfjs(tfjs, request, ours, context, check) : undefined;
+    const tfjsRates =
+      tfjs && model.name === 'mlp' ? await timeTfjs(tfjs, request, ours, context, check) : undefined;
     const tfjsRate = rate(tfjsRates?.autodiff);
     return {
       model: model.name,
@@ -224,22 +234,33 @@ class OurSide implements Side {
 
   constructor({ build, batch, bounds }: ComputeModel) {
     const optimizer = { name: 'sgd', lr: 0.01 } as const;
-    this.#replica = new Replica(build(), { compute: this.#compute, space: SharedSpace.create(), optimizer, maxBatch: batch, seed: 1 });
+    this.#replica = new Replica(build(), {
+      compute: this.#compute,
+      space: SharedSpace.create(),
+      optimizer,
+      maxBatch: batch,
+      seed: 1,
+    });
     this.#samples = Uint32Array.from({ length: batch }, (_, i) => i);
     const random = new Random(7);
     for (const [name, region] of this.#replica.memory.inputs) {
       const values = region.view as Float32Array;
       const bound = bounds[name];
-      for (let i = 0; i < values.length; i++) values[i] = bound === undefined ? random.normal() : random.below(bound);
+      for (let i = 0; i < values.length; i++)
+        values[i] = bound === undefined ? random.normal() : random.below(bound);
     }
   }
 
   /** Parameters and inputs as the peers want them. */
   tensors() {
     const { memory, model } = this.#replica;
-    const parameters = [...memory.parameters].map(([name, { view }]) => toPeerTensor(name, model.graph.parameters.get(name)!.shape, view));
+    const parameters = [...memory.parameters].map(([name, { view }]) =>
+      toPeerTensor(name, model.graph.parameters.get(name)!.shape, view),
+    );
     const inputs = [...memory.inputs].map(([name, { view }]) => {
-      const shape = model.graph.inputs.get(name)!.shape.map((dim) => (typeof dim === 'number' ? dim : this.#samples.length));
+      const shape = model.graph.inputs
+        .get(name)!
+        .shape.map((dim) => (typeof dim === 'number' ? dim : this.#samples.length));
       return { name, shape, data: view.slice() as Float32Array | Int32Array };
     });
     return [...parameters, ...inputs];

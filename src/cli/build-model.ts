@@ -86,16 +86,25 @@ function fromOnnx(config: OnnxModelConfig, task: Pick<Task, 'kind'>): BuiltModel
   const [input, ...others] = graph.inputs.values();
   if (!input || others.length > 0) {
     const names = [...graph.inputs.keys()].join(', ') || 'none';
-    throw new UsageError('INVALID_CONFIG', `${file} has the inputs ${names}; a model for training here has exactly one.`, {
-      file,
-      inputs: names,
-    });
+    throw new UsageError(
+      'INVALID_CONFIG',
+      `${file} has the inputs ${names}; a model for training here has exactly one.`,
+      {
+        file,
+        inputs: names,
+      },
+    );
   }
   const sequence = task.kind === 'language-model';
   const labelName = sequence ? 'targets' : 'labels';
   const labels = graph.input(labelName, sequence ? output.shape.slice(0, -1) : [N], 'int32');
   const model = { graph, loss: crossEntropy(logits, labels), outputs: { logits } };
-  return { model, exports: { [name]: output }, adapt: (dataset) => adaptColumns(dataset, input, labelName, file), notes };
+  return {
+    model,
+    exports: { [name]: output },
+    adapt: (dataset) => adaptColumns(dataset, input, labelName, file),
+    notes,
+  };
 }
 
 function readModelFile(file: string): Uint8Array {
@@ -103,18 +112,28 @@ function readModelFile(file: string): Uint8Array {
     return readFileSync(file);
   } catch (cause) {
     const reason = cause instanceof Error ? cause.message : String(cause);
-    throw new UsageError('FILE_NOT_FOUND', `The model ${file} cannot be read: ${reason}. Check the path.`, { file }, cause);
+    throw new UsageError(
+      'FILE_NOT_FOUND',
+      `The model ${file} cannot be read: ${reason}. Check the path.`,
+      { file },
+      cause,
+    );
   }
 }
 
 function chooseOutput({ onnx: file, output }: OnnxModelConfig, known: readonly string[]): string {
   const chosen = output ?? (known.includes('logits') ? 'logits' : known.length === 1 ? known[0] : undefined);
   if (chosen !== undefined && known.includes(chosen)) return chosen;
-  const fault = output === undefined ? 'model.output is missing' : `model.output is ${JSON.stringify(output)}`;
-  throw new UsageError('INVALID_CONFIG', `${fault}; ${file} has the outputs ${known.join(', ')}. Name one of these.`, {
-    file,
-    known,
-  });
+  const fault =
+    output === undefined ? 'model.output is missing' : `model.output is ${JSON.stringify(output)}`;
+  throw new UsageError(
+    'INVALID_CONFIG',
+    `${fault}; ${file} has the outputs ${known.join(', ')}. Name one of these.`,
+    {
+      file,
+      known,
+    },
+  );
 }
 
 /** The data column under the name and in the shape of the file's input; the bytes are shared. */
@@ -125,7 +144,8 @@ function adaptColumns(dataset: Dataset, input: Tensor, labelName: string, file: 
       const [batch, ...sample] = input.shape;
       const wanted = sample.map((dim) => (isBatch(dim) ? NaN : dim));
       const dtype = column.dtype === 'int32' ? 'int32' : 'float32';
-      const fits = batch !== undefined && isBatch(batch) && sampleSize(wanted) === sampleSize(column.sampleShape);
+      const fits =
+        batch !== undefined && isBatch(batch) && sampleSize(wanted) === sampleSize(column.sampleShape);
       if (fits && input.dtype === dtype) return { ...column, name: input.label, sampleShape: wanted };
       throw new UsageError(
         'SHAPE_MISMATCH',

@@ -4,7 +4,15 @@
  */
 import { deriveSeed, InternalError, Random } from '../base/index.ts';
 import { memoryTypes, type Compute } from '../compute/index.ts';
-import { elementCount, fillInitial, forInference, importOnnx, resolveShape, type Graph, type Tensor } from '../graph/index.ts';
+import {
+  elementCount,
+  fillInitial,
+  forInference,
+  importOnnx,
+  resolveShape,
+  type Graph,
+  type Tensor,
+} from '../graph/index.ts';
 import { SharedSpace, type Region } from '../memory/index.ts';
 
 const TOLERANCE = 1e-5;
@@ -21,13 +29,21 @@ export interface CheckedFile {
 export function checkExport(
   bytes: Uint8Array,
   outputs: Readonly<Record<string, Tensor>>,
-  options: { readonly compute: Compute; readonly valueOf: (source: Tensor) => Float32Array; readonly tokens: number },
+  options: {
+    readonly compute: Compute;
+    readonly valueOf: (source: Tensor) => Float32Array;
+    readonly tokens: number;
+  },
 ): CheckedFile {
   const imported = importOnnx(bytes, { source: 'the exported model' });
   const names = Object.keys(outputs);
   const initial = (source: Tensor) => initialValue(imported.graph, source);
   const expected = evaluateOnce(Object.values(outputs), options.valueOf, options);
-  const actual = evaluateOnce(names.map((name) => imported.outputs[name]!), initial, options);
+  const actual = evaluateOnce(
+    names.map((name) => imported.outputs[name]!),
+    initial,
+    options,
+  );
   let difference = 0;
   names.forEach((name, i) => {
     expected[i]!.forEach((value, j) => {
@@ -62,13 +78,17 @@ function evaluateOnce(
   const targets = forInference(outputs);
   const { graph } = targets[0]!;
   const origin = outputs[0]!.graph;
-  const sources = [...graph.inputs.values(), ...[...graph.parameters.values(), ...graph.states.values()].map(({ tensor }) => tensor)];
+  const sources = [
+    ...graph.inputs.values(),
+    ...[...graph.parameters.values(), ...graph.states.values()].map(({ tensor }) => tensor),
+  ];
   const sizeOf = (tensor: Tensor) => elementCount(resolveShape(tensor.shape, BATCH));
   const bytes = [...sources, ...targets].reduce((sum, tensor) => sum + 8 * sizeOf(tensor) + 128, 0);
   const memory = SharedSpace.create().allocate(bytes);
   try {
     const places = new Map<Tensor, Region>();
-    for (const tensor of [...sources, ...targets]) places.set(tensor, memory.allocate(memoryTypes[tensor.dtype], sizeOf(tensor)));
+    for (const tensor of [...sources, ...targets])
+      places.set(tensor, memory.allocate(memoryTypes[tensor.dtype], sizeOf(tensor)));
     for (const source of sources) {
       const view = places.get(source)!.view as Float32Array | Int32Array;
       if (source.node.op === 'input') fillInput(view, source, tokens);
@@ -96,5 +116,6 @@ function evaluateOnce(
 
 function fillInput(view: Float32Array | Int32Array, { label, dtype }: Tensor, tokens: number): void {
   const random = new Random(deriveSeed(0, label));
-  for (let i = 0; i < view.length; i++) view[i] = dtype === 'float32' ? random.normal() : random.below(tokens);
+  for (let i = 0; i < view.length; i++)
+    view[i] = dtype === 'float32' ? random.normal() : random.below(tokens);
 }

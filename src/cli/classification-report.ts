@@ -14,7 +14,12 @@ export interface Confusion {
   readonly loss: number;
 }
 
-export function confusionOf(replica: Replica, dataset: Dataset, classes: number, average?: string): Confusion {
+export function confusionOf(
+  replica: Replica,
+  dataset: Dataset,
+  classes: number,
+  average?: string,
+): Confusion {
   const { memory } = replica;
   const labels = memory.inputs.get('labels')!.view as Int32Array;
   const batchSize = memory.sampleIds.length;
@@ -66,7 +71,10 @@ export interface ClassificationReport {
 
 const LISTED_PAIRS = 5;
 
-export function reportOf({ classes, counts, loss }: Confusion, names: readonly string[]): ClassificationReport {
+export function reportOf(
+  { classes, counts, loss }: Confusion,
+  names: readonly string[],
+): ClassificationReport {
   const name = (id: number) => names[id] ?? String(id);
   const answered = new Uint32Array(classes);
   const borne = new Uint32Array(classes);
@@ -96,7 +104,8 @@ export function reportOf({ classes, counts, loss }: Confusion, names: readonly s
 const LONGEST_LABEL = 40;
 
 export function printReport({ labels, confused }: ClassificationReport): string {
-  const short = (label: string) => (label.length > LONGEST_LABEL ? `${label.slice(0, LONGEST_LABEL - 1)}…` : label);
+  const short = (label: string) =>
+    label.length > LONGEST_LABEL ? `${label.slice(0, LONGEST_LABEL - 1)}…` : label;
   const share = (value: number | null) => (value === null ? '-' : percent(value));
   const rows = labels.map(({ label, samples, precision, recall }) => [
     short(label),
@@ -109,7 +118,12 @@ export function printReport({ labels, confused }: ClassificationReport): string 
     lines.push(
       '',
       'Most confused:',
-      table(confused.map(({ truth, answer, count }) => [`  ${short(truth)} taken for ${short(answer)}`, thousands(count)])),
+      table(
+        confused.map(({ truth, answer, count }) => [
+          `  ${short(truth)} taken for ${short(answer)}`,
+          thousands(count),
+        ]),
+      ),
     );
   }
   return lines.join('\n');

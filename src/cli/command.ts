@@ -39,7 +39,7 @@ export interface Command<S extends OptionSpecs = OptionSpecs> {
 
 /** Keeps the types of the options and forgets them for the table of commands. */
 export function defineCommand<const S extends OptionSpecs>(command: Command<S>): Command {
-  return command as unknown as Command;
+  return command;
 }
 
 /** Every command takes these. */
@@ -59,10 +59,19 @@ export function parseArguments(command: Command, argv: readonly string[]): Parse
   const declared = Object.fromEntries(
     Object.entries(specs).map(([name, { kind }]) => [
       name,
-      { type: kind === 'flag' ? ('boolean' as const) : ('string' as const), ...(name === 'help' ? { short: 'h' } : {}) },
+      {
+        type: kind === 'flag' ? ('boolean' as const) : ('string' as const),
+        ...(name === 'help' ? { short: 'h' } : {}),
+      },
     ]),
   );
-  const { tokens } = parseArgs({ args: [...argv], options: declared, strict: false, tokens: true, allowPositionals: true });
+  const { tokens } = parseArgs({
+    args: [...argv],
+    options: declared,
+    strict: false,
+    tokens: true,
+    allowPositionals: true,
+  });
   const operands: string[] = [];
   const options: Record<string, string | number | boolean> = {};
   for (const token of tokens) {
@@ -90,7 +99,8 @@ function readValue(
     if (given === undefined) return true;
     throw invalid(command, `takes no value for --${name}, got ${JSON.stringify(given)}.`, { option: name });
   }
-  if (given === undefined) throw invalid(command, `needs a value after --${name}: ${expected}.`, { option: name });
+  if (given === undefined)
+    throw invalid(command, `needs a value after --${name}: ${expected}.`, { option: name });
   if (spec.choices && !spec.choices.includes(given)) {
     const known = spec.choices.join(', ');
     throw invalid(
@@ -104,7 +114,10 @@ function readValue(
   const fits = spec.kind === 'count' ? Number.isSafeInteger(value) && value >= 0 : Number.isFinite(value);
   if (fits) return value;
   const wanted = spec.kind === 'count' ? 'a whole number from 0' : 'a number';
-  throw invalid(command, `takes ${wanted} for --${name}, got ${JSON.stringify(given)}.`, { option: name, actual: given });
+  throw invalid(command, `takes ${wanted} for --${name}, got ${JSON.stringify(given)}.`, {
+    option: name,
+    actual: given,
+  });
 }
 
 function checkOperands(command: Command, operands: readonly string[]): void {

@@ -25,7 +25,11 @@ const DEFAULT_OPTIMIZER: OptimizerSpec = { name: 'adam', lr: 0.001 };
 export function checkConfig(given: unknown, options: CheckOptions): ResolvedConfig {
   const { source, folder = dirname(options.source) } = options;
   if (!isRecord(given)) {
-    throw invalid(source, [`expected an object with model and data, got ${printValue(given)}`], 'Export one with defineConfig');
+    throw invalid(
+      source,
+      [`expected an object with model and data, got ${printValue(given)}`],
+      'Export one with defineConfig',
+    );
   }
   const raw = writeOut(given);
   const schema = configSchema(raw);
@@ -61,7 +65,8 @@ function withoutUndefined(value: object): Record<string, unknown> {
 function absoluteModel(model: unknown, source: string, folder: string): ResolvedConfig['model'] {
   if (typeof model === 'function') return { config: source, build: model as ModelFunction };
   const entry = model as ResolvedConfig['model'];
-  if ('onnx' in entry && typeof entry.onnx === 'string') return { ...entry, onnx: resolve(folder, entry.onnx) };
+  if ('onnx' in entry && typeof entry.onnx === 'string')
+    return { ...entry, onnx: resolve(folder, entry.onnx) };
   return entry;
 }
 
@@ -96,14 +101,19 @@ function describeIssue(issue: Issue, raw: unknown, schema: z.ZodType): string[] 
     });
   }
   if (actual === undefined) return [`the field ${field} is missing; expected ${expectation(issue)}`];
-  const hint = issue.code === 'invalid_value' && typeof actual === 'string' ? didYouMean(actual, issue.values.map(String)) : '';
+  const hint =
+    issue.code === 'invalid_value' && typeof actual === 'string'
+      ? didYouMean(actual, issue.values.map(String))
+      : '';
   return [`the field ${field} is ${printValue(actual)}; expected ${expectation(issue)}.${hint}`];
 }
 
 function expectation(issue: Issue): string {
   switch (issue.code) {
     case 'invalid_type':
-      return issue.expected === 'int' ? 'a whole number' : `${/^[aeiou]/.test(issue.expected) ? 'an' : 'a'} ${issue.expected}`;
+      return issue.expected === 'int'
+        ? 'a whole number'
+        : `${/^[aeiou]/.test(issue.expected) ? 'an' : 'a'} ${issue.expected}`;
     case 'invalid_value':
       return issue.values.map((value) => JSON.stringify(value)).join(', ');
     case 'too_small':
@@ -127,7 +137,8 @@ function fieldsAt(schema: z.ZodType, path: readonly string[]): string[] {
 
 function valueAt(value: unknown, path: readonly string[]): unknown {
   let at = value;
-  for (const part of path) at = typeof at === 'object' && at !== null ? (at as Record<string, unknown>)[part] : undefined;
+  for (const part of path)
+    at = typeof at === 'object' && at !== null ? (at as Record<string, unknown>)[part] : undefined;
   return at;
 }
 

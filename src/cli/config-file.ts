@@ -49,7 +49,12 @@ function readJson(path: string): unknown {
     return JSON.parse(readFileSync(path, 'utf8')) as unknown;
   } catch (cause) {
     const reason = cause instanceof Error ? cause.message : String(cause);
-    throw new UsageError('INVALID_CONFIG', `${path} is not readable JSON: ${reason}. Correct the file.`, { path }, cause);
+    throw new UsageError(
+      'INVALID_CONFIG',
+      `${path} is not readable JSON: ${reason}. Correct the file.`,
+      { path },
+      cause,
+    );
   }
 }
 
@@ -58,7 +63,11 @@ async function runModule(path: string): Promise<unknown> {
   const entry = new URL(`../index${extname(import.meta.url)}`, import.meta.url).href;
   const tributary = (await import(entry)) as Record<string, unknown>;
   try {
-    const jiti = createJiti(import.meta.url, { fsCache: false, moduleCache: false, virtualModules: { tributary } });
+    const jiti = createJiti(import.meta.url, {
+      fsCache: false,
+      moduleCache: false,
+      virtualModules: { tributary },
+    });
     const loaded = await jiti.import<Record<string, unknown>>(path);
     if (isRecord(loaded['default'])) return loaded['default'];
     throw new UsageError(
@@ -69,7 +78,12 @@ async function runModule(path: string): Promise<unknown> {
   } catch (cause) {
     if (cause instanceof TributaryError) throw cause;
     const reason = cause instanceof Error ? cause.message : String(cause);
-    throw new UsageError('INVALID_CONFIG', `${path} cannot be loaded: ${reason}. Correct the file.`, { path }, cause);
+    throw new UsageError(
+      'INVALID_CONFIG',
+      `${path} cannot be loaded: ${reason}. Correct the file.`,
+      { path },
+      cause,
+    );
   }
 }
 

@@ -96,7 +96,11 @@ const scheduleSchemas = {
   }),
 } as const;
 
-const onnxModel = z.strictObject({ onnx: path(), output: z.string().optional(), dropout: z.boolean().optional() });
+const onnxModel = z.strictObject({
+  onnx: path(),
+  output: z.string().optional(),
+  dropout: z.boolean().optional(),
+});
 const modelInFile = z.strictObject({ config: path() });
 const modelFunction = z.custom<(facts: never) => unknown>((value) => typeof value === 'function');
 
@@ -118,8 +122,10 @@ function modelSchema(value: unknown): z.ZodType {
     return z.looseObject({ name: z.enum(Object.keys(models)) });
   }
   // What the data decides may be left out here; the model checks again when it is built.
-  const { shape } = models[name as keyof typeof models].options as z.ZodObject;
-  const optional = Object.fromEntries(Object.entries(shape).map(([field, type]) => [field, (type as z.ZodType).optional()]));
+  const { shape } = models[name as keyof typeof models].options;
+  const optional = Object.fromEntries(
+    Object.entries(shape).map(([field, type]) => [field, (type as z.ZodType).optional()]),
+  );
   return z.strictObject({ name: z.literal(name), ...optional });
 }
 
@@ -133,7 +139,10 @@ export function configSchema(raw: Readonly<Record<string, unknown>>): z.ZodObjec
     model: modelSchema(raw['model']),
     data: variant(dataSchemas, 'kind', raw['data']),
     optimizer: variant(optimizerSchemas, 'name', raw['optimizer']),
-    schedule: raw['schedule'] === undefined ? z.undefined().optional() : variant(scheduleSchemas, 'name', raw['schedule']),
+    schedule:
+      raw['schedule'] === undefined
+        ? z.undefined().optional()
+        : variant(scheduleSchemas, 'name', raw['schedule']),
     batchSize: count().optional(),
     epochs: count().optional(),
     maxSteps: count().optional(),

@@ -102,9 +102,14 @@ export type OptimizerName = OptimizerSpec['name'];
 /** `baseLr` defaults to the optimizer's rate, lengths in steps to what the whole run has. */
 export type ScheduleConfig = PartialSchedule<ScheduleSpec>;
 type PartialSchedule<S> = S extends ScheduleSpec
-  ? { readonly [K in keyof S as K extends 'name' | 'milestones' | 'factors' | 'gamma' | 'stepSize' ? K : never]: S[K] } & {
-      readonly [K in keyof S as K extends 'name' | 'milestones' | 'factors' | 'gamma' | 'stepSize' ? never : K]?:
-        S[K] | undefined;
+  ? {
+      readonly [
+        K in keyof S as K extends 'name' | 'milestones' | 'factors' | 'gamma' | 'stepSize' ? K : never
+      ]: S[K];
+    } & {
+      readonly [
+        K in keyof S as K extends 'name' | 'milestones' | 'factors' | 'gamma' | 'stepSize' ? never : K
+      ]?: S[K] | undefined;
     }
   : never;
 

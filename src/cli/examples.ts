@@ -2,6 +2,7 @@
 import { existsSync, statSync } from 'node:fs';
 import { join, resolve } from 'node:path';
 import { UsageError } from '../base/index.ts';
+import { recipes, type RecipeName, type TrainingSettings } from '../models/index.ts';
 import type { TrainConfig } from './config.ts';
 
 export interface Example {
@@ -10,15 +11,29 @@ export interface Example {
   configure(data: string | undefined): TrainConfig;
 }
 
-function textExample(name: string, summary: string, settings: Omit<TrainConfig, 'data'>): Example {
+function textExample(name: Exclude<RecipeName, 'mnist'>, summary: string): Example {
+  const { length, minCount, ...recipe } = recipes[name];
   return {
     summary,
     configure: (data) => {
       const folder = requireData(name, data, `a folder with ${name}-train.csv and ${name}-test.csv`);
       const [train, test] = [join(folder, `${name}-train.csv`), join(folder, `${name}-test.csv`)];
-      return { ...settings, data: { kind: 'text-csv', train, test } };
+      return { ...settingsOf(recipe), data: { kind: 'text-csv', train, test, length, minCount } };
     },
   };
+}
+
+/** A recipe in the terms of a configuration; recipes let the rate fall along half a cosine. */
+function settingsOf(recipe: TrainingSettings & { readonly model: string; readonly options: object }) {
+  const { model, options, batchSize, epochs, optimizer, sparseUpdates } = recipe;
+  return {
+    model: { name: model, ...options },
+    batchSize,
+    epochs,
+    optimizer,
+    sparseUpdates,
+    schedule: 'cosine',
+  } as const;
 }
 
 function languageExample(name: string, summary: string, settings: Omit<TrainConfig, 'data'>): Example {
@@ -49,28 +64,17 @@ function requireData(name: string, data: string | undefined, what: string): stri
   );
 }
 
-const sentences = {
-  model: 'text-cnn',
-  optimizer: { name: 'adam', lr: 0.001 },
-  batchSize: 50,
-  epochs: 10,
-} as const satisfies Omit<TrainConfig, 'data'>;
-
 export const examples: Readonly<Record<string, Example>> = {
   mnist: {
     summary: 'handwritten digits, a small convolutional network',
     configure: (data) => ({
-      model: 'lenet',
+      ...settingsOf(recipes.mnist),
       data: { kind: 'mnist', ...(data === undefined ? {} : { directory: data }) },
-      optimizer: { name: 'adam', lr: 0.001 },
-      schedule: 'cosine',
-      batchSize: 64,
-      epochs: 3,
     }),
   },
-  trec6: textExample('trec6', 'types of questions, 6 labels', sentences),
-  'movie-reviews': textExample('movie-reviews', 'positive and negative sentences', sentences),
-  banking77: textExample('banking77', 'intents of bank customers, 77 labels', sentences),
+  trec6: textExample('trec6', 'types of questions, 6 labels'),
+  'movie-reviews': textExample('movie-reviews', 'positive and negative sentences'),
+  banking77: textExample('banking77', 'intents of bank customers, 77 labels'),
   'lstm-lm': languageExample('lstm-lm', 'LSTM that continues a text', {
     model: { name: 'lstm-lm', units: 256 },
     optimizer: { name: 'adam', lr: 0.002 },

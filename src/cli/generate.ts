@@ -26,7 +26,9 @@ export function* generate(
 ): Generator<string> {
   const { length, temperature, unit, signal } = options;
   if (!(temperature >= 0) || !Number.isFinite(temperature)) {
-    throw new UsageError('INVALID_ARGUMENT', `The temperature is ${temperature}; give a number from 0.`, { temperature });
+    throw new UsageError('INVALID_ARGUMENT', `The temperature is ${temperature}; give a number from 0.`, {
+      temperature,
+    });
   }
   const tokens = inputTokens(replica);
   const window = tokens.length / replica.memory.sampleIds.length;
@@ -42,7 +44,12 @@ export function* generate(
       tokens.set(recent, 0);
       const [logits] = evaluator.run(1);
       const classes = logits!.length / window;
-      const id = draw((logits!.view as Float32Array).subarray((recent.length - 1) * classes), classes, temperature, random);
+      const id = draw(
+        (logits!.view as Float32Array).subarray((recent.length - 1) * classes),
+        classes,
+        temperature,
+        random,
+      );
       ids.push(id);
       yield print(vocabulary.word(id), unit);
     }
@@ -55,7 +62,10 @@ function inputTokens(replica: Replica): Int32Array {
   for (const [name, region] of replica.memory.inputs) {
     if (name !== 'targets' && region.dtype === 'int32') return region.view as Int32Array;
   }
-  throw new UsageError('INVALID_ARGUMENT', 'The model takes no tokens, so it cannot continue a text. Use a language model.');
+  throw new UsageError(
+    'INVALID_ARGUMENT',
+    'The model takes no tokens, so it cannot continue a text. Use a language model.',
+  );
 }
 
 function splitPrompt(prompt: string, unit: TextUnit): Iterable<string> {

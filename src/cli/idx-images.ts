@@ -10,7 +10,12 @@ export interface IdxImages {
 }
 
 /** `classes`: how many the training data had. Default: one more than the largest label. */
-export function readIdxImages(data: IdxData, imageFile: string, labelFile: string, classes?: number): IdxImages {
+export function readIdxImages(
+  data: IdxData,
+  imageFile: string,
+  labelFile: string,
+  classes?: number,
+): IdxImages {
   const images = readIdx(imageFile);
   const labels = readIdx(labelFile);
   const [count, ...rest] = images.shape;
@@ -49,9 +54,13 @@ function print({ dtype, shape }: { readonly dtype: string; readonly shape: reado
 }
 
 function invalid(file: string, expected: string, actual: string): UsageError {
-  return new UsageError('INVALID_DATA', `${file} holds ${actual}; expected ${expected}. Give fitting files.`, {
-    file,
-    expected,
-    actual,
-  });
+  return new UsageError(
+    'INVALID_DATA',
+    `${file} holds ${actual}; expected ${expected}. Give fitting files.`,
+    {
+      file,
+      expected,
+      actual,
+    },
+  );
 }

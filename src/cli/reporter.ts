@@ -89,7 +89,9 @@ abstract class LineReporter implements Reporter {
     switch (event.type) {
       case 'started':
         this.#epochStart = this.now();
-        this.say(`${thousands(event.parameters)} parameters, ${thousands(event.totalSteps - event.step)} steps`);
+        this.say(
+          `${thousands(event.parameters)} parameters, ${thousands(event.totalSteps - event.step)} steps`,
+        );
         return;
       case 'resumed':
         this.say(`Resumed from ${event.path} at step ${event.step}.`);
@@ -105,7 +107,10 @@ abstract class LineReporter implements Reporter {
         const time = this.now() - this.#epochStart;
         this.#epochStart = this.now();
         const parts = [
-          bold(this.io, `epoch ${String(event.epoch + 1).padStart(String(this.epochs).length)}/${this.epochs}`),
+          bold(
+            this.io,
+            `epoch ${String(event.epoch + 1).padStart(String(this.epochs).length)}/${this.epochs}`,
+          ),
           `loss ${lossText(event.loss)}`,
           ...(tested ? [`test loss ${lossText(tested.loss)}`] : []),
           ...(tested?.accuracy === undefined ? [] : [`accuracy ${percent(tested.accuracy)}`]),

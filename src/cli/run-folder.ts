@@ -3,7 +3,16 @@
  * Invariant: files are replaced whole (written beside, then renamed); nothing is removed unless the caller said so,
  * and then only what a run writes.
  */
-import { existsSync, mkdirSync, readdirSync, readFileSync, renameSync, rmSync, statSync, writeFileSync } from 'node:fs';
+import {
+  existsSync,
+  mkdirSync,
+  readdirSync,
+  readFileSync,
+  renameSync,
+  rmSync,
+  statSync,
+  writeFileSync,
+} from 'node:fs';
 import { join } from 'node:path';
 import { UsageError } from '../base/index.ts';
 import { LabelSet, Vocabulary } from '../data/index.ts';
@@ -53,9 +62,13 @@ export class RunFolder {
   prepare({ resume, overwrite }: { readonly resume: boolean; readonly overwrite: boolean }): boolean {
     const found = statSync(this.path, { throwIfNoEntry: false });
     if (found && !found.isDirectory()) {
-      throw new UsageError('OUTPUT_EXISTS', `The output ${this.path} is a file, not a folder. Give another by --output.`, {
-        path: this.path,
-      });
+      throw new UsageError(
+        'OUTPUT_EXISTS',
+        `The output ${this.path} is a file, not a folder. Give another by --output.`,
+        {
+          path: this.path,
+        },
+      );
     }
     const empty = !found || readdirSync(this.path).length === 0;
     if (!empty && !resume && !overwrite) {
@@ -73,9 +86,13 @@ export class RunFolder {
       mkdirSync(this.path, { recursive: true });
     } catch (cause) {
       const reason = cause instanceof Error ? cause.message : String(cause);
-      throw new UsageError('FILE_NOT_FOUND', `The output folder ${this.path} cannot be made: ${reason}. Give another by --output.`, {
-        path: this.path,
-      });
+      throw new UsageError(
+        'FILE_NOT_FOUND',
+        `The output folder ${this.path} cannot be made: ${reason}. Give another by --output.`,
+        {
+          path: this.path,
+        },
+      );
     }
     return resume && !empty;
   }

@@ -52,10 +52,15 @@ export function loadTask(data: DataConfig, seed: number, known: KnownWords = {})
       const train = readIdxImages(data, data.trainImages, data.trainLabels);
       const { testImages, testLabels } = data;
       if ((testImages === undefined) !== (testLabels === undefined)) {
-        throw new UsageError('INVALID_CONFIG', 'data has one of testImages and testLabels; give both or neither.');
+        throw new UsageError(
+          'INVALID_CONFIG',
+          'data has one of testImages and testLabels; give both or neither.',
+        );
       }
       const test =
-        testImages === undefined ? undefined : readIdxImages(data, testImages, testLabels!, train.classes).dataset;
+        testImages === undefined
+          ? undefined
+          : readIdxImages(data, testImages, testLabels!, train.classes).dataset;
       const facts = { inputShape: train.inputShape, classes: train.classes };
       const labels = Array.from({ length: train.classes }, (_, id) => String(id));
       return { kind: 'images', train: train.dataset, test, facts, labels, data };
@@ -79,9 +84,11 @@ function loadTextCsv(data: TextCsvData, seed: number, known: KnownWords): Task {
   const words = rows.texts.map((text) => tokenizer.tokenize(text));
   length ??= words.reduce((longest, text) => Math.max(longest, Math.min(text.length, LONGEST_TEXT)), 1);
   const vocabulary =
-    known.vocabulary ?? Vocabulary.build(words, { minCount: data.minCount ?? 1, maxSize: data.maxVocabulary ?? Infinity });
+    known.vocabulary ??
+    Vocabulary.build(words, { minCount: data.minCount ?? 1, maxSize: data.maxVocabulary ?? Infinity });
   const resolved = { ...data, length };
-  const encode = (texts: LabelledTexts, file: string) => encodeRows(texts, file, resolved, { vocabulary, labelSet });
+  const encode = (texts: LabelledTexts, file: string) =>
+    encodeRows(texts, file, resolved, { vocabulary, labelSet });
   let train = encode(rows, data.train);
   let test = data.test === undefined ? undefined : encode(readTextCsv(data.test, columnsOf(data)), data.test);
   if (!test && data.testFraction) [test, train] = train.split(data.testFraction, seed);
@@ -101,7 +108,13 @@ type Words = Required<{ readonly [K in keyof KnownWords]: NonNullable<KnownWords
 
 function encodeRows(rows: LabelledTexts, file: string, data: TextCsvData, words: Words): Dataset {
   const { length = LONGEST_TEXT } = data;
-  return encodeText(rows.texts, rows.labels, { ...words, length, tokenizer: tokenizerOf(data), file, lines: rows.lines });
+  return encodeText(rows.texts, rows.labels, {
+    ...words,
+    length,
+    tokenizer: tokenizerOf(data),
+    file,
+    lines: rows.lines,
+  });
 }
 
 /** A CSV file other than that of the training, in the terms of the training. */
@@ -130,4 +143,3 @@ export function encodeTextFile(path: string, data: TextData, vocabulary: Vocabul
   const { unit = 'char', sequenceLength = DEFAULT_SEQUENCE_LENGTH } = data;
   return readLanguageModelText({ path }, { unit, sequenceLength, vocabulary }).dataset;
 }
-

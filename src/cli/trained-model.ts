@@ -73,7 +73,20 @@ export async function openTrainedModel(path: string, options: OpenOptions = {}):
   }
   const average = config.movingAverage === undefined ? undefined : AVERAGE;
   const labels = words.labelSet?.labels ?? Array.from({ length: facts.classes ?? 0 }, (_, id) => String(id));
-  return { folder, config, kind, facts, words, labels, built, replica, average, skipped, loadTask: load, close };
+  return {
+    folder,
+    config,
+    kind,
+    facts,
+    words,
+    labels,
+    built,
+    replica,
+    average,
+    skipped,
+    loadTask: load,
+    close,
+  };
 }
 
 /** The facts without reading the data, where the run's files tell them. */
@@ -81,7 +94,10 @@ function describeData({ data }: ResolvedConfig, words: KnownWords): Pick<Task, '
   const { vocabulary, labelSet } = words;
   if (data.kind === 'mnist') return { kind: 'images', facts: { inputShape: [1, 28, 28], classes: 10 } };
   if (data.kind === 'text-csv' && vocabulary && labelSet && data.length !== undefined) {
-    return { kind: 'text', facts: { classes: labelSet.size, vocabulary: vocabulary.size, length: data.length } };
+    return {
+      kind: 'text',
+      facts: { classes: labelSet.size, vocabulary: vocabulary.size, length: data.length },
+    };
   }
   if (data.kind === 'text' && vocabulary) {
     const length = data.sequenceLength ?? DEFAULT_SEQUENCE_LENGTH;
@@ -97,7 +113,8 @@ export function exportTrained(
   options: { readonly average: string | undefined; readonly labels: readonly string[] },
 ): Uint8Array {
   const valueOf = (source: Tensor) => replica.memory.source(source, options.average).view as Float32Array;
-  const metadata = options.labels.length > 0 ? { labels: JSON.stringify(options.labels) } : {};
+  const metadata: Record<string, string> = {};
+  if (options.labels.length > 0) metadata['labels'] = JSON.stringify(options.labels);
   return exportOnnx(built.exports, valueOf, { metadata });
 }
 
@@ -111,4 +128,3 @@ export function dataOf<K extends 'text' | 'text-csv'>(
   }
   return config.data as never;
 }
-

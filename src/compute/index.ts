@@ -4,3 +4,5 @@ export type { CutSegment } from './segments.ts';
 export { memoryTypes, OnnxCompute } from './onnxruntime/onnx-compute.ts';
 export type { SessionOptions } from './onnxruntime/index.ts';
 export { OnnxRuntime } from './onnxruntime/index.ts';
+export { NullCompute } from './null/null-compute.ts';
+export type { NullComputeOptions } from './null/null-compute.ts';

@@ -42,12 +42,21 @@ export interface Seed {
 /** The gradients of a scalar loss for all trainable parameters it depends on, in the order backward makes them. */
 export function gradients(loss: Tensor): Gradient[] {
   if (loss.shape.length > 0) {
-    throw new UsageError('SHAPE_MISMATCH', `gradients: the loss must be a scalar; take the mean of ${loss.label} first.`);
+    throw new UsageError(
+      'SHAPE_MISMATCH',
+      `gradients: the loss must be a scalar; take the mean of ${loss.label} first.`,
+    );
   }
   const { graph } = loss;
   const parameters = [...graph.parameters.values()].filter((parameter) => parameter.trainable);
-  const tables = new Set(parameters.filter((parameter) => onlyLookedUp(parameter.tensor, loss)).map((p) => p.tensor));
-  const adjoints = backward([{ output: loss, adjoint: graph.scalar(1) }], parameters.map((p) => p.tensor), tables);
+  const tables = new Set(
+    parameters.filter((parameter) => onlyLookedUp(parameter.tensor, loss)).map((p) => p.tensor),
+  );
+  const adjoints = backward(
+    [{ output: loss, adjoint: graph.scalar(1) }],
+    parameters.map((p) => p.tensor),
+    tables,
+  );
   const result: Gradient[] = [];
   const taken = new Set<Tensor>();
   for (const parameter of parameters) {
@@ -62,7 +71,9 @@ export function gradients(loss: Tensor): Gradient[] {
     }
   }
   const finished = (gradient: Gradient) =>
-    gradient.kind === 'dense' ? gradient.value.node.id : Math.max(...gradient.lookups.map((l) => l.rows.node.id));
+    gradient.kind === 'dense'
+      ? gradient.value.node.id
+      : Math.max(...gradient.lookups.map((l) => l.rows.node.id));
   return result.sort((a, b) => finished(a) - finished(b));
 }
 
@@ -130,7 +141,9 @@ function inputAdjoints(
   adjoints: readonly (Tensor | undefined)[],
   active: ReadonlySet<Tensor>,
 ): readonly (Tensor | undefined)[] {
-  const rule = (gradientTable as unknown as Record<string, GradientRule<DifferentiableName> | undefined>)[node.op];
+  const rule = (gradientTable as unknown as Record<string, GradientRule<DifferentiableName> | undefined>)[
+    node.op
+  ];
   if (!rule) {
     throw new UsageError(
       'NOT_DIFFERENTIABLE',
@@ -141,7 +154,7 @@ function inputAdjoints(
   const context: GradientContext<DifferentiableName> = {
     inputs: node.inputs,
     outputs: node.outputs,
-    attributes: node.attributes as GradientContext<DifferentiableName>['attributes'],
+    attributes: node.attributes,
     get dy() {
       return adjoint(0);
     },

@@ -84,7 +84,11 @@ export interface TensorOperations {
   transpose: { readonly perm: readonly number[] };
   concat: { readonly axis: number };
   split: { readonly axis: number; readonly sizes: readonly number[] };
-  slice: { readonly starts: readonly number[]; readonly ends: readonly number[]; readonly steps: readonly number[] };
+  slice: {
+    readonly starts: readonly number[];
+    readonly ends: readonly number[];
+    readonly steps: readonly number[];
+  };
   pad: { readonly pads: readonly (readonly [number, number])[]; readonly value: number };
   expand: { readonly shape: Shape };
   /** Takes along an axis; the index has the rank of x. */

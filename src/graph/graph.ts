@@ -106,7 +106,11 @@ export class Graph {
     options: { trainable?: boolean } = {},
   ): Tensor {
     this.#claim(name);
-    const tensor = this.#source('parameter', { name }, { shape: staticShape(shape, `parameter ${name}`), dtype: 'float32' });
+    const tensor = this.#source(
+      'parameter',
+      { name },
+      { shape: staticShape(shape, `parameter ${name}`), dtype: 'float32' },
+    );
     this.parameters.set(name, { name, shape, tensor, initialiser, trainable: options.trainable ?? true });
     return tensor;
   }
@@ -150,10 +154,14 @@ export class Graph {
   }
 
   constant(data: Float32Array | Int32Array | Uint8Array, shape: readonly number[]): Tensor {
-    const dtype: DType = data instanceof Float32Array ? 'float32' : data instanceof Int32Array ? 'int32' : 'bool';
+    const dtype: DType =
+      data instanceof Float32Array ? 'float32' : data instanceof Int32Array ? 'int32' : 'bool';
     const count = shape.reduce((product, dim) => product * dim, 1);
     if (count !== data.length) {
-      throw new UsageError('SHAPE_MISMATCH', `constant: ${data.length} values for shape ${printShape(shape)}.`);
+      throw new UsageError(
+        'SHAPE_MISMATCH',
+        `constant: ${data.length} values for shape ${printShape(shape)}.`,
+      );
     }
     return this.#source('constant', { data }, { shape, dtype });
   }
@@ -178,7 +186,8 @@ export class Graph {
   /** Adds a node; shapes and types are inferred and checked. */
   apply<K extends OpName>(op: K, inputs: readonly Tensor[], attributes: Operations[K]): readonly Tensor[] {
     for (const input of inputs) {
-      if (input.graph !== this) throw new UsageError('INVALID_GRAPH', `${op}: input ${input.label} is of another graph.`);
+      if (input.graph !== this)
+        throw new UsageError('INVALID_GRAPH', `${op}: input ${input.label} is of another graph.`);
     }
     return this.#add(op, inputs, attributes, inferTypes(op, inputs, attributes)).outputs;
   }
@@ -192,7 +201,10 @@ export class Graph {
 
   #claim(name: string): void {
     if (name === '' || this.inputs.has(name) || this.parameters.has(name) || this.states.has(name)) {
-      throw new UsageError('INVALID_GRAPH', `The name ${JSON.stringify(name)} is empty or taken; give another one.`);
+      throw new UsageError(
+        'INVALID_GRAPH',
+        `The name ${JSON.stringify(name)} is empty or taken; give another one.`,
+      );
     }
   }
 
@@ -200,11 +212,16 @@ export class Graph {
     return this.#add(op, [], attributes, [type]).outputs[0]!;
   }
 
-  #add<K extends OpName>(op: K, inputs: readonly Tensor[], attributes: Operations[K], types: readonly TensorType[]): Node<K> {
+  #add<K extends OpName>(
+    op: K,
+    inputs: readonly Tensor[],
+    attributes: Operations[K],
+    types: readonly TensorType[],
+  ): Node<K> {
     const outputs: Tensor[] = [];
     const node: Node<K> = { id: this.nodes.length, op, attributes, inputs, outputs };
-    types.forEach((type, index) => outputs.push(new Tensor(this, node as unknown as Node, index, type)));
-    this.nodes.push(node as unknown as Node);
+    types.forEach((type, index) => outputs.push(new Tensor(this, node, index, type)));
+    this.nodes.push(node);
     return node;
   }
 }

@@ -47,7 +47,12 @@ export function fanInUniform(fanIn: number): Initialiser {
   return uniform(1 / Math.sqrt(Math.max(1, fanIn)));
 }
 
-export function fillInitial(target: Float32Array, initialiser: Initialiser, name: string, seed: number): void {
+export function fillInitial(
+  target: Float32Array,
+  initialiser: Initialiser,
+  name: string,
+  seed: number,
+): void {
   if (initialiser.kind === 'constant') {
     target.fill(initialiser.value);
     return;

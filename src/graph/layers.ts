@@ -4,7 +4,16 @@
  */
 import { UsageError } from '../base/index.ts';
 import type { Tensor } from './graph.ts';
-import { fanInUniform, glorotUniform, normal, ones, uniform, zeroed, zeros, type Initialiser } from './initialisers.ts';
+import {
+  fanInUniform,
+  glorotUniform,
+  normal,
+  ones,
+  uniform,
+  zeroed,
+  zeros,
+  type Initialiser,
+} from './initialisers.ts';
 import * as op from './operations/index.ts';
 import { staticShape } from './shape.ts';
 
@@ -33,7 +42,8 @@ export function linear(x: Tensor, units: number, options: LinearOptions = {}): T
   const inputs = lastSize(x, 'linear');
   const name = prefix(x, 'linear', options);
   const w = x.graph.parameter(`${name}.w`, [inputs, units], options.initialiser ?? fanInUniform(inputs));
-  const b = (options.bias ?? true) ? x.graph.parameter(`${name}.b`, [units], fanInUniform(inputs)) : undefined;
+  const b =
+    (options.bias ?? true) ? x.graph.parameter(`${name}.b`, [units], fanInUniform(inputs)) : undefined;
   return op.affine(x, w, b);
 }
 
@@ -52,26 +62,42 @@ export interface ConvLayerOptions extends LayerOptions {
   readonly initialiser?: Initialiser;
 }
 
-function conv(x: Tensor, filters: number, kernelSize: PerAxis, options: ConvLayerOptions, axes: number): Tensor {
+function conv(
+  x: Tensor,
+  filters: number,
+  kernelSize: PerAxis,
+  options: ConvLayerOptions,
+  axes: number,
+): Tensor {
   const kind = `conv${axes}d`;
   if (x.shape.length !== axes + 2) {
-    throw new UsageError('SHAPE_MISMATCH', `${kind}: expected [N, C${', length'.repeat(axes)}], got rank ${x.shape.length}.`);
+    throw new UsageError(
+      'SHAPE_MISMATCH',
+      `${kind}: expected [N, C${', length'.repeat(axes)}], got rank ${x.shape.length}.`,
+    );
   }
-  const each = (value: PerAxis) => (typeof value === 'number' ? Array.from({ length: axes }, () => value) : value);
+  const each = (value: PerAxis) =>
+    typeof value === 'number' ? Array.from({ length: axes }, () => value) : value;
   const { groups = 1 } = options;
   const kernel = each(kernelSize);
   const dilation = each(options.dilation ?? 1);
   const padding =
-    options.padding === 'same' ? kernel.map((size, i) => (dilation[i]! * (size - 1)) / 2) : each(options.padding ?? 0);
+    options.padding === 'same'
+      ? kernel.map((size, i) => (dilation[i]! * (size - 1)) / 2)
+      : each(options.padding ?? 0);
   if (!padding.every(Number.isInteger)) {
-    throw new UsageError('INVALID_ARGUMENT', `${kind}: padding 'same' needs odd kernels, got ${kernel.join('x')}.`);
+    throw new UsageError(
+      'INVALID_ARGUMENT',
+      `${kind}: padding 'same' needs odd kernels, got ${kernel.join('x')}.`,
+    );
   }
   const channels = staticShape(x.shape.slice(1, 2), `${kind}: channels`)[0]!;
   const name = prefix(x, kind, options);
   const fanIn = (channels / groups) * kernel.reduce((a, b) => a * b, 1);
   const initialiser = options.initialiser ?? fanInUniform(fanIn);
   const w = x.graph.parameter(`${name}.w`, [filters, channels / groups, ...kernel], initialiser);
-  const b = (options.bias ?? true) ? x.graph.parameter(`${name}.b`, [filters], fanInUniform(fanIn)) : undefined;
+  const b =
+    (options.bias ?? true) ? x.graph.parameter(`${name}.b`, [filters], fanInUniform(fanIn)) : undefined;
   return op.convolve(x, w, b, { stride: each(options.stride ?? 1), padding, dilation, groups });
 }
 
@@ -139,7 +165,12 @@ export interface EmbeddingOptions extends LayerOptions {
 }
 
 /** Rows of a table `[rows, size]` for int32 indices; the table's gradient is sparse. */
-export function embedding(indices: Tensor, rows: number, size: number, options: EmbeddingOptions = {}): Tensor {
+export function embedding(
+  indices: Tensor,
+  rows: number,
+  size: number,
+  options: EmbeddingOptions = {},
+): Tensor {
   const name = prefix(indices, 'embedding', options);
   const { initialiser = normal(1), paddingIndex } = options;
   const start = paddingIndex === undefined ? initialiser : zeroed(initialiser, paddingIndex * size, size);
@@ -160,7 +191,8 @@ export interface RecurrentOptions extends LayerOptions {
 function recurrentWeights(x: Tensor, units: number, gates: number, name: string): op.RecurrentWeights {
   const inputs = lastSize(x, name);
   const initialiser = uniform(1 / Math.sqrt(units));
-  const create = (suffix: string, shape: number[]) => x.graph.parameter(`${name}.${suffix}`, shape, initialiser);
+  const create = (suffix: string, shape: number[]) =>
+    x.graph.parameter(`${name}.${suffix}`, shape, initialiser);
   return {
     wIh: create('w_ih', [gates * units, inputs]),
     wHh: create('w_hh', [gates * units, units]),
@@ -174,7 +206,11 @@ function zeroState(x: Tensor, units: number): Tensor {
 }
 
 /** x `[T, N, inputs]` (time first); y `[T, N, units]`. */
-export function lstm(x: Tensor, units: number, options: RecurrentOptions = {}): { y: Tensor; h: Tensor; c: Tensor } {
+export function lstm(
+  x: Tensor,
+  units: number,
+  options: RecurrentOptions = {},
+): { y: Tensor; h: Tensor; c: Tensor } {
   const name = prefix(x, 'lstm', options);
   const h = options.initialState?.h ?? zeroState(x, units);
   const c = options.initialState?.c ?? zeroState(x, units);
@@ -203,7 +239,10 @@ export function multiHeadAttention(x: Tensor, options: AttentionLayerOptions): T
   const name = prefix(x, 'attention', options);
   const [steps, width] = staticShape(x.shape.slice(1), 'multiHeadAttention: x') as [number, number];
   if (width % heads !== 0) {
-    throw new UsageError('SHAPE_MISMATCH', `multiHeadAttention: ${heads} heads do not divide the width ${width}.`);
+    throw new UsageError(
+      'SHAPE_MISMATCH',
+      `multiHeadAttention: ${heads} heads do not divide the width ${width}.`,
+    );
   }
   const project = (suffix: string, from: Tensor) =>
     linear(from, width, { name: `${name}.${suffix}`, bias, initialiser: glorotUniform(width, width) });
@@ -213,4 +252,3 @@ export function multiHeadAttention(x: Tensor, options: AttentionLayerOptions): T
   const mixed = op.attention(split('q'), split('k'), split('v'), masking);
   return project('out', op.reshape(op.transpose(mixed, [0, 2, 1, 3]), [x.shape[0]!, steps, width]));
 }
-

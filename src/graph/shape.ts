@@ -47,9 +47,13 @@ export function hasBatch(shape: Shape): boolean {
 export function staticShape(shape: Shape, what: string): number[] {
   return shape.map((dim) => {
     if (!isBatch(dim)) return dim;
-    throw new UsageError('SHAPE_MISMATCH', `${what} must not depend on the batch, but is ${printShape(shape)}.`, {
-      shape: printShape(shape),
-    });
+    throw new UsageError(
+      'SHAPE_MISMATCH',
+      `${what} must not depend on the batch, but is ${printShape(shape)}.`,
+      {
+        shape: printShape(shape),
+      },
+    );
   });
 }
 
@@ -86,13 +90,16 @@ export function broadcastShapes(a: Shape, b: Shape): Shape | undefined {
 export function normalizeAxis(axis: number, rank: number, op: string): number {
   const position = axis < 0 ? axis + rank : axis;
   if (!Number.isInteger(axis) || position < 0 || position >= Math.max(rank, 1)) {
-    throw new UsageError('INVALID_ARGUMENT', `${op}: axis ${axis} is outside a tensor of rank ${rank}.`, { axis, rank });
+    throw new UsageError('INVALID_ARGUMENT', `${op}: axis ${axis} is outside a tensor of rank ${rank}.`, {
+      axis,
+      rank,
+    });
   }
   return position;
 }
 
 /** The shape of a reshape: one target entry may be -1 and is inferred. Element counts must agree for every N. */
-export function reshapeTo(from: Shape, to: readonly (Dim | -1)[]): Shape {
+export function reshapeTo(from: Shape, to: readonly Dim[]): Shape {
   const source = symbolicCount(from);
   const known = symbolicCount(to.filter((dim) => dim !== -1));
   const holes = to.filter((dim) => dim === -1).length;

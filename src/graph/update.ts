@@ -15,8 +15,18 @@ export type UpdateOperation =
       readonly order: number;
     }
   | { readonly kind: 'clip_value'; readonly scope: 'elementwise'; readonly limit: number }
-  | { readonly kind: 'weight_decay'; readonly scope: 'elementwise'; readonly rate: number; readonly applies: ParameterFilter }
-  | { readonly kind: 'custom'; readonly scope: 'elementwise'; readonly name: string; readonly build: GradientBuilder };
+  | {
+      readonly kind: 'weight_decay';
+      readonly scope: 'elementwise';
+      readonly rate: number;
+      readonly applies: ParameterFilter;
+    }
+  | {
+      readonly kind: 'custom';
+      readonly scope: 'elementwise';
+      readonly name: string;
+      readonly build: GradientBuilder;
+    };
 
 export type ParameterFilter = (parameter: Parameter) => boolean;
 
@@ -44,9 +54,17 @@ function positive(value: number, what: string): number {
 export function clipByGlobalNorm(graph: Graph, maxNorm: number, options: { order?: number } = {}): void {
   const { order = 2 } = options;
   if (![1, 2, Infinity].includes(order)) {
-    throw new UsageError('INVALID_ARGUMENT', `clipByGlobalNorm: the order is 1, 2 or Infinity, got ${order}.`);
+    throw new UsageError(
+      'INVALID_ARGUMENT',
+      `clipByGlobalNorm: the order is 1, 2 or Infinity, got ${order}.`,
+    );
   }
-  graph.updateOperations.push({ kind: 'clip_global_norm', scope: 'global', maxNorm: positive(maxNorm, 'maxNorm'), order });
+  graph.updateOperations.push({
+    kind: 'clip_global_norm',
+    scope: 'global',
+    maxNorm: positive(maxNorm, 'maxNorm'),
+    order,
+  });
 }
 
 /** Limits every element to [-limit, limit]. */
@@ -56,7 +74,12 @@ export function clipByValue(graph: Graph, limit: number): void {
 
 /** Adds `rate * parameter` to gradients; of a sparse gradient only to the touched rows. */
 export function weightDecay(graph: Graph, rate: number, applies: ParameterFilter = all): void {
-  graph.updateOperations.push({ kind: 'weight_decay', scope: 'elementwise', rate: positive(rate, 'rate'), applies });
+  graph.updateOperations.push({
+    kind: 'weight_decay',
+    scope: 'elementwise',
+    rate: positive(rate, 'rate'),
+    applies,
+  });
 }
 
 /** Anything else: a new gradient as an expression of the aggregated one and the parameter. */
@@ -65,7 +88,11 @@ export function transformGradients(graph: Graph, name: string, build: GradientBu
 }
 
 /** Keeps an exponential moving average of parameters, as state `<name>/<parameter>`. */
-export function movingAverage(graph: Graph, decay: number, options: { name?: string; applies?: ParameterFilter } = {}): void {
+export function movingAverage(
+  graph: Graph,
+  decay: number,
+  options: { name?: string; applies?: ParameterFilter } = {},
+): void {
   const { name = 'average', applies = all } = options;
   if (!(decay >= 0 && decay < 1)) {
     throw new UsageError('INVALID_ARGUMENT', `movingAverage: the decay is in [0, 1), got ${decay}.`);

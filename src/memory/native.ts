@@ -14,6 +14,7 @@ const MAP_FIXED = 0x10;
 const MAP_ANONYMOUS = 0x20;
 const MAP_NORESERVE = 0x4000;
 const MAP_POPULATE = 0x8000;
+const MADV_HUGEPAGE = 14;
 const LOCK_EXCLUSIVE_NONBLOCKING = 0x2 | 0x4;
 const FUTEX_WAIT = 0;
 const FUTEX_WAKE = 1;
@@ -31,6 +32,8 @@ export interface Native {
   mapShared(address: bigint, byteLength: number, fd: number): number;
   /** Puts fresh zeroed private memory over a range; returns an errno, 0 for success. */
   mapAnonymous(address: bigint, byteLength: number): number;
+  /** Asks for huge pages in a range of private memory; a system that has none may refuse, which changes nothing. */
+  preferHugePages(address: bigint, byteLength: number): void;
   /** Reserves the blocks of a file, so that a full file system is an error now and no SIGBUS later. */
   allocateFile(fd: number, byteLength: number): number;
   /** Takes the lock of an open file or folder without waiting; it goes with the descriptor. */
@@ -67,6 +70,7 @@ function load(): Native {
   const libc = koffi.load(null);
   type Call = (...args: readonly (number | bigint | BigInt64Array | null)[]) => number | bigint;
   const mmap = libc.func('mmap', 'int64', ['uint64', 'size_t', 'int', 'int', 'int', 'int64']) as Call;
+  const madvise = libc.func('madvise', 'int', ['uint64', 'size_t', 'int']) as Call;
   const fallocate = libc.func('posix_fallocate', 'int', ['int', 'int64', 'int64']) as Call;
   const flock = libc.func('flock', 'int', ['int', 'int']) as Call;
   const futexArguments = ['long', 'uint64', 'int', 'int', 'void *', 'uint64', 'int'];
@@ -92,6 +96,7 @@ function load(): Native {
     mapShared: (address, byteLength, fd) => map(address, byteLength, MAP_SHARED | MAP_POPULATE, fd),
     mapAnonymous: (address, byteLength) =>
       map(address, byteLength, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1),
+    preferHugePages: (address, byteLength) => void madvise(address, byteLength, MADV_HUGEPAGE),
     allocateFile: (fd, byteLength) => Number(fallocate(fd, 0, byteLength)),
     tryLock: (fd) => (Number(flock(fd, LOCK_EXCLUSIVE_NONBLOCKING)) === -1 ? koffi.errno() : 0),
     futexWait,

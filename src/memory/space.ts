@@ -18,6 +18,7 @@ import type { WasmMemory } from './web-assembly.ts';
 
 /** Regions start at a cache line: no false sharing, and aligned vector loads. */
 export const REGION_ALIGNMENT = 64;
+const HUGE_PAGE_BYTES = 2 * 2 ** 20;
 
 const MAX_PAGES = 65536;
 const MAX_BYTES = MAX_PAGES * PAGE_BYTES;
@@ -278,10 +279,13 @@ export class SharedSpace {
     return this.#orRelease(byteOffset, () => this.#map(name, byteOffset, file, () => undefined));
   }
 
-  /** A private segment, zeroed, which needs nothing native. */
+  /** A private segment, zeroed, which needs nothing native; a large one is put on huge pages where there are any. */
   allocate(byteLength: number): Segment {
     checkBytes('byteLength', byteLength);
     const byteOffset = this.#ranges.take(byteLength);
+    if (byteLength >= HUGE_PAGE_BYTES && hasNative()) {
+      native().preferHugePages(this.baseAddress + BigInt(byteOffset), byteLength);
+    }
     return new Segment(this, { byteOffset, byteLength }, () => this.#giveBack(byteOffset, byteLength));
   }
 

@@ -7,3 +7,12 @@ export { transformerClassifier, type TransformerClassifierOptions } from './tran
 export { gpt, type GptOptions } from './gpt.ts';
 export { findModel, models, type ModelEntry, type ModelName } from './registry.ts';
 export { readOptions } from './options.ts';
+export {
+  recipes,
+  recipeSchedule,
+  textRecipe,
+  type ImageRecipe,
+  type RecipeName,
+  type TextRecipe,
+  type TrainingSettings,
+} from './recipes.ts';

@@ -34,11 +34,17 @@ export function evaluate(replica: Replica, dataset: Dataset, options: EvaluateOp
     if (!logits || !labels) continue;
     const perSample = labels.length / batchSize;
     const classes = logits.length / (size * perSample);
-    correct += countCorrect(logits.view as Float32Array, labels.view as Int32Array, size * perSample, classes);
+    correct += countCorrect(
+      logits.view as Float32Array,
+      labels.view as Int32Array,
+      size * perSample,
+      classes,
+    );
     counted += size * perSample;
   }
   evaluator.close();
-  if (dataset.length === 0) throw new UsageError('INVALID_DATA', 'There is nothing to evaluate: the dataset is empty.');
+  if (dataset.length === 0)
+    throw new UsageError('INVALID_DATA', 'There is nothing to evaluate: the dataset is empty.');
   return { loss: loss / dataset.length, ...(counted > 0 ? { accuracy: correct / counted } : {}) };
 }
 

@@ -47,7 +47,12 @@ export interface FitOptions {
 }
 
 export type FitEvent =
-  | { readonly type: 'started'; readonly step: number; readonly totalSteps: number; readonly parameters: number }
+  | {
+      readonly type: 'started';
+      readonly step: number;
+      readonly totalSteps: number;
+      readonly parameters: number;
+    }
   | { readonly type: 'resumed'; readonly path: string; readonly step: number }
   | { readonly type: 'checkpoint-skipped'; readonly path: string; readonly reason: string }
   | {
@@ -60,7 +65,13 @@ export type FitEvent =
       readonly samplesPerSec: number;
       readonly remainingMs: number;
     }
-  | { readonly type: 'epoch'; readonly epoch: number; readonly step: number; readonly loss: number; readonly evaluation?: Evaluation }
+  | {
+      readonly type: 'epoch';
+      readonly epoch: number;
+      readonly step: number;
+      readonly loss: number;
+      readonly evaluation?: Evaluation;
+    }
   | { readonly type: 'checkpoint'; readonly path: string; readonly step: number }
   | { readonly type: 'stopped'; readonly step: number };
 
@@ -77,7 +88,15 @@ export interface FitResult {
 }
 
 export async function fit(model: Model, options: FitOptions): Promise<FitResult> {
-  const { train, test, batchSize = 32, epochs = 1, seed = 0, checkpointEverySteps, onEvent = () => undefined } = options;
+  const {
+    train,
+    test,
+    batchSize = 32,
+    epochs = 1,
+    seed = 0,
+    checkpointEverySteps,
+    onEvent = () => undefined,
+  } = options;
   const stepsPerEpoch = Math.ceil(train.length / batchSize);
   const totalSteps = Math.min(epochs * stepsPerEpoch, options.maxSteps ?? Infinity);
   const compute: Compute = new OnnxCompute(options.session);
@@ -85,7 +104,10 @@ export async function fit(model: Model, options: FitOptions): Promise<FitResult>
   try {
     run.resume();
     const { replica, loader } = run;
-    const parameters = [...model.graph.parameters.values()].reduce((sum, p) => sum + p.shape.reduce((a, b) => a * b, 1), 0);
+    const parameters = [...model.graph.parameters.values()].reduce(
+      (sum, p) => sum + p.shape.reduce((a, b) => a * b, 1),
+      0,
+    );
     onEvent({ type: 'started', step: replica.step, totalSteps, parameters });
     const pace = new Pace(options.progressIntervalMs ?? 100);
     let evaluation: Evaluation | undefined;
@@ -97,12 +119,26 @@ export async function fit(model: Model, options: FitOptions): Promise<FitResult>
       pace.add(loss, batch.size);
       if (pace.due()) {
         const remainingMs = pace.remainingMs(totalSteps - replica.step);
-        onEvent({ type: 'progress', step: replica.step, totalSteps, epoch: batch.epoch, loss: pace.recentLoss(), samplesPerSec: pace.samplesPerSec(), remainingMs });
+        onEvent({
+          type: 'progress',
+          step: replica.step,
+          totalSteps,
+          epoch: batch.epoch,
+          loss: pace.recentLoss(),
+          samplesPerSec: pace.samplesPerSec(),
+          remainingMs,
+        });
         await yieldToEvents();
       }
       if (batch.last || replica.step === totalSteps) {
         evaluation = test ? evaluate(replica, test) : undefined;
-        onEvent({ type: 'epoch', epoch: batch.epoch, step: replica.step, loss: pace.epochLoss(), ...(evaluation ? { evaluation } : {}) });
+        onEvent({
+          type: 'epoch',
+          epoch: batch.epoch,
+          step: replica.step,
+          loss: pace.epochLoss(),
+          ...(evaluation ? { evaluation } : {}),
+        });
         run.save(evaluation);
         await yieldToEvents();
         pace.pause();
@@ -117,7 +153,15 @@ export async function fit(model: Model, options: FitOptions): Promise<FitResult>
     }
     const { checkpointPath } = run;
     const close = () => run.close();
-    return { replica, steps: replica.step, finished, evaluation, samplesPerSec: pace.samplesPerSec(), checkpointPath, close };
+    return {
+      replica,
+      steps: replica.step,
+      finished,
+      evaluation,
+      samplesPerSec: pace.samplesPerSec(),
+      checkpointPath,
+      close,
+    };
   } catch (error) {
     await run.close();
     throw error;
@@ -149,7 +193,10 @@ class Run {
       seed,
       sparseUpdates: options.sparseUpdates ?? 'exact',
     });
-    this.#store = options.checkpointDirectory === undefined ? undefined : new CheckpointStore(options.checkpointDirectory);
+    this.#store =
+      options.checkpointDirectory === undefined
+        ? undefined
+        : new CheckpointStore(options.checkpointDirectory);
     this.loader = this.#open(new SampleOrder(options.train.length, { seed }));
   }
 
@@ -166,7 +213,10 @@ class Run {
     if (!checkpoint || path === undefined) return;
     const state = checkpoint.state as { seed?: JsonValue; optimizer?: JsonValue; order?: JsonValue };
     const mine = JSON.stringify({ seed: this.#seed, optimizer: this.replica.optimizer.spec });
-    const theirs = JSON.stringify({ seed: state.seed, optimizer: sortedLike(state.optimizer, this.replica.optimizer.spec) });
+    const theirs = JSON.stringify({
+      seed: state.seed,
+      optimizer: sortedLike(state.optimizer, this.replica.optimizer.spec),
+    });
     if (mine !== theirs) {
       throw new UsageError(
         'CHECKPOINT_MISMATCH',
@@ -193,13 +243,22 @@ class Run {
       order: this.loader.state as unknown as JsonValue,
       metrics: (evaluation ? { ...evaluation } : null) as JsonValue,
     };
-    this.checkpointPath = this.#store.save({ step: replica.step, epoch: this.loader.state.epoch, tensors, optimizer, state });
+    this.checkpointPath = this.#store.save({
+      step: replica.step,
+      epoch: this.loader.state.epoch,
+      tensors,
+      optimizer,
+      state,
+    });
     this.#savedStep = replica.step;
     this.#options.onEvent?.({ type: 'checkpoint', path: this.checkpointPath, step: replica.step });
   }
 
   notANumber(loss: number): UsageError {
-    const kept = this.checkpointPath === undefined ? 'No checkpoint was written yet' : `The last good checkpoint is ${this.checkpointPath}`;
+    const kept =
+      this.checkpointPath === undefined
+        ? 'No checkpoint was written yet'
+        : `The last good checkpoint is ${this.checkpointPath}`;
     return new UsageError(
       'NOT_A_NUMBER',
       `The loss is ${loss} at step ${this.replica.step}. ${kept}. Lower the learning rate, clip gradients, or look for broken values in the data.`,
@@ -224,5 +283,7 @@ class Run {
 /** The stored specification with the keys in our order, so that texts compare. */
 function sortedLike(stored: JsonValue | undefined, like: object): unknown {
   if (typeof stored !== 'object' || stored === null) return stored;
-  return Object.fromEntries(Object.keys(like).map((key) => [key, (stored as Record<string, JsonValue>)[key]]));
+  return Object.fromEntries(
+    Object.keys(like).map((key) => [key, (stored as Record<string, JsonValue>)[key]]),
+  );
 }

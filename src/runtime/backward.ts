@@ -78,9 +78,18 @@ export class Backward {
   #uniqueRows(place: SparsePlace, batch: number): void {
     const { kernels } = this.#options;
     const { gradient, plan, positionRows, rowLength, tableRows, rows } = place;
-    const count = gradient.lookups.reduce((sum, { indices }) => sum + elementCount(resolveShape(indices.shape, batch)), 0);
+    const count = gradient.lookups.reduce(
+      (sum, { indices }) => sum + elementCount(resolveShape(indices.shape, batch)),
+      0,
+    );
     const paddingIndex = gradient.lookups[0]!.paddingIndex ?? undefined;
-    place.count = planRows(kernels, { indices: this.#positions(place), count, tableRows, paddingIndex, plan });
+    place.count = planRows(kernels, {
+      indices: this.#positions(place),
+      count,
+      tableRows,
+      paddingIndex,
+      plan,
+    });
     sumRows(kernels, { plan, unique: place.count, rows: positionRows, rowLength, rowsOut: rows });
   }
 
@@ -95,7 +104,8 @@ export class Backward {
     if (known) return known;
     const { model, memory, compute } = this.#options;
     const places = new Map<Tensor, Region>([[model.loss, memory.loss]]);
-    for (const { state, value } of model.graph.stateUpdates) places.set(value, memory.nextStates.get(state.name)!);
+    for (const { state, value } of model.graph.stateUpdates)
+      places.set(value, memory.nextStates.get(state.name)!);
     const segments = this.#groups.map((names) => names.flatMap((name) => this.#outputs(name, batch, places)));
     segments[0]!.unshift(model.loss, ...model.graph.stateUpdates.map((update) => update.value));
     const scratch: Segment[] = [];

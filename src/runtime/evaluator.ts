@@ -45,7 +45,9 @@ export class Evaluator {
     const known = this.#compiled.get(batch);
     if (known) return known;
     const lengths = this.outputs.map((output) => elementCount(resolveShape(output.shape, batch)));
-    const segment = this.#memory.segment.space.allocate(lengths.reduce((bytes, length) => bytes + 8 * length + 128, 0));
+    const segment = this.#memory.segment.space.allocate(
+      lengths.reduce((bytes, length) => bytes + 8 * length + 128, 0),
+    );
     const results = this.outputs.map((output, i) => segment.allocate(memoryTypes[output.dtype], lengths[i]!));
     const places = new Map(this.outputs.map((output, i) => [output, results[i]!]));
     const graph = this.#compute.compile({

@@ -14,7 +14,15 @@ import {
   type Tensor,
 } from '../graph/index.ts';
 import { allocateRowPlan, rowPlanBytes, type RowPlan, type Slots } from '../kernels/index.ts';
-import { alignUp, bytesPerElement, REGION_ALIGNMENT, type DType, type Region, type Segment, type SharedSpace } from '../memory/index.ts';
+import {
+  alignUp,
+  bytesPerElement,
+  REGION_ALIGNMENT,
+  type DType,
+  type Region,
+  type Segment,
+  type SharedSpace,
+} from '../memory/index.ts';
 
 export interface DensePlace {
   readonly kind: 'dense';
@@ -65,7 +73,10 @@ export class ModelMemory {
   constructor({ graph }: Model, options: ModelMemoryOptions) {
     const { space, maxBatch, gradients, slots } = options;
     // The same walk runs twice: once to count bytes, once to allocate.
-    const walk = (allocate: <T extends DType>(dtype: T, length: number) => Region<T>, reserve: (bytes: number) => void) => {
+    const walk = (
+      allocate: <T extends DType>(dtype: T, length: number) => Region<T>,
+      reserve: (bytes: number) => void,
+    ) => {
       const floats = (shape: readonly number[]) => allocate('float32', elementCount(shape));
       for (const { name, shape, trainable } of graph.parameters.values()) {
         this.parameters.set(name, floats(shape));
@@ -74,8 +85,13 @@ export class ModelMemory {
       for (const { name, shape } of graph.states.values()) this.states.set(name, floats(shape));
       for (const { state } of graph.stateUpdates) this.nextStates.set(state.name, floats(state.shape));
       for (const { name, applies } of graph.movingAverages) {
-        const followed = [...graph.parameters.values()].filter((parameter) => parameter.trainable && applies(parameter));
-        this.averages.set(name, new Map(followed.map((parameter) => [parameter.name, floats(parameter.shape)])));
+        const followed = [...graph.parameters.values()].filter(
+          (parameter) => parameter.trainable && applies(parameter),
+        );
+        this.averages.set(
+          name,
+          new Map(followed.map((parameter) => [parameter.name, floats(parameter.shape)])),
+        );
       }
       for (const gradient of gradients) {
         const { name, shape } = gradient.parameter;
@@ -84,7 +100,10 @@ export class ModelMemory {
           continue;
         }
         const [tableRows, rowLength] = shape as [number, number];
-        const capacity = gradient.lookups.reduce((sum, { indices }) => sum + elementCount(resolveShape(indices.shape, maxBatch)), 0);
+        const capacity = gradient.lookups.reduce(
+          (sum, { indices }) => sum + elementCount(resolveShape(indices.shape, maxBatch)),
+          0,
+        );
         reserve(rowPlanBytes(capacity));
         this.gradients.set(name, {
           kind: 'sparse',
@@ -98,8 +117,10 @@ export class ModelMemory {
           count: 0,
         });
       }
-      for (const [name, tensor] of graph.inputs) this.inputs.set(name, allocate(memoryTypes[tensor.dtype], count(tensor, maxBatch)));
-      for (const [name, tensor] of graph.dropoutMasks) this.masks.set(name, allocate('float32', count(tensor, maxBatch)));
+      for (const [name, tensor] of graph.inputs)
+        this.inputs.set(name, allocate(memoryTypes[tensor.dtype], count(tensor, maxBatch)));
+      for (const [name, tensor] of graph.dropoutMasks)
+        this.masks.set(name, allocate('float32', count(tensor, maxBatch)));
       return { loss: allocate('float32', 1), sampleIds: allocate('int32', maxBatch) };
     };
     let bytes = 0;
@@ -116,8 +137,14 @@ export class ModelMemory {
         { bytes },
       );
     }
-    this.segment = options.segmentName === undefined ? space.allocate(bytes) : space.createSegment(options.segmentName, bytes);
-    const { loss, sampleIds } = walk((dtype, length) => this.segment.allocate(dtype, length), () => undefined);
+    this.segment =
+      options.segmentName === undefined
+        ? space.allocate(bytes)
+        : space.createSegment(options.segmentName, bytes);
+    const { loss, sampleIds } = walk(
+      (dtype, length) => this.segment.allocate(dtype, length),
+      () => undefined,
+    );
     this.loss = loss;
     this.sampleIds = sampleIds;
   }
@@ -133,7 +160,11 @@ export class ModelMemory {
       dropout_mask: this.masks,
     };
     const region = averaged ?? tables[node.op]?.get(label);
-    if (!region) throw new UsageError('INVALID_GRAPH', `There is no memory for ${node.op} ${label}; is it of another model?`);
+    if (!region)
+      throw new UsageError(
+        'INVALID_GRAPH',
+        `There is no memory for ${node.op} ${label}; is it of another model?`,
+      );
     return region;
   }
 

@@ -72,7 +72,9 @@ export class Replica {
 
   /** The arrays that hold a batch, by input name; a loader writes into them. */
   get inputs(): Record<string, Float32Array | Int32Array> {
-    return Object.fromEntries([...this.memory.inputs].map(([name, region]) => [name, region.view as Float32Array]));
+    return Object.fromEntries(
+      [...this.memory.inputs].map(([name, region]) => [name, region.view as Float32Array]),
+    );
   }
 
   /** The norm that the last clipping by global norm saw. */
@@ -109,7 +111,9 @@ export class Replica {
 
   /** Whether every parameter is a finite number. */
   isFinite(): boolean {
-    return [...this.memory.parameters.values()].every((region) => Number.isFinite(this.kernels.absSum(region)));
+    return [...this.memory.parameters.values()].every((region) =>
+      Number.isFinite(this.kernels.absSum(region)),
+    );
   }
 
   snapshot(): Snapshot {
@@ -122,7 +126,8 @@ export class Replica {
     });
     const tensors: Record<string, TensorData> = {};
     const optimizer: Record<string, TensorData> = {};
-    for (const [name, region] of [...this.memory.parameters, ...this.memory.states]) tensors[name] = data(name, region);
+    for (const [name, region] of [...this.memory.parameters, ...this.memory.states])
+      tensors[name] = data(name, region);
     for (const [average, regions] of this.memory.averages) {
       for (const [name, region] of regions) tensors[`${average}/${name}`] = data(name, region);
     }
@@ -151,7 +156,8 @@ export class Replica {
     for (const [name, region] of this.memory.parameters) {
       fillInitial(region.view, graph.parameters.get(name)!.initialiser, name, seed);
     }
-    for (const [name, region] of this.memory.states) fillInitial(region.view, graph.states.get(name)!.initialiser, name, seed);
+    for (const [name, region] of this.memory.states)
+      fillInitial(region.view, graph.states.get(name)!.initialiser, name, seed);
     for (const regions of this.memory.averages.values()) {
       for (const [name, region] of regions) this.kernels.copy(region, this.memory.parameters.get(name)!);
     }
@@ -164,7 +170,8 @@ function copyTensors(from: Tensors, to: Tensors, what: string): void {
   const names = new Set([...Object.keys(from), ...Object.keys(to)]);
   for (const name of names) {
     const [given, wanted] = [from[name], to[name]];
-    const print = (tensor: TensorData | undefined) => (tensor ? `${tensor.dtype}[${tensor.shape.join(', ')}]` : 'nothing');
+    const print = (tensor: TensorData | undefined) =>
+      tensor ? `${tensor.dtype}[${tensor.shape.join(', ')}]` : 'nothing';
     if (given && wanted && print(given) === print(wanted)) continue;
     throw new UsageError(
       'CHECKPOINT_MISMATCH',

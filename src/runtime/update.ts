@@ -3,8 +3,22 @@
  * then moving averages. Everything is done in place on the gradients; a custom operation runs on the compute engine.
  */
 import type { Compute, CompiledGraph } from '../compute/index.ts';
-import { Graph, type GradientBuilder, type Model, type ParameterFilter, type Tensor, type UpdateOperation } from '../graph/index.ts';
-import { clipFactor, combineNorms, partialNorm, type Kernels, type NormType, type Optimizer } from '../kernels/index.ts';
+import {
+  Graph,
+  type GradientBuilder,
+  type Model,
+  type ParameterFilter,
+  type Tensor,
+  type UpdateOperation,
+} from '../graph/index.ts';
+import {
+  clipFactor,
+  combineNorms,
+  partialNorm,
+  type Kernels,
+  type NormType,
+  type Optimizer,
+} from '../kernels/index.ts';
 import type { Region, Segment } from '../memory/index.ts';
 import type { GradientPlace, ModelMemory } from './model-memory.ts';
 
@@ -38,7 +52,17 @@ export class Update {
       if (place.kind === 'dense') optimizer.update({ t, lr, parameter, gradient: place.region, slots });
       else {
         const { rowLength, plan, rows, count } = place;
-        optimizer.updateRows({ t, lr, parameter, slots, rowLength, indices: plan.indices, rows, rowCount: count, mode: sparseUpdates });
+        optimizer.updateRows({
+          t,
+          lr,
+          parameter,
+          slots,
+          rowLength,
+          indices: plan.indices,
+          rows,
+          rowCount: count,
+          mode: sparseUpdates,
+        });
       }
     }
     this.#followAverages();
@@ -66,7 +90,8 @@ export class Update {
       case 'weight_decay':
         return this.#decay(operation.rate, operation.applies);
       case 'custom':
-        for (const [name, place] of memory.gradients) this.#runCustom(operation.name, operation.build, name, place);
+        for (const [name, place] of memory.gradients)
+          this.#runCustom(operation.name, operation.build, name, place);
     }
   }
 
@@ -95,23 +120,23 @@ export class Update {
     const shape = place.kind === 'sparse' ? [place.count, place.rowLength] : place.gradient.parameter.shape;
     const key = `${operation}/${name}`;
     let custom = this.#custom.get(key);
-    if (custom?.rows !== rows) {
+    if (!custom || custom.rows !== rows) {
       custom?.close();
       custom = new CustomOperation(build, shape, rows, compute, memory);
       this.#custom.set(key, custom);
     }
     const parameter = memory.parameters.get(name)!;
-    custom!.gradient.view.set(values.view);
-    if (place.kind === 'dense') custom!.parameter.view.set(parameter.view);
+    custom.gradient.view.set(values.view);
+    if (place.kind === 'dense') custom.parameter.view.set(parameter.view);
     else {
       const { rowLength, plan, count } = place;
       for (let i = 0; i < count; i++) {
         const start = plan.indices.view[i]! * rowLength;
-        custom!.parameter.view.set(parameter.view.subarray(start, start + rowLength), i * rowLength);
+        custom.parameter.view.set(parameter.view.subarray(start, start + rowLength), i * rowLength);
       }
     }
-    custom!.run();
-    kernels.copy(values, custom!.result);
+    custom.run();
+    kernels.copy(values, custom.result);
   }
 
   #followAverages(): void {
@@ -138,7 +163,13 @@ class CustomOperation {
   readonly #segment: Segment;
   readonly #compiled: CompiledGraph;
 
-  constructor(build: GradientBuilder, shape: readonly number[], rows: number | undefined, compute: Compute, memory: ModelMemory) {
+  constructor(
+    build: GradientBuilder,
+    shape: readonly number[],
+    rows: number | undefined,
+    compute: Compute,
+    memory: ModelMemory,
+  ) {
     this.rows = rows;
     const graph = new Graph();
     const inputs = { gradient: graph.input('gradient', shape), parameter: graph.input('parameter', shape) };

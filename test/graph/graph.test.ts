@@ -85,9 +85,9 @@ describe('the symbolic batch', () => {
         (dims, at, open) => {
           const x = new Graph().input('x', [N, ...dims]);
           const flat = t.reshape(x, [-1]);
-          const shape: (Dim | -1)[] = [...dims];
+          const shape: Dim[] = [...dims];
           shape.splice(Math.min(at, dims.length), 0, N);
-          const wanted = [...shape] as Dim[];
+          const wanted = [...shape];
           shape[open % shape.length] = -1;
           expect(t.reshape(flat, shape).shape).toEqual(wanted);
           expect(t.reshape(t.reshape(flat, shape), x.shape).shape).toEqual(x.shape);

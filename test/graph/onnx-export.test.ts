@@ -160,6 +160,22 @@ describe('forInference', () => {
     expect([...logits!.graph.states.keys()]).toEqual([...model.graph.states.keys()]);
   });
 
+  it('computes what the definition of both says', () => {
+    const graph = new Graph();
+    const x = graph.input('x', [N, 2]);
+    const [y] = forInference([t.dropout(t.batchNorm(t.dropout(x, 0.5), { name: 'bn', epsilon: 0.25 }), 0.9)]);
+    const given = {
+      x: [1, 2, 3, 4],
+      'bn.gamma': [2, 1],
+      'bn.beta': [0, 5],
+      'bn.running_mean': [1, 2],
+      'bn.running_var': [0.75, 3.75],
+    };
+    const scaled = (value: number, i: number) => (i === 0 ? (2 * (value - 1)) / 1 : (value - 2) / 2 + 5);
+    const want = [scaled(1, 0), scaled(2, 1), scaled(3, 0), scaled(4, 1)];
+    evaluate([y!], given, { batch: 2 })[0]!.forEach((value, i) => expect(value).toBeCloseTo(want[i]!, 5));
+  });
+
   it('says what is missing where a batch norm has no statistics', () => {
     const graph = new Graph();
     const vector = graph.parameter('v', [3]);

@@ -261,6 +261,32 @@ describe('options', () => {
 });
 
 describe('padding', () => {
+  it('has a zero vector before and after training', () => {
+    const replica = new Replica(
+      textCnn({ vocabulary: 9, classes: CLASSES, length: 6, size: 4, filters: 3 }),
+      {
+        compute,
+        space,
+        optimizer: { name: 'adam', lr: 0.01, weightDecay: 0.01 },
+        maxBatch: 2,
+      },
+    );
+    try {
+      const row = () =>
+        Array.from(replica.memory.parameters.get('embedding.table')!.view.slice(0, 8), (v) => v !== 0);
+      const expected = [false, false, false, false, true, true, true, true];
+      expect(row()).toEqual(expected);
+      replica.inputs.tokens!.set([1, 2, 0, 0, 0, 0, 3, 4, 5, 0, 0, 0]);
+      for (let step = 0; step < 3; step++) {
+        replica.computeGradients([0, 1]);
+        replica.update();
+      }
+      expect(row()).toEqual(expected);
+    } finally {
+      replica.close();
+    }
+  });
+
   it.each([
     ['text-cnn', textCnn],
     ['transformer', transformerClassifier],

@@ -44,7 +44,7 @@ export const layers: readonly Layer[] = [
   layer(
     'bench',
     'comparisons with other systems, `peers/`',
-    ['runner', 'runtime', 'data', 'models', 'compute', 'graph', 'kernels', 'memory', 'base'],
+    ['runtime', 'compute', 'graph', 'memory', 'base'],
     ['zod'],
   ),
   layer(

@@ -23,13 +23,21 @@ export function evaluate(
   const place = (tensor: Tensor) => {
     const known = places.get(tensor);
     if (known) return known;
-    const region = memory.allocate(memoryTypes[tensor.dtype], elementCount(resolveShape(tensor.shape, batch)));
+    const region = memory.allocate(
+      memoryTypes[tensor.dtype],
+      elementCount(resolveShape(tensor.shape, batch)),
+    );
     const given = values[tensor.label];
     if (given) region.view.set(Array.from(given) as never[]);
     places.set(tensor, region);
     return region;
   };
-  const compiled = compute.compile({ segments, batch, place, allocate: (dtype, length) => memory.allocate(dtype, length) });
+  const compiled = compute.compile({
+    segments,
+    batch,
+    place,
+    allocate: (dtype, length) => memory.allocate(dtype, length),
+  });
   try {
     for (let i = 0; i < compiled.segmentCount; i++) compiled.run(i);
     return outputs.map((output) => Array.from(place(output).view as ArrayLike<number>, Number));

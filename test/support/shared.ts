@@ -39,7 +39,8 @@ export function firstDifference(
     const expected = Number(want[i]);
     const actual = got[i]!;
     if (Object.is(actual, expected) || (Number.isNaN(actual) && Number.isNaN(expected))) continue;
-    if (!(Math.abs(actual - expected) <= atol + rtol * Math.abs(expected))) return `[${i}] is ${actual}, expected ${expected}`;
+    if (!(Math.abs(actual - expected) <= atol + rtol * Math.abs(expected)))
+      return `[${i}] is ${actual}, expected ${expected}`;
   }
   return undefined;
 }

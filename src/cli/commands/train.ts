@@ -27,7 +27,11 @@ const options = {
   threads: { kind: 'count', help: 'Threads that share the work of one operation.' },
   provider: { kind: 'text', choices: ['cpu', 'webgpu', 'cuda'], help: 'Where operations run.' },
   'max-steps': { kind: 'count', help: 'Stop after this many steps.' },
-  data: { kind: 'text', value: 'PATH', help: 'Data of an example. Default: the environment variable TRIBUTARY_DATA.' },
+  data: {
+    kind: 'text',
+    value: 'PATH',
+    help: 'Data of an example. Default: the environment variable TRIBUTARY_DATA.',
+  },
   resume: { kind: 'flag', help: 'Go on from the newest good checkpoint of the folder.' },
   overwrite: { kind: 'flag', help: 'Replace the run that is in the folder.' },
 } as const satisfies OptionSpecs;
@@ -57,7 +61,11 @@ export const trainCommand = defineCommand({
 
 async function train(target: string, given: Options, io: CommandIo): Promise<number> {
   const config = override(await findConfig(target, given, io), given);
-  const folder = new RunFolder(given.output === undefined ? (config.output ?? resolve(io.cwd, 'runs', config.name)) : resolve(io.cwd, given.output));
+  const folder = new RunFolder(
+    given.output === undefined
+      ? (config.output ?? resolve(io.cwd, 'runs', config.name))
+      : resolve(io.cwd, given.output),
+  );
   const { resume = false, overwrite = false, json = false } = given;
   const task = loadTask(config.data, config.seed, resume ? folder.readWords() : {});
   const built = buildModel(config, task);
@@ -112,7 +120,9 @@ function override(config: ResolvedConfig, given: Options): ResolvedConfig {
     maxSteps: given['max-steps'],
     provider: given.provider,
     ...(lr === undefined ? {} : { optimizer: { ...config.optimizer, lr } }),
-    ...(lr === undefined || config.schedule?.baseLr === undefined ? {} : { schedule: { ...config.schedule, baseLr: lr } }),
+    ...(lr === undefined || config.schedule?.baseLr === undefined
+      ? {}
+      : { schedule: { ...config.schedule, baseLr: lr } }),
   };
   const defined = Object.fromEntries(Object.entries(changes).filter(([, value]) => value !== undefined));
   const { model } = config;
@@ -190,7 +200,9 @@ class TrainingRun {
   #stop(result: FitResult): number {
     const folder = shown(this.#folder.path, this.#io);
     this.#reporter.record({ type: 'interrupted', step: result.steps, checkpoint: result.checkpointPath });
-    this.#reporter.say(`Stopped at step ${result.steps}; the checkpoint is ${shown(result.checkpointPath ?? '', this.#io)}.`);
+    this.#reporter.say(
+      `Stopped at step ${result.steps}; the checkpoint is ${shown(result.checkpointPath ?? '', this.#io)}.`,
+    );
     this.#reporter.say(`Go on with: npx tributary train ${folder} --resume`);
     return exitCodeOf(this.#io.signal);
   }
@@ -199,13 +211,23 @@ class TrainingRun {
     const { replica, steps, samplesPerSec } = result;
     const average = this.#config.movingAverage === undefined ? undefined : AVERAGE;
     const evaluation = this.#evaluate(result, average);
-    const model = this.#folder.writeModel(exportTrained(this.#built, replica, { average, labels: this.#task.labels ?? [] }));
+    const model = this.#folder.writeModel(
+      exportTrained(this.#built, replica, { average, labels: this.#task.labels ?? [] }),
+    );
     const final = { steps, seconds: ms / 1000, samplesPerSec, ...evaluation };
     this.#folder.writeMetrics({ epochs: this.#epochs, final });
     const { path } = this.#folder;
-    this.#reporter.record({ type: 'finished', ...final, model, checkpoint: result.checkpointPath, output: path });
+    this.#reporter.record({
+      type: 'finished',
+      ...final,
+      model,
+      checkpoint: result.checkpointPath,
+      output: path,
+    });
     const results = [
-      ...(evaluation?.accuracy === undefined ? [] : [`accuracy ${bold(this.#io, percent(evaluation.accuracy))}`]),
+      ...(evaluation?.accuracy === undefined
+        ? []
+        : [`accuracy ${bold(this.#io, percent(evaluation.accuracy))}`]),
       ...(evaluation ? [`test loss ${lossText(evaluation.loss)}`] : []),
       `${thousands(steps)} steps in ${duration(ms)}`,
       ...(samplesPerSec > 0 ? [`${thousands(samplesPerSec)} samples/s`] : []),
@@ -224,7 +246,10 @@ class TrainingRun {
 
   #nextCommand(): string {
     const command = `npx tributary predict ${shown(this.#folder.path, this.#io)}`;
-    if (this.#task.kind === 'images') return this.#config.data.kind === 'mnist' ? `${command} --index 0` : `${command} ${join('path', 'to', 'images')}`;
+    if (this.#task.kind === 'images')
+      return this.#config.data.kind === 'mnist'
+        ? `${command} --index 0`
+        : `${command} ${join('path', 'to', 'images')}`;
     return this.#task.kind === 'text' ? `${command} "your text"` : `${command} "The " --length 200`;
   }
 }

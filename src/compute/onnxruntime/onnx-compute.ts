@@ -46,7 +46,10 @@ export class OnnxCompute implements Compute {
       for (const cut of cutSegments(request.segments)) {
         for (const tensor of cut.kept) {
           if (wanted.has(tensor)) continue;
-          kept.set(tensor, allocate(memoryTypes[tensor.dtype], elementCount(resolveShape(tensor.shape, batch))));
+          kept.set(
+            tensor,
+            allocate(memoryTypes[tensor.dtype], elementCount(resolveShape(tensor.shape, batch))),
+          );
         }
         const outputs = [...cut.outputs.filter((tensor) => !cut.given.includes(tensor)), ...cut.kept];
         if (outputs.length === 0) {

@@ -39,7 +39,9 @@ export const neuralGradients: GradientTable<keyof NeuralOperations> = {
   fold: ({ dy, attributes }) => dy.graph.apply('unfold', [dy], attributes),
   conv: ({ dy, inputs: [x, w, b], attributes, needs }) => [
     needs(0) ? dy.graph.apply('conv_input_grad', [dy, w!], { ...attributes, shape: x!.shape })[0] : undefined,
-    needs(1) ? dy.graph.apply('conv_filter_grad', [x!, dy], { ...attributes, shape: w!.shape })[0] : undefined,
+    needs(1)
+      ? dy.graph.apply('conv_filter_grad', [x!, dy], { ...attributes, shape: w!.shape })[0]
+      : undefined,
     b && needs(2) ? sum(dy, rest(dy)) : undefined,
   ],
   max_pool: ({ dy, inputs: [x], outputs: [, indices], attributes }) =>
@@ -52,7 +54,10 @@ export const neuralGradients: GradientTable<keyof NeuralOperations> = {
     const share = dy.graph.batchScalar(1 / coefficient, -power);
     const dBeta = sum(dy, axes);
     const dGamma = sum(mul(dy, normalised!), axes);
-    const centred = sub(sub(dy, asChannels(mul(dBeta, share), x!)), mul(normalised!, asChannels(mul(dGamma, share), x!)));
+    const centred = sub(
+      sub(dy, asChannels(mul(dBeta, share), x!)),
+      mul(normalised!, asChannels(mul(dGamma, share), x!)),
+    );
     return [mul(centred, asChannels(mul(gamma!, inverse!), x!)), dGamma, dBeta];
   },
   batch_norm_inference: ({ dy, inputs: [x, gamma, , mean, variance], attributes: { epsilon } }) => {

@@ -59,12 +59,22 @@ export const tensorGradients: GradientTable<keyof TensorOperations> = {
   ],
   cumsum: ({ dy, attributes: { axis, reverse } }) => [op.cumsum(dy, axis, !reverse)],
   reshape: ({ dy, inputs: [x] }) => [reshape(dy, x!.shape)],
-  transpose: ({ dy, attributes: { perm } }) => [op.transpose(dy, perm.map((_, axis) => perm.indexOf(axis)))],
+  transpose: ({ dy, attributes: { perm } }) => [
+    op.transpose(
+      dy,
+      perm.map((_, axis) => perm.indexOf(axis)),
+    ),
+  ],
   concat: ({ dy, inputs, attributes: { axis } }) => {
     const sizes = inputs.map((x) => staticShape([x.shape[axis]!], 'The gradient of concat: the axis')[0]!);
     return op.split(dy, sizes, axis);
   },
-  split: ({ adjoint, outputs, attributes: { axis } }) => [op.concat(outputs.map((_, i) => adjoint(i)), axis)],
+  split: ({ adjoint, outputs, attributes: { axis } }) => [
+    op.concat(
+      outputs.map((_, i) => adjoint(i)),
+      axis,
+    ),
+  ],
   slice: ({ dy, inputs: [x], attributes: { starts, steps } }) => [unslice(dy, x!, starts, steps)],
   pad: ({ dy, inputs: [x], attributes: { pads } }) => [
     op.slice(
@@ -74,7 +84,10 @@ export const tensorGradients: GradientTable<keyof TensorOperations> = {
     ),
   ],
   expand: ({ dy, inputs: [x] }) => [op.sumTo(dy, x!.shape)],
-  gather: ({ dy, inputs: [x, index], attributes: { axis } }) => [op.scatterAdd(index!, dy, axis, x!.shape), undefined],
+  gather: ({ dy, inputs: [x, index], attributes: { axis } }) => [
+    op.scatterAdd(index!, dy, axis, x!.shape),
+    undefined,
+  ],
   index_select: ({ dy, inputs: [x, index], attributes: { axis } }) => [
     op.indexAdd(index!, dy, axis, x!.shape),
     undefined,

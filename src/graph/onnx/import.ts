@@ -11,6 +11,7 @@ import {
   importTable,
   ImportSession,
   knownFromTensor,
+  placeOf,
   type ImportResult,
   type Value,
 } from './importing/index.ts';
@@ -215,7 +216,7 @@ function neededNodes(
     if (needed.has(maker)) continue;
     needed.add(maker);
     const node = graph.nodes[maker]!;
-    const place = `node ${maker} ${quoted(node.name)} (${node.opType})`;
+    const { what: place } = placeOf(source, node, maker);
     for (const input of node.inputs)
       if (input !== '') stack.push({ name: input, reader: maker, what: place });
   }
@@ -223,10 +224,7 @@ function neededNodes(
 }
 
 function importNode(session: ImportSession, node: OnnxNode, index: number, values: Map<string, Value>): void {
-  const place: Place = {
-    source: session.source,
-    what: `node ${index} ${quoted(node.name)} (${node.opType})`,
-  };
+  const place = placeOf(session.source, node, index);
   const inputs = node.inputs.map((name) => (name === '' ? undefined : valueOf(name, values, place)));
   const reader = new ImportNode(session, node, index, inputs);
   const rule = isStandard(node.domain) ? importTable.get(node.opType) : undefined;
@@ -266,7 +264,7 @@ function located(
   index: number,
   fixedBatch: boolean,
 ): unknown {
-  const what = `node ${index} ${quoted(node.name)} (${node.opType})`;
+  const { what } = placeOf(session.source, node, index);
   const hint = fixedBatch
     ? ' The batch of the inputs was made variable; set batchAxis to false to keep it fixed.'
     : '';

@@ -38,7 +38,12 @@ export interface LoweredModel {
   readonly outputs: readonly Port[];
 }
 
-const EXTERNAL_SOURCES = new Set<string>(['input', 'parameter', 'state', 'dropout_mask'] satisfies SourceName[]);
+const EXTERNAL_SOURCES = new Set<string>([
+  'input',
+  'parameter',
+  'state',
+  'dropout_mask',
+] satisfies SourceName[]);
 
 export function lower(request: LowerRequest): LoweredModel {
   const { batch, portable = false } = request;
@@ -93,7 +98,11 @@ export function lower(request: LowerRequest): LoweredModel {
 
 function lowerNode(emitter: Emitter, node: Node): void {
   const rule = (loweringTable as unknown as Record<string, LoweringRule<ComputedName>>)[node.op]!;
-  const names = rule(emitter, node.inputs.map((input) => emitter.nameOf(input)), node as Node<ComputedName>);
+  const names = rule(
+    emitter,
+    node.inputs.map((input) => emitter.nameOf(input)),
+    node as Node<ComputedName>,
+  );
   node.outputs.forEach((output, index) => emitter.bind(output, names[index] ?? ''));
 }
 
@@ -102,7 +111,9 @@ function lowerConstant(emitter: Emitter, node: Node): void {
   if (isNode(node, 'batch_scalar')) {
     const { coefficient, power } = node.attributes;
     if (emitter.options.batch === undefined) {
-      const size = emitter.op('Cast', [emitter.op('Reshape', [emitter.batchSize(), emitter.ints([])])], { to: 1 });
+      const size = emitter.op('Cast', [emitter.op('Reshape', [emitter.batchSize(), emitter.ints([])])], {
+        to: 1,
+      });
       const scaled = emitter.op('Pow', [size, emitter.scalar(power)]);
       emitter.bind(output, emitter.op('Mul', [scaled, emitter.scalar(coefficient)]));
       return;
@@ -131,7 +142,10 @@ function behindReshape(tensor: Tensor, given: ReadonlySet<Tensor>): Tensor {
 }
 
 /** The nodes that the targets need, in order, and every tensor that something reads. */
-function needed(targets: readonly Tensor[], given: ReadonlySet<Tensor>): { nodes: Node[]; used: Set<Tensor> } {
+function needed(
+  targets: readonly Tensor[],
+  given: ReadonlySet<Tensor>,
+): { nodes: Node[]; used: Set<Tensor> } {
   const used = new Set<Tensor>();
   const nodes = new Set<Node>();
   const stack = [...targets];

@@ -4,7 +4,8 @@ import type { DType } from '../catalogue.ts';
 import type { Tensor } from '../graph.ts';
 
 export type Operand = Tensor | number;
-type BinaryName = 'add' | 'sub' | 'mul' | 'div' | 'pow' | 'greater' | 'greater_equal' | 'equal' | 'logical_and';
+type BinaryName =
+  'add' | 'sub' | 'mul' | 'div' | 'pow' | 'greater' | 'greater_equal' | 'equal' | 'logical_and';
 type UnaryName =
   | 'neg' | 'exp' | 'log' | 'sqrt' | 'abs' | 'relu' | 'tanh' | 'sigmoid' | 'erf' | 'gelu' | 'softplus' | 'sign' | 'logical_not'; // prettier-ignore
 

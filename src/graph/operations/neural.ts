@@ -6,7 +6,11 @@ import { sameDim, staticShape } from '../shape.ts';
 import { add, div, mul, relu, square, sub, where } from './elementwise.ts';
 import { argmax, countAlong, gather, mean, pad, reshape, squeeze, sum, transpose } from './tensor.ts';
 
-export function matmul(a: Tensor, b: Tensor, options: { transposeA?: boolean; transposeB?: boolean } = {}): Tensor {
+export function matmul(
+  a: Tensor,
+  b: Tensor,
+  options: { transposeA?: boolean; transposeB?: boolean } = {},
+): Tensor {
   const { transposeA = false, transposeB = false } = options;
   return a.graph.apply('matmul', [a, b], { transposeA, transposeB })[0]!;
 }
@@ -45,7 +49,12 @@ const MAX_UNFOLDED_WIDTH = 32;
 function fitsTemporal(x: Tensor, w: Tensor, padding: number): boolean {
   const [channels, length] = [x.shape[1], x.shape[2]];
   const [, inputs, width] = w.shape as number[];
-  return w.shape.length === 3 && channels === inputs && width! <= MAX_UNFOLDED_WIDTH && (length as number) + 2 * padding >= width!;
+  return (
+    w.shape.length === 3 &&
+    channels === inputs &&
+    width! <= MAX_UNFOLDED_WIDTH &&
+    (length as number) + 2 * padding >= width!
+  );
 }
 
 /**
@@ -54,7 +63,11 @@ function fitsTemporal(x: Tensor, w: Tensor, padding: number): boolean {
  */
 function convolveOverTime(x: Tensor, w: Tensor, b: Tensor | undefined, padding: number): Tensor {
   const [filters, channels, width] = w.shape as [number, number, number];
-  const sequence = pad(transpose(x, [0, 2, 1]), [[0, 0], [padding, padding], [0, 0]]);
+  const sequence = pad(transpose(x, [0, 2, 1]), [
+    [0, 0],
+    [padding, padding],
+    [0, 0],
+  ]);
   const kernel = reshape(transpose(w, [2, 1, 0]), [width * channels, filters]);
   return transpose(affine(unfold(sequence, width), kernel, b), [0, 2, 1]);
 }
@@ -66,7 +79,11 @@ export interface PoolOptions {
   readonly padding?: readonly number[];
 }
 
-function poolAttributes({ kernel, stride = kernel, padding = kernel.map(() => 0) }: PoolOptions): PoolAttributes {
+function poolAttributes({
+  kernel,
+  stride = kernel,
+  padding = kernel.map(() => 0),
+}: PoolOptions): PoolAttributes {
   return { kernel, stride, padding };
 }
 
@@ -143,7 +160,9 @@ export function batchNormalizeWith(
   runningVariance: Tensor,
   epsilon = 1e-5,
 ): Tensor {
-  return x.graph.apply('batch_norm_inference', [x, gamma, beta, runningMean, runningVariance], { epsilon })[0]!;
+  return x.graph.apply('batch_norm_inference', [x, gamma, beta, runningMean, runningVariance], {
+    epsilon,
+  })[0]!;
 }
 
 /** Over the last `normalizedAxes` axes; biased variance, epsilon inside the root. */
@@ -166,14 +185,22 @@ export function logSoftmax(x: Tensor, axis = -1): Tensor {
 }
 
 /** Logits `[..., C]`, labels `[...]`; `mean` divides by the number of labels not ignored. */
-export function crossEntropy(logits: Tensor, labels: Tensor, options: Partial<CrossEntropyAttributes> = {}): Tensor {
+export function crossEntropy(
+  logits: Tensor,
+  labels: Tensor,
+  options: Partial<CrossEntropyAttributes> = {},
+): Tensor {
   const { reduction = 'mean', ignoreLabel = null, labelSmoothing = 0 } = options;
   const rows = reshape(logits, [-1, logits.shape.at(-1)!]);
   const flat = reshape(labels, [-1]);
   return logits.graph.apply('cross_entropy', [rows, flat], { reduction, ignoreLabel, labelSmoothing })[0]!;
 }
 
-export function meanSquaredError(prediction: Tensor, target: Tensor, reduction: 'mean' | 'sum' = 'mean'): Tensor {
+export function meanSquaredError(
+  prediction: Tensor,
+  target: Tensor,
+  reduction: 'mean' | 'sum' = 'mean',
+): Tensor {
   const squares = square(sub(prediction, target));
   return reduction === 'mean' ? mean(squares) : sum(squares);
 }

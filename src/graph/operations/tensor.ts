@@ -1,7 +1,16 @@
 /** Operations on shape and position: reductions, views, gathers. Axes may be negative. */
 import type { ReduceAttributes } from '../catalogue.ts';
 import { isNode, type Tensor } from '../graph.ts';
-import { hasBatch, isBatch, normalizeAxis, reshapeTo, sameDim, sameShape, type Dim, type Shape } from '../shape.ts';
+import {
+  hasBatch,
+  isBatch,
+  normalizeAxis,
+  reshapeTo,
+  sameDim,
+  sameShape,
+  type Dim,
+  type Shape,
+} from '../shape.ts';
 import { cast } from './elementwise.ts';
 
 type ReduceName = 'sum' | 'mean' | 'max' | 'min' | 'logsumexp';
@@ -19,11 +28,15 @@ function reduce(op: ReduceName, x: Tensor, axes: Axes, keepDims: boolean): Tenso
   return x.graph.apply(op, [x], attributes)[0]!;
 }
 
-export const sum = (x: Tensor, axes: Axes = null, keepDims = false): Tensor => reduce('sum', x, axes, keepDims);
-export const mean = (x: Tensor, axes: Axes = null, keepDims = false): Tensor => reduce('mean', x, axes, keepDims);
+export const sum = (x: Tensor, axes: Axes = null, keepDims = false): Tensor =>
+  reduce('sum', x, axes, keepDims);
+export const mean = (x: Tensor, axes: Axes = null, keepDims = false): Tensor =>
+  reduce('mean', x, axes, keepDims);
 /** Equal extrema share the gradient equally. */
-export const max = (x: Tensor, axes: Axes = null, keepDims = false): Tensor => reduce('max', x, axes, keepDims);
-export const min = (x: Tensor, axes: Axes = null, keepDims = false): Tensor => reduce('min', x, axes, keepDims);
+export const max = (x: Tensor, axes: Axes = null, keepDims = false): Tensor =>
+  reduce('max', x, axes, keepDims);
+export const min = (x: Tensor, axes: Axes = null, keepDims = false): Tensor =>
+  reduce('min', x, axes, keepDims);
 export const logsumexp = (x: Tensor, axes: Axes = null, keepDims = false): Tensor =>
   reduce('logsumexp', x, axes, keepDims);
 
@@ -37,7 +50,7 @@ export function cumsum(x: Tensor, axis: number, reverse = false): Tensor {
 }
 
 /** One entry may be -1. */
-export function reshape(x: Tensor, shape: readonly (Dim | -1)[]): Tensor {
+export function reshape(x: Tensor, shape: readonly Dim[]): Tensor {
   const target = reshapeTo(x.shape, shape);
   return sameShape(target, x.shape) ? x : x.graph.apply('reshape', [x], { shape: target })[0]!;
 }
@@ -52,7 +65,10 @@ export function transpose(x: Tensor, perm: readonly number[]): Tensor {
   if (perm.length === x.shape.length && perm.every((axis, i) => axis === i)) return x;
   if (isNode(x.node, 'transpose') && perm.length === x.shape.length) {
     const inner = x.node.attributes.perm;
-    return transpose(x.node.inputs[0]!, perm.map((axis) => inner[axis]!));
+    return transpose(
+      x.node.inputs[0]!,
+      perm.map((axis) => inner[axis]!),
+    );
   }
   return x.graph.apply('transpose', [x], { perm })[0]!;
 }
@@ -60,7 +76,9 @@ export function transpose(x: Tensor, perm: readonly number[]): Tensor {
 export function concat(tensors: readonly Tensor[], axis: number): Tensor {
   const first = tensors[0]!;
   if (tensors.length === 1) return first;
-  return first.graph.apply('concat', tensors, { axis: normalizeAxis(axis, first.shape.length, 'concat') })[0]!;
+  return first.graph.apply('concat', tensors, {
+    axis: normalizeAxis(axis, first.shape.length, 'concat'),
+  })[0]!;
 }
 
 export function split(x: Tensor, sizes: readonly number[], axis: number): readonly Tensor[] {
@@ -120,7 +138,9 @@ export function gather(x: Tensor, index: Tensor, axis: number): Tensor {
 
 /** Takes whole slices; the index is a vector. */
 export function indexSelect(x: Tensor, index: Tensor, axis: number): Tensor {
-  return x.graph.apply('index_select', [x, index], { axis: normalizeAxis(axis, x.shape.length, 'index_select') })[0]!;
+  return x.graph.apply('index_select', [x, index], {
+    axis: normalizeAxis(axis, x.shape.length, 'index_select'),
+  })[0]!;
 }
 
 /** Adds `updates` into zeros of `shape` at `index` along an axis. */

@@ -19,6 +19,6 @@ export const importTable: ReadonlyMap<string, ImportRule> = new Map(
   }),
 );
 
-export { ImportNode, type ImportResult } from './node.ts';
+export { ImportNode, placeOf, type ImportResult } from './node.ts';
 export { ImportSession } from './session.ts';
 export { knownFromTensor, type Value } from './value.ts';

@@ -16,6 +16,13 @@ export type ImportResult = Value | Tensor;
 export type ImportRule = (node: ImportNode) => ImportResult | readonly ImportResult[];
 export type ImportTable = Readonly<Record<string, ImportRule>>;
 
+/** How errors name a node; operator names come from the file, so odd ones are quoted. */
+export function placeOf(source: string, node: OnnxNode, index: number): Place {
+  const operator = /^\w{1,40}$/.test(node.opType) ? node.opType : quoted(node.opType);
+  const domain = node.domain ? `, domain ${quoted(node.domain)}` : '';
+  return { source, what: `node ${index} ${quoted(node.name)} (${operator}${domain})` };
+}
+
 export class ImportNode {
   readonly session: ImportSession;
   readonly place: Place;
@@ -29,11 +36,7 @@ export class ImportNode {
     this.#node = node;
     this.#inputs = inputs;
     this.outputCount = node.outputs.length;
-    const domain = node.domain ? `, domain ${quoted(node.domain)}` : '';
-    this.place = {
-      source: session.source,
-      what: `node ${index} ${quoted(node.name)} (${node.opType}${domain})`,
-    };
+    this.place = placeOf(session.source, node, index);
   }
 
   get graph(): Graph {

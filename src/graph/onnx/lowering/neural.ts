@@ -42,13 +42,18 @@ export const neuralLowering: LoweringTable<Names> = {
   // Gather of rows by a constant table of positions: a third of the time of slices and a concat.
   unfold: (e, [x], { inputs, outputs, attributes: { width } }) => {
     const windowCount = outputs[0]!.shape[1] as number;
-    const positions = Int32Array.from({ length: windowCount * width }, (_, i) => Math.floor(i / width) + (i % width));
+    const positions = Int32Array.from(
+      { length: windowCount * width },
+      (_, i) => Math.floor(i / width) + (i % width),
+    );
     const rows = e.op('Gather', [x!, e.int32(positions, [windowCount, width])], { axis: 1 });
     return [e.reshape(rows, [inputs[0]!.shape[0]!, windowCount, width * (inputs[0]!.shape[2] as number)])];
   },
   fold: (e, [windows], { outputs, attributes: { width } }) => {
     const size = outputs[0]!.shape[2] as number;
-    const parts = e.multi('Split', [windows!, e.ints(Array.from({ length: width }, () => size))], width, { axis: 2 });
+    const parts = e.multi('Split', [windows!, e.ints(Array.from({ length: width }, () => size))], width, {
+      axis: 2,
+    });
     const placed = parts.map((part, i) => e.op('Pad', [part, e.ints([0, i, 0, 0, width - 1 - i, 0])]));
     return [e.op('Sum', placed)];
   },

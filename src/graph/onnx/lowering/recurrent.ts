@@ -9,7 +9,9 @@ import type { Shape } from '../../shape.ts';
 import type { Emitter } from '../emitter.ts';
 import type { LoweringTable } from './rule.ts';
 
-type Names = Extract<keyof NeuralOperations, 'lstm' | 'gru'> | Extract<keyof BackwardOperations, 'lstm_grad' | 'gru_grad'>;
+type Names =
+  | Extract<keyof NeuralOperations, 'lstm' | 'gru'>
+  | Extract<keyof BackwardOperations, 'lstm_grad' | 'gru_grad'>;
 
 /** Slices `[T, N, width]` (or its flat form) into T values of `[N, width]`. */
 function steps(e: Emitter, sequence: string, shape: Shape): string[] {
@@ -44,7 +46,7 @@ export const recurrentLowering: LoweringTable<Names> = {
   lstm: (e, [x, h0, c0, wIh, wHh, bIh, bHh], { inputs, outputs }) => {
     const [count, batch, size] = inputs[0]!.shape as [number, Shape[number], number];
     const hidden = inputs[1]!.shape[1] as number;
-    const flat = e.reshape(x!, [-1 as never, size]);
+    const flat = e.reshape(x!, [-1, size]);
     const projected = e.op('Gemm', [flat, wIh!, e.op('Add', [bIh!, bHh!])], { transB: 1 });
     const recurrent = transposed(e, wHh!);
     const gatesOfStep: string[] = [];
@@ -52,7 +54,12 @@ export const recurrentLowering: LoweringTable<Names> = {
     const outputsOfStep: string[] = [];
     let [h, c] = [h0!, c0!];
     for (const input of steps(e, projected, [count, batch, 4 * hidden])) {
-      const [i, f, g, o] = splitColumns(e, e.op('Gemm', [h, recurrent, input]), [hidden, hidden, hidden, hidden]);
+      const [i, f, g, o] = splitColumns(e, e.op('Gemm', [h, recurrent, input]), [
+        hidden,
+        hidden,
+        hidden,
+        hidden,
+      ]);
       const gates = [e.op('Sigmoid', [i!]), e.op('Sigmoid', [f!]), e.op('Tanh', [g!]), e.op('Sigmoid', [o!])];
       c = e.op('Add', [e.op('Mul', [gates[1]!, c]), e.op('Mul', [gates[0]!, gates[2]!])]);
       h = e.op('Mul', [gates[3]!, e.op('Tanh', [c])]);
@@ -60,14 +67,15 @@ export const recurrentLowering: LoweringTable<Names> = {
       cellsOfStep.push(c);
       outputsOfStep.push(h);
     }
-    const sequence = (values: readonly string[], index: number) => e.reshape(join(e, values), outputs[index]!.shape);
+    const sequence = (values: readonly string[], index: number) =>
+      e.reshape(join(e, values), outputs[index]!.shape);
     return [sequence(outputsOfStep, 0), h, c, sequence(gatesOfStep, 3), sequence(cellsOfStep, 4)];
   },
 
   lstm_grad: (e, [dy, dhLast, dcLast, x, h0, c0, wIh, wHh, y, gates, cells], { inputs }) => {
     const [count, batch, hidden] = inputs[0]!.shape as [number, Shape[number], number];
     const size = inputs[3]!.shape[2] as number;
-    const rows = (value: string, width: number) => e.reshape(value, [-1 as never, width]);
+    const rows = (value: string, width: number) => e.reshape(value, [-1, width]);
     const [i, f, g, o] = splitColumns(e, rows(gates!, 4 * hidden), [hidden, hidden, hidden, hidden]) as [string, string, string, string]; // prettier-ignore
     const before = (sequence: string, first: string) => {
       if (count === 1) return first;
@@ -85,7 +93,9 @@ export const recurrentLowering: LoweringTable<Names> = {
 
     const perStep = (value: string, width: number) => steps(e, value, [count, batch, width]);
     const dyOf = perStep(dy!, hidden);
-    const fromCellOf = steps(e, fromCell, [count, batch, 3 * hidden]).map((v) => e.reshape(v, [batch, 3, hidden]));
+    const fromCellOf = steps(e, fromCell, [count, batch, 3 * hidden]).map((v) =>
+      e.reshape(v, [batch, 3, hidden]),
+    );
     const toOutputOf = perStep(toOutput, hidden);
     const toCellOf = perStep(toCell, hidden);
     const forgetOf = perStep(f, hidden);
@@ -111,7 +121,7 @@ export const recurrentLowering: LoweringTable<Names> = {
   gru: (e, [x, h0, wIh, wHh, bIh, bHh], { inputs, outputs }) => {
     const [count, batch, size] = inputs[0]!.shape as [number, Shape[number], number];
     const hidden = inputs[1]!.shape[1] as number;
-    const flat = e.reshape(x!, [-1 as never, size]);
+    const flat = e.reshape(x!, [-1, size]);
     const projected = e.op('Gemm', [flat, wIh!, bIh!], { transB: 1 });
     const recurrent = transposed(e, wHh!);
     const keptOfStep: string[] = [];
@@ -127,19 +137,24 @@ export const recurrentLowering: LoweringTable<Names> = {
       keptOfStep.push(e.op('Concat', [rz, n, hiddenN!], { axis: 1 }));
       outputsOfStep.push(h);
     }
-    const sequence = (values: readonly string[], index: number) => e.reshape(join(e, values), outputs[index]!.shape);
+    const sequence = (values: readonly string[], index: number) =>
+      e.reshape(join(e, values), outputs[index]!.shape);
     return [sequence(outputsOfStep, 0), h, sequence(keptOfStep, 2)];
   },
 
   gru_grad: (e, [dy, dhLast, x, h0, wIh, wHh, y, kept], { inputs }) => {
     const [count, batch, hidden] = inputs[0]!.shape as [number, Shape[number], number];
     const size = inputs[2]!.shape[2] as number;
-    const rows = (value: string, width: number) => e.reshape(value, [-1 as never, width]);
+    const rows = (value: string, width: number) => e.reshape(value, [-1, width]);
     const [r, z, n, recurrentN] = splitColumns(e, rows(kept!, 4 * hidden), [hidden, hidden, hidden, hidden]) as [string, string, string, string]; // prettier-ignore
     const previous =
       count === 1
         ? h0!
-        : e.op('Concat', [h0!, rows(e.op('Slice', [y!, e.ints([0]), e.ints([count - 1]), e.ints([0])]), hidden)], { axis: 0 });
+        : e.op(
+            'Concat',
+            [h0!, rows(e.op('Slice', [y!, e.ints([0]), e.ints([count - 1]), e.ints([0])]), hidden)],
+            { axis: 0 },
+          );
     // What a unit of dh does to each gate before its activation, for all steps.
     const toN = e.op('Mul', [oneMinus(e, z), tanhSlope(e, n)]);
     const toZ = e.op('Mul', [e.op('Sub', [previous, n]), sigmoidSlope(e, z)]);
@@ -148,7 +163,9 @@ export const recurrentLowering: LoweringTable<Names> = {
     const fromHidden = e.op('Concat', [toR, toZ, toRecurrentN], { axis: 1 });
 
     const dyOf = steps(e, dy!, [count, batch, hidden]);
-    const fromHiddenOf = steps(e, fromHidden, [count, batch, 3 * hidden]).map((v) => e.reshape(v, [batch, 3, hidden]));
+    const fromHiddenOf = steps(e, fromHidden, [count, batch, 3 * hidden]).map((v) =>
+      e.reshape(v, [batch, 3, hidden]),
+    );
     const zOf = steps(e, z, [count, batch, hidden]);
     const dRecurrentOf: string[] = new Array<string>(count);
     const dhOf: string[] = new Array<string>(count);

@@ -1,7 +1,8 @@
 /**
- * Lowering of convolutions and pools with their gradients. ONNX has no filter gradient: the input is unfolded
- * into its windows by slices, and one batched product with the output's gradient gives it (measured faster than a
- * convolution of transposes). The input gradient is ConvTranspose.
+ * Lowering of convolutions and pools with their gradients. ONNX has no filter gradient: the channels-last input is
+ * unfolded into its windows by one Gather, and one product with the output's gradient gives it. Measured for 32x32x26x26
+ * and 64 filters of 3x3: unfolding 2.5 ms, by slices and a concat of the channels-first input 8.1 ms; the
+ * product replaces a batched one and a sum. The input gradient is ConvTranspose.
  */
 import type {
   BackwardOperations,
@@ -10,7 +11,7 @@ import type {
   PoolAttributes,
 } from '../../catalogue.ts';
 
-import { MICROSOFT, type AttributeValues } from '../emitter.ts';
+import { MICROSOFT, type AttributeValues, type Emitter } from '../emitter.ts';
 import type { LoweringTable } from './rule.ts';
 import { zeros } from './tensor.ts';
 
@@ -52,27 +53,50 @@ export const windowLowering: LoweringTable<Names> = {
     return [e.op('ConvTranspose', [dy!, w!], { ...convAttributes(attributes), output_padding })];
   },
   conv_filter_grad: (e, [x, dy], { inputs, attributes }) => {
-    const { stride, padding, dilation, groups, shape } = attributes;
-    const [batch, channels] = e.known(inputs[0]!.shape) as [number, number];
-    const [outChannels, inGroup, ...kernel] = e.known(shape) as [number, number, ...number[]];
+    const [outChannels, inGroup, ...kernel] = e.known(attributes.shape) as [number, number, ...number[]];
+    const [batch, channels, ...lengths] = e.known(inputs[0]!.shape) as [number, number, ...number[]];
     const out = e.known(inputs[1]!.shape).slice(2);
-    const positions = count(out);
-    const spatialAxes = out.map((_, i) => i + 2);
+    const { padding, groups } = attributes;
     const padded = padding.some((p) => p > 0)
       ? e.op('Pad', [x!, e.ints([0, 0, ...padding, 0, 0, ...padding])])
       : x!;
-    const windows = offsets(kernel).map((offset) => {
-      const starts = offset.map((at, i) => at * dilation[i]!);
-      const ends = starts.map((start, i) => start + (out[i]! - 1) * stride[i]! + 1);
-      const part = e.op('Slice', [padded, e.ints(starts), e.ints(ends), e.ints(spatialAxes), e.ints(stride)]);
-      return e.op('Reshape', [part, e.ints([batch, channels, 1, positions])]);
-    });
-    const stacked = windows.length === 1 ? windows[0]! : e.op('Concat', windows, { axis: 2 });
-    const columns = e.op('Reshape', [stacked, e.ints([batch, groups, inGroup * count(kernel), positions])]);
-    const rows = e.op('Reshape', [dy!, e.ints([batch, groups, outChannels / groups, positions])]);
-    const perSample = e.op('FusedMatMul', [rows, columns], { transB: 1 }, MICROSOFT);
-    const total = e.op('ReduceSum', [perSample, e.ints([0])], { keepdims: 0 });
-    return [e.op('Reshape', [total, e.ints([outChannels, inGroup, ...kernel])])];
+    const paddedLengths = lengths.map((length, i) => length + 2 * padding[i]!);
+    const [rows, size] = [batch * count(out), count(kernel)];
+    const table = windowPositions(paddedLengths, out, kernel, attributes);
+    if (groups === 1 && channels < MIN_CHANNELS_LAST) {
+      const pixels = e.op('Reshape', [padded, e.ints([batch, channels, count(paddedLengths)])]);
+      const gathered = e.op('Gather', [pixels, e.int32(byPlace(table, size), [table.length])], { axis: 2 });
+      const columns = e.op('Reshape', [gathered, e.ints([batch, channels * size, count(out)])]);
+      const gradients = e.op('Reshape', [dy!, e.ints([batch, outChannels, count(out)])]);
+      const perSample = e.op('FusedMatMul', [gradients, columns], { transB: 1 }, MICROSOFT);
+      const total = e.op('ReduceSum', [perSample, e.ints([0])], { keepdims: 0 });
+      return [e.op('Reshape', [total, e.ints([outChannels, inGroup, ...kernel])])];
+    }
+    // Windows of the channels-last input, one row each: [batch, positions, kernel, channels].
+    const pixels = channelsLast(e, padded, [batch, channels, count(paddedLengths)]);
+    const isWhole = table.every((position, i) => position === i) && table.length === count(paddedLengths);
+    const windows = isWhole ? pixels : e.op('Gather', [pixels, e.int32(table, [table.length])], { axis: 1 });
+    const outputs = channelsLast(e, dy!, [batch, outChannels, count(out)]);
+    if (groups === 1) {
+      const columns = e.op('Reshape', [windows, e.ints([rows, size * channels])]);
+      const product = e.op('Gemm', [columns, e.op('Reshape', [outputs, e.ints([rows, outChannels])])], {
+        transA: 1,
+      });
+      const cube = e.op('Reshape', [product, e.ints([size, channels, outChannels])]);
+      const filters = e.op('Transpose', [cube], { perm: [2, 1, 0] });
+      return [e.op('Reshape', [filters, e.ints([outChannels, inGroup, ...kernel])])];
+    }
+    const perGroup = (value: string, middle: number, last: number) => {
+      const split = e.op('Reshape', [value, e.ints([rows, middle, groups, last])]);
+      const first = e.op('Transpose', [split], { perm: [2, 0, 1, 3] });
+      return e.op('Reshape', [first, e.ints([groups, rows, middle * last])]);
+    };
+    const columns = perGroup(windows, size, inGroup);
+    const gradients = perGroup(outputs, 1, outChannels / groups);
+    const product = e.op('FusedMatMul', [columns, gradients], { transA: 1 }, MICROSOFT);
+    const cube = e.op('Reshape', [product, e.ints([groups, size, inGroup, outChannels / groups])]);
+    const filters = e.op('Transpose', [cube], { perm: [0, 3, 2, 1] });
+    return [e.op('Reshape', [filters, e.ints([outChannels, inGroup, ...kernel])])];
   },
   max_pool: (e, [x], { outputs, attributes }) => {
     const used = e.options.isUsed(outputs[1]!);
@@ -114,6 +138,37 @@ export const windowLowering: LoweringTable<Names> = {
     return [e.op('Reshape', [spread, e.ints([batch, channels, ...lengths])])];
   },
 };
+
+/** `[N, C, pixels] -> [N, pixels, C]`. */
+function channelsLast(e: Emitter, value: string, shape: readonly [number, number, number]): string {
+  return e.op('Transpose', [e.op('Reshape', [value, e.ints(shape)])], { perm: [0, 2, 1] });
+}
+
+/** Below this, rows of channels are too short to gather, and columns of positions are taken instead. */
+const MIN_CHANNELS_LAST = 8;
+
+/** The table with the places of the kernel first, the positions last. */
+function byPlace(table: Int32Array, places: number): Int32Array<ArrayBuffer> {
+  const positions = table.length / places;
+  return Int32Array.from(table, (_, i) => table[(i % positions) * places + Math.floor(i / positions)]!);
+}
+
+/** For each output position and each place in the kernel: which pixel of the padded input it reads. */
+function windowPositions(
+  lengths: readonly number[],
+  out: readonly number[],
+  kernel: readonly number[],
+  { stride, dilation }: ConvAttributes,
+): Int32Array<ArrayBuffer> {
+  const places = offsets(kernel);
+  return Int32Array.from(
+    offsets(out).flatMap((position) =>
+      places.map((place) =>
+        position.reduce((flat, at, i) => flat * lengths[i]! + at * stride[i]! + place[i]! * dilation[i]!, 0),
+      ),
+    ),
+  );
+}
 
 /** One over the number of elements that each output cell averages. */
 function cellShares(

@@ -1,0 +1,91 @@
+/**
+ * From arguments to an exit code: chooses the command, parses, runs, and turns every failure into one line or one JSON
+ * object. Invariant: it never throws and never ends the process.
+ */
+import { InternalError, TributaryError, UsageError } from '../base/index.ts';
+import { parseArguments, type Command } from './command.ts';
+import { benchCommand } from './commands/bench.ts';
+import { evaluateCommand } from './commands/evaluate.ts';
+import { exportCommand } from './commands/export.ts';
+import { infoCommand } from './commands/info.ts';
+import { predictCommand } from './commands/predict.ts';
+import { trainCommand } from './commands/train.ts';
+import { commandHelp, generalHelp } from './help.ts';
+import { exitCodeOf, ExitCode, red, type CommandIo } from './io.ts';
+import { didYouMean } from './nearest.ts';
+import { packageVersion } from './version.ts';
+
+export const commands: readonly Command[] = [
+  trainCommand,
+  evaluateCommand,
+  predictCommand,
+  exportCommand,
+  benchCommand,
+  infoCommand,
+];
+
+/** Codes by which the caller knows that the command line or configuration is wrong and nothing was done. */
+const USAGE_CODES = new Set<string>(['INVALID_COMMAND', 'INVALID_CONFIG', 'OUTPUT_EXISTS']);
+
+export async function runCommand(argv: readonly string[], io: CommandIo): Promise<number> {
+  try {
+    return await dispatch(argv, io);
+  } catch (error) {
+    return report(error, argv, io);
+  }
+}
+
+async function dispatch(argv: readonly string[], io: CommandIo): Promise<number> {
+  const [name, ...rest] = argv;
+  if (name === '--version' || name === '-v') {
+    io.stdout.write(`${packageVersion()}\n`);
+    return ExitCode.ok;
+  }
+  const asked = name === undefined || name === '--help' || name === '-h';
+  if (asked || name === 'help') {
+    const about = commands.find((command) => command.name === rest[0]);
+    const text = about ? commandHelp(about) : generalHelp(commands, packageVersion());
+    (name === undefined ? io.stderr : io.stdout).write(text);
+    return name === undefined ? ExitCode.usage : ExitCode.ok;
+  }
+  const command = commands.find((candidate) => candidate.name === name);
+  if (!command) {
+    const hint = didYouMean(
+      name,
+      commands.map((candidate) => candidate.name),
+    );
+    const known = commands.map((candidate) => candidate.name).join(', ');
+    throw new UsageError(
+      'INVALID_COMMAND',
+      `There is no command ${JSON.stringify(name)}; there are ${known}.${hint} See: tributary --help`,
+      { command: name },
+    );
+  }
+  const { operands, options } = parseArguments(command, rest);
+  if (options['help'] === true) {
+    io.stdout.write(commandHelp(command));
+    return ExitCode.ok;
+  }
+  return command.run(operands, options, io);
+}
+
+/** The arguments may be what is wrong, so they are looked at as plain words. */
+function report(error: unknown, argv: readonly string[], io: CommandIo): number {
+  const known = error instanceof TributaryError;
+  const code = known ? error.code : 'BROKEN_INVARIANT';
+  const message = error instanceof Error ? error.message : String(error);
+  const facts = known ? error.facts : {};
+  if (argv.includes('--json')) io.stdout.write(`${JSON.stringify({ error: { code, message, facts } })}\n`);
+  else io.stderr.write(`${red(io, `error [${code}]:`)} ${message}\n`);
+  const wantsStack = argv.includes('--verbose') || !known || error instanceof InternalError;
+  if (wantsStack && error instanceof Error) io.stderr.write(`${stackOf(error)}\n`);
+  if (io.signal.aborted) return exitCodeOf(io.signal);
+  return USAGE_CODES.has(code) ? ExitCode.usage : ExitCode.failure;
+}
+
+function stackOf(error: Error): string {
+  const frames = (error.stack ?? '').split('\n').filter((line) => /^\s+at /.test(line));
+  const cause =
+    error.cause instanceof Error ? `\ncaused by ${error.cause.message}\n${stackOf(error.cause)}` : '';
+  return frames.join('\n') + cause;
+}

@@ -1,0 +1,33 @@
+/**
+ * The public interface of the package: models written in code or taken from the catalogue, datasets, and `fit`, which
+ * trains one on the other. What is not exported here may change without notice.
+ */
+export * from './base/index.ts';
+export * from './graph/index.ts';
+export * from './data/index.ts';
+export * from './models/index.ts';
+// Not `argmax` of the runner: the graph's operation has that name.
+export { evaluate, fit } from './runner/index.ts';
+export type { EvaluateOptions, Evaluation, FitEvent, FitOptions, FitResult } from './runner/index.ts';
+export {
+  Evaluator,
+  Replica,
+  CheckpointStore,
+  formatSafetensors,
+  loadCheckpoint,
+  parseSafetensors,
+} from './runtime/index.ts';
+export type { CheckpointData, ReplicaOptions, Snapshot, TensorData, Tensors } from './runtime/index.ts';
+export type { OptimizerSpec } from './kernels/index.ts';
+export type { SessionOptions } from './compute/index.ts';
+export { OnnxCompute } from './compute/index.ts';
+export { SharedSpace } from './memory/index.ts';
+export { defineConfig } from './cli/index.ts';
+export type {
+  DataConfig,
+  DataFacts,
+  ModelConfig,
+  ModelFunction,
+  ScheduleConfig,
+  TrainConfig,
+} from './cli/index.ts';

@@ -1,0 +1,58 @@
+/** The recipes reach the accuracy they promise on real data: the last epoch, the test rows seen once, at the end. */
+import { resolve } from 'node:path';
+import { describe, expect, it } from 'vitest';
+import { encodeText, LabelSet, readTextCsv, Tokenizer, Vocabulary } from '../../src/data/index.ts';
+import { recipes, recipeSchedule, textCnn, type RecipeName } from '../../src/models/index.ts';
+import { evaluate, fit } from '../../src/runner/index.ts';
+import { hasShared, sharedFolder } from '../support/shared.ts';
+
+type TextSet = Exclude<RecipeName, 'mnist'>;
+
+async function testAccuracy(name: TextSet, seed: number): Promise<number> {
+  const recipe = recipes[name];
+  const read = (part: 'train' | 'test') => readTextCsv(resolve(sharedFolder, `data/${name}-${part}.csv`));
+  const rows = read('train');
+  const tokenizer = new Tokenizer();
+  const { length, minCount, batchSize, epochs, optimizer, sparseUpdates } = recipe;
+  const vocabulary = Vocabulary.build(
+    rows.texts.map((text) => tokenizer.tokenize(text)),
+    { minCount },
+  );
+  const labelSet = LabelSet.build(rows.labels);
+  const encode = ({ texts, labels }: typeof rows) =>
+    encodeText(texts, labels, { vocabulary, labelSet, length, tokenizer });
+  const train = encode(rows);
+  const model = textCnn({ ...recipe.options, vocabulary: vocabulary.size, classes: labelSet.size, length });
+  const schedule = recipeSchedule(recipe, epochs * Math.ceil(train.length / batchSize));
+  const result = await fit(model, { train, batchSize, epochs, optimizer, schedule, sparseUpdates, seed });
+  try {
+    return evaluate(result.replica, encode(read('test'))).accuracy!;
+  } finally {
+    await result.close();
+  }
+}
+
+const long = process.env.TRIBUTARY_ACCEPTANCE !== undefined;
+const MINUTES = 60_000;
+
+describe.skipIf(!hasShared('data'))('text classification (needs the data folder, TRIBUTARY_SHARED)', () => {
+  it('reaches 90 % on TREC-6', { timeout: 10 * MINUTES }, async () => {
+    expect(await testAccuracy('trec6', 1)).toBeGreaterThanOrEqual(0.9);
+  });
+
+  it.skipIf(!long)(
+    'reaches 75 % on movie reviews (set TRIBUTARY_ACCEPTANCE)',
+    { timeout: 20 * MINUTES },
+    async () => {
+      expect(await testAccuracy('movie-reviews', 1)).toBeGreaterThanOrEqual(0.75);
+    },
+  );
+
+  it.skipIf(!long)(
+    'reaches 80 % on banking77 (set TRIBUTARY_ACCEPTANCE)',
+    { timeout: 20 * MINUTES },
+    async () => {
+      expect(await testAccuracy('banking77', 1)).toBeGreaterThanOrEqual(0.8);
+    },
+  );
+});
