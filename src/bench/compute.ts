@@ -87,7 +87,9 @@ export async function benchCompute(options: ComputeBenchOptions): Promise<Comput
           PeerProcess.start(tfjsPeerCommand({ env: options.env, packageFolder: tfjsFolder }), peerOptions),
         );
   if (tfjsFolder === undefined)
-    skipped.push('TensorFlow.js: give the folder whose node_modules holds it with --tfjs.');
+    skipped.push(
+      'TensorFlow.js: npm install --prefix DIR @tensorflow/tfjs @tensorflow/tfjs-backend-wasm, then give --tfjs DIR.',
+    );
   try {
     const cases: ComputeCase[] = [];
     for (const model of computeModels.filter(({ name }) => options.models?.includes(name) ?? true)) {

@@ -65,6 +65,7 @@ async function runModule(path: string): Promise<unknown> {
   try {
     const jiti = createJiti(import.meta.url, {
       fsCache: false,
+      interopDefault: false,
       moduleCache: false,
       virtualModules: { tributary },
     });

@@ -20,8 +20,8 @@ const SHORTEST_BAR = 5;
 
 /** The text of a frame, without control characters. Where it is narrow, the least needed goes first. */
 export function renderFrame(state: ProgressState, columns: number): string {
-  // The last column stays free: some terminals wrap when it is filled.
-  const width = Math.max(1, columns - 1);
+  // The last column stays free, as some terminals wrap when it is filled, and two more for the ^C that they echo.
+  const width = Math.max(1, columns > 20 ? columns - 3 : columns - 1);
   const share = state.totalSteps === 0 ? 1 : Math.min(1, state.step / state.totalSteps);
   const percentage = `${Math.floor(100 * share)}%`.padStart(4);
   const parts = [

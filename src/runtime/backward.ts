@@ -7,6 +7,7 @@ import type { CompiledGraph, Compute } from '../compute/index.ts';
 import { elementCount, isNode, resolveShape, type Model, type Tensor } from '../graph/index.ts';
 import { planRows, sumRows, type Kernels } from '../kernels/index.ts';
 import type { Region, Segment } from '../memory/index.ts';
+import { IndexChecks } from './index-checks.ts';
 import type { ModelMemory, SparsePlace } from './model-memory.ts';
 
 export interface BackwardOptions {
@@ -27,10 +28,12 @@ interface CompiledBatch {
 export class Backward {
   readonly #options: BackwardOptions;
   readonly #groups: readonly (readonly string[])[];
+  readonly #checks: IndexChecks;
   readonly #compiled = new Map<number, CompiledBatch>();
 
   constructor(options: BackwardOptions) {
     this.#options = options;
+    this.#checks = new IndexChecks(options.model.graph, options.memory);
     this.#groups = options.groups ?? [[...options.memory.gradients.keys()]];
   }
 
@@ -40,6 +43,7 @@ export class Backward {
    */
   run(batch: number, step: number, onGroup?: (group: number) => void): number {
     const { memory } = this.#options;
+    this.#checks.run(batch);
     this.#drawMasks(batch, step);
     const { graph } = this.#compiledFor(batch);
     for (let group = 0; group < graph.segmentCount; group++) {
@@ -95,7 +99,7 @@ export class Backward {
 
   /** The looked-up indices: the model's input itself where that is what is looked up, else what backward wrote. */
   #positions({ gradient, positions }: SparsePlace): Region<'int32'> {
-    const input = gradient.lookups.length === 1 ? inputBehind(gradient.lookups[0]!.indices) : undefined;
+    const input = gradient.lookups.length === 1 ? inputWithSameBytes(gradient.lookups[0]!.indices) : undefined;
     return input ? (this.#options.memory.source(input) as Region<'int32'>) : positions;
   }
 
@@ -143,7 +147,7 @@ export class Backward {
   }
 }
 
-function inputBehind(tensor: Tensor): Tensor | undefined {
+function inputWithSameBytes(tensor: Tensor): Tensor | undefined {
   let source = tensor;
   while (isNode(source.node, 'reshape')) source = source.node.inputs[0]!;
   return isNode(source.node, 'input') ? source : undefined;

@@ -21,7 +21,8 @@ describe('help', () => {
       const { code, stdout } = await run([name, '--help']);
       expect(code).toBe(0);
       expect(stdout).toContain(`Usage: tributary ${name}`);
-      for (const option of [...Object.keys(command.options), 'json', 'help']) expect(stdout).toContain(`--${option}`);
+      for (const option of [...Object.keys(command.options), 'json', 'help'])
+        expect(stdout).toContain(`--${option}`);
       expect(stdout).toMatch(/Examples?:\n {2}/);
       expect(stdout).toContain(`  tributary ${name}`);
       expect((await run(['help', name])).stdout).toBe(stdout);

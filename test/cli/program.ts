@@ -25,24 +25,37 @@ export interface Program {
   readonly lines: string[];
   /** Resolves with the first event of the type, also if it is past; rejects if the program ends without one. */
   waitFor(type: string): Promise<ProgramEvent>;
-  readonly ended: Promise<{ code: number | null; signal: NodeJS.Signals | null; lines: string[]; stderr: string }>;
+  readonly ended: Promise<{
+    code: number | null;
+    signal: NodeJS.Signals | null;
+    lines: string[];
+    stderr: string;
+  }>;
 }
 
 export function start(args: readonly string[], cwd: string): Program {
-  const child = spawn(process.execPath, ['--import', loader, main, ...args], { cwd, stdio: ['ignore', 'pipe', 'pipe'] });
+  const child = spawn(process.execPath, ['--import', loader, main, ...args], {
+    cwd,
+    stdio: ['ignore', 'pipe', 'pipe'],
+  });
   children.add(child);
   const lines: string[] = [];
   let stderr = '';
-  const waiting = new Set<{ type: string; resolve: (event: ProgramEvent) => void; reject: (error: Error) => void }>();
-  const reader = createInterface({ input: child.stdout! });
+  const waiting = new Set<{
+    type: string;
+    resolve: (event: ProgramEvent) => void;
+    reject: (error: Error) => void;
+  }>();
+  const reader = createInterface({ input: child.stdout });
   reader.on('line', (line) => {
     lines.push(line);
     for (const waiter of waiting) if (typeOf(line) === waiter.type) waiter.resolve(parse(line));
   });
-  child.stderr!.on('data', (text: Buffer) => (stderr += text.toString()));
+  child.stderr.on('data', (text: Buffer) => (stderr += text.toString()));
   const ended = Promise.all([once(child, 'exit'), once(reader, 'close')]).then(([[code, signal]]) => {
     children.delete(child);
-    for (const waiter of waiting) waiter.reject(new Error(`The program ended without ${waiter.type}: ${lines.join('\n')}${stderr}`));
+    for (const waiter of waiting)
+      waiter.reject(new Error(`The program ended without ${waiter.type}: ${lines.join('\n')}${stderr}`));
     return { code: code as number | null, signal: signal as NodeJS.Signals | null, lines, stderr };
   });
   const waitFor = (type: string) =>

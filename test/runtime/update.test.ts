@@ -86,6 +86,22 @@ describe('gradients of a looked-up table', () => {
   });
 });
 
+describe('integers of a batch', () => {
+  it.each([-1, ROWS])(
+    'that are no row of the table (%i) are refused, naming input, sample and value',
+    (index) => {
+      run(
+        () => undefined,
+        (replica) => {
+          replica.inputs.index!.set([0, index, 2]);
+          const message = `Input index of sample 71 holds ${index}, but the model has ${ROWS} rows of table`;
+          expect(() => replica.computeGradients([70, 71, 72])).toThrow(message);
+        },
+      );
+    },
+  );
+});
+
 describe('update operations', () => {
   it('clip by the norm over dense and sparse gradients together', () => {
     run(

@@ -26,7 +26,12 @@ export const layers: readonly Layer[] = [
     ['base'],
     ['protobufjs'],
   ),
-  layer('compute', 'contract; `onnxruntime/`', ['graph', 'memory', 'base'], ['koffi']),
+  layer(
+    'compute',
+    'contract; `onnxruntime/`, `null/` (zero compute)',
+    ['graph', 'memory', 'base'],
+    ['koffi'],
+  ),
   layer('models', 'ready models with checked options', ['graph', 'base'], ['zod']),
   layer('data', 'datasets, text and image readers, loaders', ['base'], []),
   layer(

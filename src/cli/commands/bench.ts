@@ -2,7 +2,7 @@
 import { mkdirSync, writeFileSync } from 'node:fs';
 import { dirname, resolve } from 'node:path';
 import { UsageError } from '../../base/index.ts';
-import { benchCompute, type ComputeBench } from '../../bench/index.ts';
+import { barChart, benchCompute, type ComputeBench } from '../../bench/index.ts';
 import { defineCommand, type OptionSpecs, type OptionValues } from '../command.ts';
 import { table, thousands } from '../format.ts';
 import { ExitCode, type CommandIo } from '../io.ts';
@@ -15,8 +15,9 @@ const options = {
   tfjs: {
     kind: 'text',
     value: 'DIR',
-    help: 'Folder whose node_modules holds TensorFlow.js. Default: left out.',
+    help: 'Folder with TensorFlow.js (npm install --prefix DIR @tensorflow/tfjs @tensorflow/tfjs-backend-wasm). Default: left out.',
   },
+  picture: { kind: 'text', value: 'FILE', help: 'Also write the ratios to PyTorch as an SVG.' },
   output: { kind: 'text', value: 'FILE', help: 'Also write the JSON form here.' },
 } as const satisfies OptionSpecs;
 
@@ -48,7 +49,10 @@ export const benchCommand = defineCommand({
       signal: io.signal,
       onProgress: (message) => io.stderr.write(`${message}\n`),
     });
-    if (given.output !== undefined) write(resolve(io.cwd, given.output), result);
+    if (given.output !== undefined) {
+      write(resolve(io.cwd, given.output), `${JSON.stringify(result, undefined, 2)}\n`, '--output');
+    }
+    if (given.picture !== undefined) write(resolve(io.cwd, given.picture), drawn(result), '--picture');
     if (given.json) io.stdout.write(`${JSON.stringify(result)}\n`);
     else print(result, io);
     return ExitCode.ok;
@@ -76,15 +80,35 @@ function print({ machine, skipped, cases }: ComputeBench, io: CommandIo): void {
   for (const note of skipped) io.stderr.write(`Left out: ${note}\n`);
 }
 
-function write(file: string, result: ComputeBench): void {
+/** The ratios to PyTorch as bars. */
+function drawn({ cases, machine, date }: ComputeBench): string {
+  const bars = cases.flatMap(({ model, batch, ratio, oursSamplesPerSec }) =>
+    ratio === null
+      ? []
+      : [
+          {
+            label: `${model}, batch ${batch}`,
+            value: ratio,
+            note: `${ratio.toFixed(2)}x (${thousands(oursSamplesPerSec)} samples/s)`,
+          },
+        ],
+  );
+  return barChart(bars, {
+    title: 'Training steps against PyTorch at its best',
+    subtitle: `one thread each, ${machine.processor}, ${date.slice(0, 10)}; right of the line is faster than PyTorch`,
+    reference: 1,
+  });
+}
+
+function write(file: string, text: string, option: string): void {
   try {
     mkdirSync(dirname(file), { recursive: true });
-    writeFileSync(file, `${JSON.stringify(result, undefined, 2)}\n`);
+    writeFileSync(file, text);
   } catch (cause) {
     const reason = cause instanceof Error ? cause.message : String(cause);
     throw new UsageError(
       'FILE_NOT_WRITTEN',
-      `${file} could not be written: ${reason}. Give another place by --output.`,
+      `${file} could not be written: ${reason}. Give another place by ${option}.`,
       { file },
       cause,
     );

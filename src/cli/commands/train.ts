@@ -71,7 +71,6 @@ async function train(target: string, given: Options, io: CommandIo): Promise<num
   const built = buildModel(config, task);
   const adapted = { ...task, train: built.adapt(task.train), test: task.test && built.adapt(task.test) };
   const continued = folder.prepare({ resume, overwrite });
-  folder.writeRun(config, task);
   const reporter = createReporter(io, { json, epochs: config.epochs });
   try {
     reporter.record({ type: 'run', name: config.name, output: folder.path, resumed: continued });
@@ -189,6 +188,8 @@ class TrainingRun {
   }
 
   #onEvent(event: FitEvent): void {
+    // Only now: a checkpoint of another configuration must not have its own replaced before it is refused.
+    if (event.type === 'started') this.#folder.writeRun(this.#config, this.#task);
     if (event.type === 'resumed') this.#epochs = this.#folder.readEpochs(event.step);
     this.#reporter.event(event);
     if (event.type !== 'epoch') return;

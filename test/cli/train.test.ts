@@ -1,0 +1,311 @@
+import { existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { describe, expect, test } from 'vitest';
+import { temporaryFolders } from '../data/temporary-folder.ts';
+import { run } from './fake-io.ts';
+import { parse, start } from './program.ts';
+import { rows, writeTinyRun } from './tiny-run.ts';
+
+const folder = temporaryFolders();
+
+interface ErrorLine {
+  readonly error: {
+    readonly code: string;
+    readonly message: string;
+    readonly facts: Record<string, unknown>;
+  };
+}
+
+function lastObject<T>(stdout: string): T {
+  return JSON.parse(stdout.trimEnd().split('\n').at(-1)!) as T;
+}
+
+describe('tributary train', () => {
+  test('trains as a process of its own; its run folder serves evaluate, predict and export', async () => {
+    const cwd = folder();
+    writeTinyRun(cwd, { config: { epochs: 12 } });
+    const { code, lines, stderr } = await start(['train', 'tiny.json', '--epochs', '20', '--json'], cwd)
+      .ended;
+    expect(stderr).toBe('');
+    expect(code).toBe(0);
+    const events = lines.map(parse);
+    const types = events.map(({ type }) => type);
+    expect(types[0]).toBe('run');
+    expect(types[1]).toBe('started');
+    expect(types.filter((type) => type === 'epoch')).toHaveLength(20);
+    const finished = events.at(-1)!;
+    expect(finished).toMatchObject({
+      type: 'finished',
+      steps: 160,
+      accuracy: 1,
+      output: join(cwd, 'runs', 'tiny'),
+    });
+
+    const output = join(cwd, 'runs', 'tiny');
+    expect(readdirSync(output).sort()).toEqual([
+      'checkpoints',
+      'config.json',
+      'labels.json',
+      'metrics.json',
+      'model.onnx',
+      'vocabulary.json',
+    ]);
+    const config = JSON.parse(readFileSync(join(output, 'config.json'), 'utf8')) as Record<string, unknown>;
+    expect(config).toMatchObject({
+      name: 'tiny',
+      epochs: 20,
+      batchSize: 8,
+      data: { train: join(cwd, 'train.csv'), length: 5 },
+    });
+    const metrics = JSON.parse(readFileSync(join(output, 'metrics.json'), 'utf8')) as {
+      epochs: unknown[];
+      final: unknown;
+    };
+    expect(metrics.epochs).toHaveLength(20);
+    expect(metrics.final).toMatchObject({ steps: 160, accuracy: 1 });
+
+    const evaluated = await run(['evaluate', 'runs/tiny', '--json'], { cwd });
+    expect(evaluated.code).toBe(0);
+    expect(JSON.parse(evaluated.stdout)).toMatchObject({
+      accuracy: 1,
+      samples: 15,
+      step: 160,
+      labels: [
+        { label: 'bird', precision: 1, recall: 1, samples: 5 },
+        { label: 'fruit' },
+        { label: 'metal' },
+      ],
+      confused: [],
+    });
+    expect((JSON.parse(evaluated.stdout) as { loss: number }).loss).toBeCloseTo(
+      finished['loss'] as number,
+      5,
+    );
+    writeFileSync(join(cwd, 'other.csv'), 'iron copper zinc,fruit\nowl,bird\n');
+    const other = await run(['evaluate', 'runs/tiny', '--data', 'other.csv'], { cwd });
+    expect(other.stdout).toContain('fruit taken for metal');
+    expect(other.stdout).toContain('accuracy 50.00 %');
+
+    const predicted = await run(['predict', 'runs/tiny', 'an owl and a wren', 'tin or zinc', '--json'], {
+      cwd,
+    });
+    expect(
+      predicted.stdout
+        .trimEnd()
+        .split('\n')
+        .map((line) => parse(line)['label']),
+    ).toEqual(['bird', 'metal']);
+    const input = 'apple plum\n\ncrow robin\n';
+    const piped = await run(['predict', 'runs/tiny', '-', '--top', '1'], { cwd, input });
+    expect(piped.stdout).toMatch(/^apple plum\n {2}fruit \d+\.\d\d %\ncrow robin\n {2}bird \d+\.\d\d %\n$/);
+    writeFileSync(join(cwd, 'texts.txt'), input);
+    expect((await run(['predict', 'runs/tiny', 'texts.txt', '--top', '1'], { cwd })).stdout).toBe(
+      piped.stdout,
+    );
+
+    const exported = await run(['export', 'runs/tiny', '--output', 'out/m.onnx', '--json'], { cwd });
+    expect(exported.code).toBe(0);
+    expect(JSON.parse(exported.stdout)).toMatchObject({
+      file: join(cwd, 'out', 'm.onnx'),
+      inputs: [{ name: 'tokens', dtype: 'int32', shape: '[N, 5]' }],
+      outputs: [{ name: 'logits', dtype: 'float32', shape: '[N, 3]' }],
+    });
+    expect(readFileSync(join(cwd, 'out', 'm.onnx')).equals(readFileSync(join(output, 'model.onnx')))).toBe(
+      true,
+    );
+  });
+
+  test('in words says what it did, where the model is and what to try next', async () => {
+    const cwd = folder();
+    writeTinyRun(cwd);
+    const { code, stdout } = await run(['train', 'tiny.json'], { cwd });
+    expect(code).toBe(0);
+    expect(stdout).toMatch(/^tiny: 60 training samples, 15 test samples, output in runs\/tiny$/m);
+    expect(stdout).toMatch(/^epoch 2\/2 {2}loss \S+ {2}test loss \S+ {2}accuracy \S+ % {2}\S+ s$/m);
+    expect(stdout).toMatch(/^Done: accuracy \S+ %, test loss \S+, 16 steps in .* s, [\d,]+ samples\/s$/m);
+    expect(stdout).toContain(
+      'The model is in runs/tiny/model.onnx. Try it: npx tributary predict runs/tiny "your text"',
+    );
+  });
+
+  test('refuses a folder with something in it, and deletes nothing', async () => {
+    const cwd = folder();
+    writeTinyRun(cwd);
+    mkdirSync(join(cwd, 'mine'));
+    writeFileSync(join(cwd, 'mine', 'notes.txt'), 'keep');
+    const refused = await run(['train', 'tiny.json', '--output', 'mine'], { cwd });
+    expect(refused.code).toBe(2);
+    expect(refused.stderr).toContain('error [OUTPUT_EXISTS]');
+    for (const way of ['--resume', '--output', '--overwrite']) expect(refused.stderr).toContain(way);
+    expect(readdirSync(join(cwd, 'mine'))).toEqual(['notes.txt']);
+
+    expect((await run(['train', 'tiny.json', '--output', 'mine', '--overwrite'], { cwd })).code).toBe(0);
+    expect(readFileSync(join(cwd, 'mine', 'notes.txt'), 'utf8')).toBe('keep');
+    expect(
+      (await run(['train', 'tiny.json', '--output', 'mine', '--overwrite', '--epochs', '1'], { cwd })).code,
+    ).toBe(0);
+    expect(readdirSync(join(cwd, 'mine', 'checkpoints'))).toEqual(['step-00000008']);
+  });
+
+  test('cut short by --max-steps and resumed ends as if it had not been, bit for bit', async () => {
+    const cwd = folder();
+    writeTinyRun(cwd, {
+      config: { movingAverage: 0.9, clipGlobalNorm: 0.5, weightDecay: 0.001, checkpointEverySteps: 3 },
+    });
+    expect((await run(['train', 'tiny.json', '--output', 'whole'], { cwd })).code).toBe(0);
+    expect((await run(['train', 'tiny.json', '--output', 'parts', '--max-steps', '5'], { cwd })).code).toBe(
+      0,
+    );
+    const resumed = await run(['train', 'tiny.json', '--output', 'parts', '--resume'], { cwd });
+    expect(resumed.code).toBe(0);
+    expect(resumed.stdout).toMatch(/Resumed from .*step-00000005 at step 5\./);
+    for (const file of [
+      'checkpoints/step-00000016/model.safetensors',
+      'checkpoints/step-00000016/optimizer.safetensors',
+      'model.onnx',
+    ]) {
+      expect(
+        readFileSync(join(cwd, 'parts', file)).equals(readFileSync(join(cwd, 'whole', file))),
+        file,
+      ).toBe(true);
+    }
+  });
+
+  test('resumed when there is nothing left to do says the same result again', async () => {
+    const cwd = folder();
+    writeTinyRun(cwd);
+    const first = await run(['train', 'tiny.json', '--json'], { cwd });
+    const again = await run(['train', 'runs/tiny', '--resume', '--json'], { cwd });
+    expect(again.code).toBe(0);
+    const [a, b] = [first, again].map(({ stdout }) => lastObject<Record<string, unknown>>(stdout));
+    expect([b!['accuracy'], b!['loss'], b!['steps']]).toEqual([a!['accuracy'], a!['loss'], a!['steps']]);
+  });
+});
+
+describe('what cannot be trained', () => {
+  test.each([
+    ['a ragged row', { train: 'a b,x\nc d\n' }, 'INVALID_DATA', 'train.csv, line 2', 'the first one has 2'],
+    ['an empty file', { train: '' }, 'INVALID_DATA', 'train.csv', 'empty'],
+    [
+      'a label that training never saw',
+      { test: 'the apple,vegetable\n' },
+      'UNKNOWN_LABEL',
+      'test.csv, line 1',
+      '"vegetable"',
+    ],
+    [
+      'a missing file',
+      { config: { data: { kind: 'text-csv', train: 'none.csv' } } },
+      'FILE_NOT_FOUND',
+      'none.csv',
+      'Check the path',
+    ],
+    ['bytes that are no text', { train: '\ud800,x\n\u0000' }, 'INVALID_DATA', 'train.csv', ''],
+    [
+      'a model of the wrong kind',
+      { config: { model: 'lenet' } },
+      'INVALID_CONFIG',
+      "model 'lenet'",
+      'inputShape',
+    ],
+    [
+      'a model option that the data decides',
+      { config: { model: { name: 'text-cnn', classes: 7 } } },
+      'INVALID_CONFIG',
+      'model.classes is 7',
+      'the data has 3',
+    ],
+    [
+      'a missing model file',
+      { config: { model: { onnx: 'none.onnx' } } },
+      'FILE_NOT_FOUND',
+      'none.onnx',
+      'Check the path',
+    ],
+    [
+      'a broken model file',
+      { config: { model: { onnx: 'train.csv' } } },
+      'INVALID_MODEL_FILE',
+      'train.csv',
+      '',
+    ],
+  ])('%s: code, message and exit code, and no folder is made', async (_what, tiny, code, part, hint) => {
+    const cwd = folder();
+    writeTinyRun(cwd, tiny);
+    const result = await run(['train', 'tiny.json', '--json'], { cwd });
+    const { error } = lastObject<ErrorLine>(result.stdout);
+    expect(error.code).toBe(code);
+    expect(error.message).toContain(part);
+    expect(error.message).toContain(hint);
+    expect(result.code).toBe(code === 'INVALID_CONFIG' ? 2 : 1);
+    expect(existsSync(join(cwd, 'runs'))).toBe(false);
+  });
+
+  test('a loss that is no number: the last good checkpoint stays and is named', async () => {
+    const cwd = folder();
+    writeTinyRun(cwd, { config: { schedule: undefined, epochs: 3 } });
+    expect((await run(['train', 'tiny.json', '--epochs', '1'], { cwd })).code).toBe(0);
+    const before = readFileSync(
+      join(cwd, 'runs', 'tiny', 'checkpoints', 'step-00000008', 'model.safetensors'),
+    );
+    const failed = await run(['train', 'tiny.json', '--output', 'runs/nan', '--lr', '1e30', '--json'], {
+      cwd,
+    });
+    expect(failed.code).toBe(1);
+    const { error } = lastObject<ErrorLine>(failed.stdout);
+    expect(error.code).toBe('NOT_A_NUMBER');
+    expect(error.message).toContain('Lower the learning rate');
+    expect(existsSync(join(cwd, 'runs', 'nan', 'model.onnx'))).toBe(false);
+    expect(
+      readFileSync(join(cwd, 'runs', 'tiny', 'checkpoints', 'step-00000008', 'model.safetensors')).equals(
+        before,
+      ),
+    ).toBe(true);
+  });
+
+  test('a run folder with nothing in it is no run', async () => {
+    const cwd = folder();
+    for (const command of ['evaluate', 'predict', 'export']) {
+      const { code, stderr } = await run([command, '.', ...(command === 'predict' ? ['text'] : [])], { cwd });
+      expect(code).toBe(1);
+      expect(stderr).toContain('error [FILE_NOT_FOUND]');
+      expect(stderr).toContain('no config.json');
+    }
+  });
+
+  test('a resume with another seed or optimizer is CHECKPOINT_MISMATCH and leaves the run as it was', async () => {
+    const cwd = folder();
+    writeTinyRun(cwd);
+    await run(['train', 'tiny.json'], { cwd });
+    const model = readFileSync(join(cwd, 'runs', 'tiny', 'model.onnx'));
+    for (const change of [
+      ['--seed', '9'],
+      ['--lr', '0.5'],
+    ]) {
+      const { code, stderr } = await run(['train', 'tiny.json', '--resume', '--epochs', '3', ...change], {
+        cwd,
+      });
+      expect(code).toBe(1);
+      expect(stderr).toContain('error [CHECKPOINT_MISMATCH]');
+    }
+    expect(readFileSync(join(cwd, 'runs', 'tiny', 'model.onnx')).equals(model)).toBe(true);
+    expect((await run(['train', 'runs/tiny', '--resume'], { cwd })).code).toBe(0);
+  });
+
+  test('a damaged vocabulary is named', async () => {
+    const cwd = folder();
+    writeTinyRun(cwd);
+    await run(['train', 'tiny.json'], { cwd });
+    const file = join(cwd, 'runs', 'tiny', 'vocabulary.json');
+    writeFileSync(file, readFileSync(file, 'utf8').slice(0, 30));
+    const { code, stderr } = await run(['predict', 'runs/tiny', 'owl'], { cwd });
+    expect(code).toBe(1);
+    expect(stderr).toContain('error [INVALID_DATA]');
+    expect(stderr).toContain(file);
+  });
+});
+
+test('rows of the tiny set depend on the seed alone', () => {
+  expect(rows(5, 1)).toBe(rows(5, 1));
+  expect(rows(5, 1)).not.toBe(rows(5, 2));
+});
