@@ -10,16 +10,19 @@ import {
   crossEntropy,
   dropout,
   embedding,
+  expand,
   globalMaxOverTime,
   glorotUniform,
   Graph,
   heUniform,
   linear,
+  mul,
   N,
   relu,
   transpose,
   uniform,
   type Model,
+  type Tensor,
 } from '../graph/index.ts';
 import { classes, count, labelSmoothing, readOptions, share, vocabulary } from './options.ts';
 
@@ -31,6 +34,7 @@ export const textCnnOptions = z.object({
   widths: z.array(count()).min(1).default([3, 4, 5]).describe('Widths of the filters in tokens.'),
   filters: count().default(128).describe('Filters of each width.'),
   dropout: share().default(0.5).describe('Probability of dropping a feature before the dense layer.'),
+  wordDropout: share().default(0).describe('Probability of dropping a whole word.'),
   embeddingDropout: share().default(0).describe('Probability of dropping an element of a word vector.'),
   embeddingLimit: z
     .number()
@@ -41,6 +45,12 @@ export const textCnnOptions = z.object({
 });
 export type TextCnnOptions = z.input<typeof textCnnOptions>;
 
+/** Dropout of ones, one for each word, so that the inference form multiplies by one. */
+function dropWords(words: Tensor, p: number): Tensor {
+  const ones = expand(words.graph.scalar(1), [...words.shape.slice(0, 2), 1]);
+  return mul(words, dropout(ones, p));
+}
+
 export function textCnn(options: TextCnnOptions): Model {
   const o = readOptions('text-cnn', textCnnOptions, options);
   const graph = new Graph();
@@ -50,7 +60,8 @@ export function textCnn(options: TextCnnOptions): Model {
     paddingIndex: 0,
     initialiser: uniform(o.embeddingLimit),
   });
-  const x = transpose(dropout(words, o.embeddingDropout), [0, 2, 1]);
+  const kept = dropout(words, o.embeddingDropout);
+  const x = transpose(o.wordDropout === 0 ? kept : dropWords(kept, o.wordDropout), [0, 2, 1]);
   const features = o.widths.map((width, i) => {
     const initialiser = heUniform(o.size * width);
     return globalMaxOverTime(

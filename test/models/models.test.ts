@@ -84,6 +84,7 @@ const cases: Record<ModelName, Case> = {
       filters: 5,
       dropout: 0.2,
       embeddingDropout: 0.1,
+      wordDropout: 0.1,
     },
     parameters: 11 * 6 + 5 * 6 * 2 + 5 + 5 * 6 * 3 + 5 + 10 * 3 + 3,
     names: ['embedding.table', 'conv1.w', 'conv1.b', 'conv2.w', 'conv2.b', 'output.w', 'output.b'],
