@@ -62,11 +62,8 @@ export const windowLowering: LoweringTable<Names> = {
       : x!;
     const paddedLengths = lengths.map((length, i) => length + 2 * padding[i]!);
     const [rows, size] = [batch * count(out), count(kernel)];
-    const table = windowPositions(paddedLengths, out, kernel, attributes);
     if (groups === 1 && channels < MIN_CHANNELS_LAST) {
-      const pixels = e.op('Reshape', [padded, e.ints([batch, channels, count(paddedLengths)])]);
-      const gathered = e.op('Gather', [pixels, e.int32(byPlace(table, size), [table.length])], { axis: 2 });
-      const columns = e.op('Reshape', [gathered, e.ints([batch, channels * size, count(out)])]);
+      const columns = slicedWindows(e, padded, [batch, channels, ...out], kernel, attributes);
       const gradients = e.op('Reshape', [dy!, e.ints([batch, outChannels, count(out)])]);
       const perSample = e.op('FusedMatMul', [gradients, columns], { transB: 1 }, MICROSOFT);
       const total = e.op('ReduceSum', [perSample, e.ints([0])], { keepdims: 0 });
@@ -74,6 +71,7 @@ export const windowLowering: LoweringTable<Names> = {
     }
     // Windows of the channels-last input, one row each: [batch, positions, kernel, channels].
     const pixels = channelsLast(e, padded, [batch, channels, count(paddedLengths)]);
+    const table = windowPositions(paddedLengths, out, kernel, attributes);
     const isWhole = table.every((position, i) => position === i) && table.length === count(paddedLengths);
     const windows = isWhole ? pixels : e.op('Gather', [pixels, e.int32(table, [table.length])], { axis: 1 });
     const outputs = channelsLast(e, dy!, [batch, outChannels, count(out)]);
@@ -144,13 +142,26 @@ function channelsLast(e: Emitter, value: string, shape: readonly [number, number
   return e.op('Transpose', [e.op('Reshape', [value, e.ints(shape)])], { perm: [0, 2, 1] });
 }
 
-/** Below this, rows of channels are too short to gather, and columns of positions are taken instead. */
+/** Below this, rows of channels are too short to gather: slices of whole image rows are copied instead (3x faster for 1). */
 const MIN_CHANNELS_LAST = 8;
 
-/** The table with the places of the kernel first, the positions last. */
-function byPlace(table: Int32Array, places: number): Int32Array<ArrayBuffer> {
-  const positions = table.length / places;
-  return Int32Array.from(table, (_, i) => table[(i % positions) * places + Math.floor(i / positions)]!);
+/** The windows as columns, `[N, C * kernel, positions]`: one slice for each place in the kernel. */
+function slicedWindows(
+  e: Emitter,
+  padded: string,
+  [batch, channels, ...out]: readonly [number, number, ...number[]],
+  kernel: readonly number[],
+  { stride, dilation }: ConvAttributes,
+): string {
+  const axes = e.ints(out.map((_, i) => i + 2));
+  const parts = offsets(kernel).map((place) => {
+    const starts = place.map((at, i) => at * dilation[i]!);
+    const ends = starts.map((start, i) => start + (out[i]! - 1) * stride[i]! + 1);
+    const part = e.op('Slice', [padded, e.ints(starts), e.ints(ends), axes, e.ints(stride)]);
+    return e.op('Reshape', [part, e.ints([batch, channels, 1, count(out)])]);
+  });
+  const stacked = parts.length === 1 ? parts[0]! : e.op('Concat', parts, { axis: 2 });
+  return e.op('Reshape', [stacked, e.ints([batch, channels * count(kernel), count(out)])]);
 }
 
 /** For each output position and each place in the kernel: which pixel of the padded input it reads. */
