@@ -175,7 +175,7 @@ class TrainingRun {
       sparseUpdates: config.sparseUpdates,
       checkpointDirectory: this.#folder.checkpoints,
       checkpointEverySteps: config.checkpointEverySteps,
-      resume: false,
+      resume,
       signal: this.#io.signal,
       session: { threads: config.threads ?? 1, provider: config.provider ?? 'cpu' },
       onEvent: (event) => this.#onEvent(event),
