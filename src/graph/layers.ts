@@ -15,7 +15,7 @@ import {
   type Initialiser,
 } from './initialisers.ts';
 import * as op from './operations/index.ts';
-import { staticShape } from './shape.ts';
+import { isBatch, printShape, staticShape } from './shape.ts';
 
 export interface LayerOptions {
   /** Prefix of the parameter names. Default: the kind and a number, `linear1`. */
@@ -178,9 +178,32 @@ export function embedding(
   return op.lookup(table, indices, paddingIndex ?? null);
 }
 
-/** Sets elements to zero with probability p while training; the mask depends on seed, step and sample only. */
+/**
+ * Sets elements to zero with probability p while training. The mask depends on seed, step and sample only: it is drawn with
+ * the batch first and brought into the layout of x, so that a sample gets the same mask in whatever batch it comes.
+ */
 export function dropout(x: Tensor, p: number): Tensor {
-  return p === 0 ? x : op.applyDropout(x, x.graph.dropoutMask(x.shape, p), p);
+  if (p === 0) return x;
+  const axis = x.shape.findIndex(isBatch);
+  if (axis < 0) {
+    throw new UsageError(
+      'INVALID_ARGUMENT',
+      `dropout: ${x.label} ${printShape(x.shape)} has no batch axis; drop values of samples.`,
+    );
+  }
+  const order = [axis, ...x.shape.flatMap((_, i) => (i === axis ? [] : [i]))];
+  const mask = x.graph.dropoutMask(
+    order.map((i) => x.shape[i]!),
+    p,
+  );
+  return op.applyDropout(
+    x,
+    op.transpose(
+      mask,
+      x.shape.map((_, i) => order.indexOf(i)),
+    ),
+    p,
+  );
 }
 
 export interface RecurrentOptions extends LayerOptions {
