@@ -12,13 +12,13 @@ export interface Example {
 }
 
 function textExample(name: Exclude<RecipeName, 'mnist'>, summary: string): Example {
-  const { length, minCount, ...recipe } = recipes[name];
+  const { length, minCount, lowerCase, ...recipe } = recipes[name];
   return {
     summary,
     configure: (data) => {
       const folder = requireData(name, data, `a folder with ${name}-train.csv and ${name}-test.csv`);
       const [train, test] = [join(folder, `${name}-train.csv`), join(folder, `${name}-test.csv`)];
-      return { ...settingsOf(recipe), data: { kind: 'text-csv', train, test, length, minCount } };
+      return { ...settingsOf(recipe), data: { kind: 'text-csv', train, test, length, minCount, lowerCase } };
     },
   };
 }

@@ -30,8 +30,10 @@ export interface TextRecipe extends TrainingSettings {
   readonly options: Omit<TextCnnOptions, 'vocabulary' | 'classes' | 'length'>;
   /** Tokens of a text: about the 99th percentile of the training texts, as rarer words of longer ones matter little. */
   readonly length: number;
-  /** Words that occur less often in the training texts are unknown. */
+  /** Words that occur less often in the training texts are unknown; from 2 on, the vector of the unknown word is trained. */
   readonly minCount: number;
+  /** Capitals tell names from words, so they are kept. */
+  readonly lowerCase: boolean;
 }
 
 /** Half a cosine from the optimizer's rate to zero. */
@@ -47,16 +49,16 @@ export const textRecipe: TextRecipe = Object.freeze({
     widths: [3, 4, 5],
     filters: 100,
     dropout: 0.5,
-    wordDropout: 0.1,
     embeddingDropout: 0.2,
-    embeddingLimit: 0.05,
+    embeddingLimit: 0.1,
   }),
   batchSize: 50,
   epochs: 10,
   optimizer: Object.freeze({ name: 'adam', lr: 0.002 }),
   sparseUpdates: 'lazy',
   length: 48,
-  minCount: 1,
+  minCount: 2,
+  lowerCase: false,
 });
 
 /** By the name of the dataset. */
@@ -72,8 +74,9 @@ export const recipes = Object.freeze({
   trec6: Object.freeze({ ...textRecipe, length: 24 }),
   'movie-reviews': Object.freeze({
     ...textRecipe,
-    // Opinions are spread over a sentence and learnt by heart soon: fewer epochs, more words dropped.
+    // Opinions hang on rare words, which are learnt by heart soon: all are kept, fewer epochs, many words dropped.
     options: Object.freeze({ ...textRecipe.options, wordDropout: 0.4 }),
+    minCount: 1,
     epochs: 8,
   }),
   banking77: textRecipe,

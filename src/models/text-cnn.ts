@@ -6,20 +6,20 @@
 import { z } from 'zod';
 import {
   concat,
-  conv1d,
   crossEntropy,
   dropout,
   embedding,
   expand,
-  globalMaxOverTime,
+  firstMax,
   glorotUniform,
   Graph,
   heUniform,
   linear,
   mul,
   N,
+  pad,
   relu,
-  transpose,
+  temporalConv,
   uniform,
   type Model,
   type Tensor,
@@ -47,6 +47,7 @@ export type TextCnnOptions = z.input<typeof textCnnOptions>;
 
 /** Dropout of ones, one for each word, so that the inference form multiplies by one. */
 function dropWords(words: Tensor, p: number): Tensor {
+  if (p === 0) return words;
   const ones = expand(words.graph.scalar(1), [...words.shape.slice(0, 2), 1]);
   return mul(words, dropout(ones, p));
 }
@@ -60,13 +61,16 @@ export function textCnn(options: TextCnnOptions): Model {
     paddingIndex: 0,
     initialiser: uniform(o.embeddingLimit),
   });
-  const kept = dropout(words, o.embeddingDropout);
-  const x = transpose(o.wordDropout === 0 ? kept : dropWords(kept, o.wordDropout), [0, 2, 1]);
+  const x = dropWords(dropout(words, o.embeddingDropout), o.wordDropout);
   const features = o.widths.map((width, i) => {
+    const padded = pad(x, [
+      [0, 0],
+      [width - 1, width - 1],
+      [0, 0],
+    ]);
     const initialiser = heUniform(o.size * width);
-    return globalMaxOverTime(
-      relu(conv1d(x, o.filters, width, { name: `conv${i + 1}`, padding: width - 1, initialiser })),
-    );
+    // relu behind the maximum: the same features on far fewer elements.
+    return relu(firstMax(temporalConv(padded, o.filters, width, { name: `conv${i + 1}`, initialiser }), 1));
   });
   const h = dropout(concat(features, 1), o.dropout);
   const initialiser = glorotUniform(o.filters * o.widths.length, o.classes);

@@ -230,7 +230,7 @@ describe('options', () => {
 
   it('have defaults that make usable models', () => {
     expect(count(mlp(image))).toBe(784 * 1024 + 1024 + 1024 * 1024 + 1024 + 1024 * 10 + 10);
-    expect(textCnn({ ...text, classes: 2 }).graph.parameters.get('conv3.w')!.shape).toEqual([128, 128, 5]);
+    expect(textCnn({ ...text, classes: 2 }).graph.parameters.get('conv3.w')!.shape).toEqual([640, 128]);
     expect(lstmLanguageModel(text).graph.updateOperations).toHaveLength(1);
     expect(lstmLanguageModel({ ...text, clipNorm: null }).graph.updateOperations).toHaveLength(0);
     for (const build of [lenet, resnet]) expect(build(image).outputs.logits!.shape.slice(1)).toEqual([10]);
