@@ -31,7 +31,7 @@ export const neuralGradients: GradientTable<keyof NeuralOperations> = {
     return [needs(0) ? sumTo(da(), a.shape) : undefined, needs(1) ? sumTo(db(), b.shape) : undefined];
   },
   affine: ({ dy, inputs: [x, w, b], needs }) => [
-    needs(0) ? matmul(dy, w!, { transposeB: true }) : undefined,
+    needs(0) ? op.transpose(matmul(w!, dy, { transposeB: true }), [1, 0]) : undefined,
     needs(1) ? matmul(x!, dy, { transposeA: true }) : undefined,
     b && needs(2) ? sum(dy, [0]) : undefined,
   ],
