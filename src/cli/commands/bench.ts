@@ -68,6 +68,7 @@ function print({ machine, skipped, cases }: ComputeBench, io: CommandIo): void {
     rate(one.oursSamplesPerSec),
     rate(one.torchSamplesPerSec),
     times(one.ratio),
+    times(one.plainRatio),
     rate(one.tfjsSamplesPerSec),
     times(one.tfjsRatio),
   ]);
@@ -75,7 +76,7 @@ function print({ machine, skipped, cases }: ComputeBench, io: CommandIo): void {
     `${machine.processor}, ${machine.cores} cores, Node ${machine.node}; samples/s, one thread\n`,
   );
   io.stdout.write(
-    `${table([['model', 'batch', 'tributary', 'PyTorch', 'ratio', 'TensorFlow.js', 'ratio'], ...rows])}\n`,
+    `${table([['model', 'batch', 'tributary', 'PyTorch', 'ratio', 'to plain', 'TensorFlow.js', 'ratio'], ...rows])}\n`,
   );
   for (const note of skipped) io.stderr.write(`Left out: ${note}\n`);
 }
