@@ -99,7 +99,8 @@ export class Backward {
 
   /** The looked-up indices: the model's input itself where that is what is looked up, else what backward wrote. */
   #positions({ gradient, positions }: SparsePlace): Region<'int32'> {
-    const input = gradient.lookups.length === 1 ? inputWithSameBytes(gradient.lookups[0]!.indices) : undefined;
+    const input =
+      gradient.lookups.length === 1 ? inputWithSameBytes(gradient.lookups[0]!.indices) : undefined;
     return input ? (this.#options.memory.source(input) as Region<'int32'>) : positions;
   }
 
