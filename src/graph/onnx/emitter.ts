@@ -27,9 +27,6 @@ export class Emitter {
   readonly options: EmitterOptions;
   readonly nodes: OnnxNode[] = [];
   readonly initializers: OnnxTensor[] = [];
-  /** Values that one operation leaves for its gradient in the same model, by tensor (see recurrent lowering). */
-  readonly kept = new Map<Tensor, readonly string[]>();
-  readonly usedDomains = new Set<string>(['']);
   #names = new Map<Tensor, string>();
   #constants = new Map<string, string>();
   #next = 0;
@@ -74,7 +71,6 @@ export class Emitter {
     attributes: AttributeValues = {},
     domain = '',
   ): void {
-    this.usedDomains.add(domain);
     this.nodes.push({
       name: `${opType}_${this.nodes.length}`,
       opType,
