@@ -3,7 +3,7 @@
  * it. Invariant: `counts[truth * classes + answer]` sums to the number of samples.
  */
 import type { Dataset } from '../data/index.ts';
-import { argmax } from '../runner/index.ts';
+import { argmax, meanLoss } from '../runner/index.ts';
 import type { Replica } from '../runtime/index.ts';
 import { percent, table, thousands } from './format.ts';
 
@@ -20,28 +20,15 @@ export function confusionOf(
   classes: number,
   average?: string,
 ): Confusion {
-  const { memory } = replica;
-  const labels = memory.inputs.get('labels')!.view as Int32Array;
-  const batchSize = memory.sampleIds.length;
+  const labels = replica.memory.inputs.get('labels')!.view as Int32Array;
   const counts = new Uint32Array(classes * classes);
-  const evaluator = replica.evaluator(['loss', 'logits'], average);
-  let loss = 0;
-  try {
-    for (let start = 0; start < dataset.length; start += batchSize) {
-      const size = Math.min(batchSize, dataset.length - start);
-      const samples = Uint32Array.from({ length: size }, (_, i) => start + i);
-      for (const [name, region] of memory.inputs) dataset.read(samples, name, region.view as Float32Array);
-      const [batchLoss, logits] = evaluator.run(size);
-      loss += (batchLoss!.view[0] as number) * size;
-      for (let row = 0; row < size; row++) {
-        const answer = argmax(logits!.view as Float32Array, row * classes, classes);
-        counts[labels[row]! * classes + answer]!++;
-      }
+  const loss = meanLoss(replica, dataset, true, { average }, (size, logits) => {
+    for (let row = 0; row < size; row++) {
+      const answer = argmax(logits!, row * classes, classes);
+      counts[labels[row]! * classes + answer]!++;
     }
-  } finally {
-    evaluator.close();
-  }
-  return { classes, counts, loss: loss / dataset.length };
+  });
+  return { classes, counts, loss };
 }
 
 export interface LabelScore {

@@ -12,40 +12,55 @@ export interface Evaluation {
 
 export interface EvaluateOptions {
   /** Use this moving average of the parameters. */
-  readonly average?: string;
+  readonly average?: string | undefined;
 }
 
 /** Evaluates in batches no larger than the replica was made for. */
 export function evaluate(replica: Replica, dataset: Dataset, options: EvaluateOptions = {}): Evaluation {
   const { memory, model } = replica;
-  const hasLogits = 'logits' in model.outputs;
   const labels = memory.inputs.get('labels') ?? memory.inputs.get('targets');
-  const evaluator = replica.evaluator(hasLogits ? ['loss', 'logits'] : ['loss'], options.average);
-  const batchSize = memory.sampleIds.length;
-  let loss = 0;
   let correct = 0;
   let counted = 0;
-  for (let start = 0; start < dataset.length; start += batchSize) {
-    const size = Math.min(batchSize, dataset.length - start);
-    const samples = Uint32Array.from({ length: size }, (_, i) => start + i);
-    for (const [name, region] of memory.inputs) dataset.read(samples, name, region.view as Float32Array);
-    const [batchLoss, logits] = evaluator.run(size);
-    loss += (batchLoss!.view[0] as number) * size;
-    if (!logits || !labels) continue;
-    const perSample = labels.length / batchSize;
-    const classes = logits.length / (size * perSample);
-    correct += countCorrect(
-      logits.view as Float32Array,
-      labels.view as Int32Array,
-      size * perSample,
-      classes,
-    );
-    counted += size * perSample;
-  }
-  evaluator.close();
-  if (dataset.length === 0)
+  const loss = meanLoss(replica, dataset, 'logits' in model.outputs, options, (size, logits) => {
+    if (!logits || !labels) return;
+    const rows = size * (labels.length / memory.sampleIds.length);
+    correct += countCorrect(logits, labels.view as Int32Array, rows, logits.length / rows);
+    counted += rows;
+  });
+  return { loss, ...(counted > 0 ? { accuracy: correct / counted } : {}) };
+}
+
+/**
+ * The mean loss over a dataset in inference form. `visit` is called for each batch while it lies in the replica's inputs, with its
+ * size and, if asked for, its logits.
+ */
+export function meanLoss(
+  replica: Replica,
+  dataset: Dataset,
+  withLogits: boolean,
+  { average }: EvaluateOptions,
+  visit: (size: number, logits: Float32Array | undefined) => void,
+): number {
+  if (dataset.length === 0) {
     throw new UsageError('INVALID_DATA', 'There is nothing to evaluate: the dataset is empty.');
-  return { loss: loss / dataset.length, ...(counted > 0 ? { accuracy: correct / counted } : {}) };
+  }
+  const { memory } = replica;
+  const batchSize = memory.sampleIds.length;
+  const evaluator = replica.evaluator(withLogits ? ['loss', 'logits'] : ['loss'], average);
+  let total = 0;
+  try {
+    for (let start = 0; start < dataset.length; start += batchSize) {
+      const size = Math.min(batchSize, dataset.length - start);
+      const samples = Uint32Array.from({ length: size }, (_, i) => start + i);
+      for (const [name, region] of memory.inputs) dataset.read(samples, name, region.view as Float32Array);
+      const [loss, logits] = evaluator.run(size);
+      total += (loss!.view[0] as number) * size;
+      visit(size, logits?.view as Float32Array | undefined);
+    }
+  } finally {
+    evaluator.close();
+  }
+  return total / dataset.length;
 }
 
 function countCorrect(logits: Float32Array, labels: Int32Array, rows: number, classes: number): number {

@@ -28,17 +28,23 @@ function camelCase(attrs: Readonly<Record<string, unknown>>): Record<string, unk
   return Object.fromEntries(renamed) as Record<string, unknown>;
 }
 
-describe.skipIf(!existsSync(file))('schedules, by the oracle vectors', () => {
-  it.each(cases)('$name', (c) => {
-    const { metric, ...attrs } = c.attrs;
-    const spec = { name: c.schedule, baseLr: c.base_lr, ...camelCase(attrs) };
-    const plateau = new PlateauSchedule(spec);
-    for (const [t, want] of c.values.entries()) {
-      const got = metric === undefined ? learningRateAt(spec as ScheduleSpec, t) : plateau.update(metric[t]!);
-      expect(Math.abs(got - want)).toBeLessThanOrEqual(c.tolerance.atol + c.tolerance.rtol * Math.abs(want));
-    }
-  });
-});
+describe.skipIf(!existsSync(file))(
+  'schedules, by the oracle vectors (needs the vectors folder, TRIBUTARY_SHARED)',
+  () => {
+    it.each(cases)('$name', (c) => {
+      const { metric, ...attrs } = c.attrs;
+      const spec = { name: c.schedule, baseLr: c.base_lr, ...camelCase(attrs) };
+      const plateau = new PlateauSchedule(spec);
+      for (const [t, want] of c.values.entries()) {
+        const got =
+          metric === undefined ? learningRateAt(spec as ScheduleSpec, t) : plateau.update(metric[t]!);
+        expect(Math.abs(got - want)).toBeLessThanOrEqual(
+          c.tolerance.atol + c.tolerance.rtol * Math.abs(want),
+        );
+      }
+    });
+  },
+);
 
 describe('a schedule', () => {
   it('keeps its lowest rate after the end of a cosine', () => {
