@@ -33,6 +33,12 @@ export const ErrorCodes = {
   // Another process is involved.
   TIMEOUT: 'A wait reached its deadline.',
   PEER_EXITED: 'A peer process ended, or answered with something else than was asked.',
+  PEER_LOST: 'A member of the cluster died, or its connection broke.',
+  UNREACHABLE: 'A member or the scheduler cannot be reached at its address.',
+  COLLECTIVE_MISMATCH: 'Ranks called a collective with different shapes, types, operations or names.',
+  CANCELLED: 'A rank cancelled an operation that others take part in.',
+  REFUSED: 'The other side refused the connection: wrong secret, other version, or a rank that is taken.',
+  PROTOCOL_VIOLATION: 'A peer sent bytes that are not of the protocol.',
   // We must act.
   RUNTIME_FAILURE: 'ONNX Runtime reported an error.',
   BROKEN_INVARIANT: 'An internal invariant does not hold; please report it.',

@@ -86,6 +86,36 @@ export class Kernels {
     }
   }
 
+  /**
+   * Every one of the vectors = their sum, added in their order; divided by `divisor` if one is given. One pass over
+   * memory for up to eight float32 vectors.
+   */
+  sumToAll<T extends Reducible>(vectors: readonly Region<T>[], divisor?: number): void {
+    const first = vectors[0]!;
+    this.#checkOperands('sumToAll', first, vectors, vectors.length);
+    if (first.dtype === 'float32' && vectors.length > 1 && vectors.length <= SOURCES_A_PASS) {
+      const p: [number, number, number, number, number, number, number, number] = [0, 0, 0, 0, 0, 0, 0, 0];
+      for (let i = 0; i < vectors.length; i++) p[i] = vectors[i]!.byteOffset;
+      this.exports.sumToAllFloat32(vectors.length, divisor ?? 0, ...p, first.length);
+      return;
+    }
+    this.#reduce('sum', first, vectors);
+    if (divisor !== undefined) this.divide(first as Region<'float32' | 'float64'>, divisor);
+    for (let i = 1; i < vectors.length; i++) this.copy(vectors[i]!, first);
+  }
+
+  /** target /= divisor */
+  divide(target: Region<'float32' | 'float64'>, divisor: number): void {
+    if (target.dtype === 'float64') {
+      checkRegion(this.space, 'target of divide', target, 'float64');
+      this.exports.divideFloat64(target.byteOffset, divisor, target.length);
+    } else {
+      checkRegion(this.space, 'target of divide', target, 'float32');
+      const at = target.byteOffset;
+      this.exports.meanFloat32(1, divisor, at, at, at, at, at, at, at, at, at, target.length);
+    }
+  }
+
   min<T extends Reducible>(target: Region<T>, sources: readonly Region<T>[]): void {
     this.#reduce('min', target, sources);
   }

@@ -42,6 +42,8 @@ export interface Native {
   futexWait(address: bigint, expected: number, timeoutMs: number): number;
   /** Wakes up to `count` sleepers in any process; returns how many. */
   futexWake(address: bigint, count: number): number;
+  /** Lets another thread that is ready run on this processor. */
+  yieldProcessor(): void;
 }
 
 /** Whether files can be mapped over the memory here. */
@@ -73,6 +75,7 @@ function load(): Native {
   const madvise = libc.func('madvise', 'int', ['uint64', 'size_t', 'int']) as Call;
   const fallocate = libc.func('posix_fallocate', 'int', ['int', 'int64', 'int64']) as Call;
   const flock = libc.func('flock', 'int', ['int', 'int']) as Call;
+  const schedYield = libc.func('sched_yield', 'int', []) as Call;
   const futexArguments = ['long', 'uint64', 'int', 'int', 'void *', 'uint64', 'int'];
   const syscall = libc.func('syscall', 'long', futexArguments) as Call;
   const futexNumber = FUTEX_SYSCALL[process.arch]!;
@@ -102,5 +105,11 @@ function load(): Native {
     futexWait,
     futexWake: (address, count) =>
       Math.max(0, Number(syscall(futexNumber, address, FUTEX_WAKE, count, null, 0, 0))),
+    yieldProcessor: () => void schedYield(),
   };
+}
+
+/** Lets another thread that is ready run on this processor; what a spinning wait does when it may be in the way. */
+export function yieldProcessor(): void {
+  if (hasNative()) native().yieldProcessor();
 }

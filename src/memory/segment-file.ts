@@ -28,10 +28,15 @@ export interface SegmentFile {
 }
 
 /** Makes the file of a new segment and returns it open; the caller closes the descriptor. */
-export function createSegmentFile(directory: string, name: string, byteLength: number): SegmentFile {
+export function createSegmentFile(
+  directory: string,
+  name: string,
+  byteLength: number,
+  sweepFirst = true,
+): SegmentFile {
   const path = segmentPath(directory, name);
   return withLockedDirectory(directory, () => {
-    sweep(directory);
+    if (sweepFirst) sweep(directory);
     if (fs.existsSync(path)) throw nameTaken(name, path);
     const owner = currentProcess();
     // Only one creator holds the folder's lock, so the owner alone makes the temporary name unique.

@@ -6,7 +6,8 @@
  */
 import { closeSync } from 'node:fs';
 import { InternalError, UsageError } from '../base/index.ts';
-import { alignUp, bytesPerElement, isDType, typedArray } from './dtype.ts';
+import { checkBytes, checkElements, checkRange, isCount } from './argument-checks.ts';
+import { alignUp, bytesPerElement, typedArray } from './dtype.ts';
 import type { DType, TypedArrayOf } from './dtype.ts';
 import { hasNative, native } from './native.ts';
 import { PAGE_BYTES, RangeTable } from './range-table.ts';
@@ -32,6 +33,16 @@ export interface SpaceOptions {
 export interface SegmentOptions {
   /** Folder of the shared-memory file system. Default /dev/shm. */
   readonly directory?: string;
+  /** Whether creating first removes what dead owners left, which takes long among many segments. Default true. */
+  readonly sweep?: boolean;
+}
+
+/** Where a segment lies; without a name it is private. */
+export interface SegmentRange {
+  readonly name?: string | undefined;
+  readonly directory?: string | undefined;
+  readonly byteOffset: number;
+  readonly byteLength: number;
 }
 
 /** A typed range of the space. */
@@ -94,6 +105,8 @@ class SpaceRegion<T extends DType> implements Region<T> {
 export class Segment {
   /** Undefined for a private segment. */
   readonly name: string | undefined;
+  /** Folder of a named segment's file. */
+  readonly directory: string | undefined;
   /** Bytes for data; the header of a named segment is not counted. */
   readonly byteLength: number;
   /** Offset of the first byte of data in the WebAssembly memory. */
@@ -104,13 +117,10 @@ export class Segment {
   #closed = false;
 
   /** Use the methods of `SharedSpace`. */
-  constructor(
-    space: SharedSpace,
-    range: { name?: string | undefined; byteOffset: number; byteLength: number },
-    release: () => void,
-  ) {
+  constructor(space: SharedSpace, range: SegmentRange, release: () => void) {
     this.space = space;
     this.name = range.name;
+    this.directory = range.directory;
     this.byteOffset = range.byteOffset;
     this.byteLength = range.byteLength;
     this.#release = release;
@@ -190,6 +200,8 @@ export class SharedSpace {
   readonly memory: WasmMemory;
   readonly #buffer: SharedArrayBuffer;
   readonly #ranges: RangeTable;
+  readonly #named = new Set<Segment>();
+  #lastNamed: Segment | undefined;
   #baseAddress: bigint | undefined;
 
   private constructor(memory: WasmMemory, buffer: SharedArrayBuffer) {
@@ -200,7 +212,7 @@ export class SharedSpace {
 
   static create(options: SpaceOptions = {}): SharedSpace {
     const maxBytes = options.maxBytes ?? MAX_BYTES;
-    checkBytes('maxBytes', maxBytes);
+    checkBytes('maxBytes', maxBytes, MAX_BYTES);
     const wanted = Math.max(2, Math.ceil(maxBytes / PAGE_BYTES));
     let refusal: unknown;
     for (let pages = wanted; pages === wanted || pages >= MIN_TRIED_PAGES; pages = Math.floor(pages / 2)) {
@@ -252,13 +264,13 @@ export class SharedSpace {
 
   /** A new named segment, zeroed, that other processes can attach; this process owns it. */
   createSegment(name: string, byteLength: number, options: SegmentOptions = {}): Segment {
-    checkBytes('byteLength', byteLength);
+    checkBytes('byteLength', byteLength, MAX_BYTES);
     const directory = options.directory ?? DEFAULT_DIRECTORY;
     const byteOffset = this.#ranges.take(byteLength + HEADER_BYTES);
     return this.#orRelease(byteOffset, () => {
-      const file = createSegmentFile(directory, name, byteLength);
+      const file = createSegmentFile(directory, name, byteLength, options.sweep);
       try {
-        return this.#map(name, byteOffset, file, () => unlinkSegmentFile(directory, file));
+        return this.#map(name, directory, byteOffset, file, () => unlinkSegmentFile(directory, file));
       } catch (error) {
         unlinkSegmentFile(directory, file);
         throw error;
@@ -268,7 +280,8 @@ export class SharedSpace {
 
   /** Maps the segment that another process created. */
   attachSegment(name: string, options: SegmentOptions = {}): Segment {
-    const file = openSegmentFile(options.directory ?? DEFAULT_DIRECTORY, name);
+    const directory = options.directory ?? DEFAULT_DIRECTORY;
+    const file = openSegmentFile(directory, name);
     let byteOffset: number;
     try {
       byteOffset = this.#ranges.take(file.byteLength + HEADER_BYTES);
@@ -276,12 +289,12 @@ export class SharedSpace {
       closeSync(file.fd);
       throw error;
     }
-    return this.#orRelease(byteOffset, () => this.#map(name, byteOffset, file, () => undefined));
+    return this.#orRelease(byteOffset, () => this.#map(name, directory, byteOffset, file, () => undefined));
   }
 
   /** A private segment, zeroed, which needs nothing native; a large one is put on huge pages where there are any. */
   allocate(byteLength: number): Segment {
-    checkBytes('byteLength', byteLength);
+    checkBytes('byteLength', byteLength, MAX_BYTES);
     const byteOffset = this.#ranges.take(byteLength);
     if (byteLength >= HUGE_PAGE_BYTES && hasNative()) {
       native().preferHugePages(this.baseAddress + BigInt(byteOffset), byteLength);
@@ -289,7 +302,28 @@ export class SharedSpace {
     return new Segment(this, { byteOffset, byteLength }, () => this.#giveBack(byteOffset, byteLength));
   }
 
-  #map(name: string, byteOffset: number, file: SegmentFile, onClose: () => void): Segment {
+  /**
+   * A segment that another thread of this process has mapped, so that this object knows it as well. Nothing is mapped or
+   * owned: `close` only forgets it, and must be called before the other thread closes the segment itself.
+   */
+  adoptSegment(range: SegmentRange): Segment {
+    checkRange(range.byteOffset, range.byteLength, this.#buffer.byteLength);
+    const segment = new Segment(this, range, () => this.#forget(segment));
+    if (segment.name !== undefined) this.#named.add(segment);
+    return segment;
+  }
+
+  /** The open named segment around a region, if this object created, attached or adopted it. */
+  segmentAt(region: Region): Segment | undefined {
+    if (region.space.buffer !== this.#buffer) return undefined;
+    if (this.#lastNamed && holds(this.#lastNamed, region)) return this.#lastNamed;
+    for (const segment of this.#named) {
+      if (holds(segment, region)) return (this.#lastNamed = segment);
+    }
+    return undefined;
+  }
+
+  #map(name: string, directory: string, byteOffset: number, file: SegmentFile, onClose: () => void): Segment {
     const fileBytes = file.byteLength + HEADER_BYTES;
     const errno = native().mapShared(this.baseAddress + BigInt(byteOffset), fileBytes, file.fd);
     closeSync(file.fd);
@@ -302,11 +336,19 @@ export class SharedSpace {
         { path: file.path, fileBytes, errno },
       );
     }
-    const range = { name, byteOffset: byteOffset + HEADER_BYTES, byteLength: file.byteLength };
-    return new Segment(this, range, () => {
+    const range = { name, directory, byteOffset: byteOffset + HEADER_BYTES, byteLength: file.byteLength };
+    const segment = new Segment(this, range, () => {
+      this.#forget(segment);
       this.#giveBack(byteOffset, fileBytes);
       onClose();
     });
+    this.#named.add(segment);
+    return segment;
+  }
+
+  #forget(segment: Segment): void {
+    this.#named.delete(segment);
+    if (this.#lastNamed === segment) this.#lastNamed = undefined;
   }
 
   #orRelease<T>(byteOffset: number, action: () => T): T {
@@ -340,30 +382,7 @@ export class SharedSpace {
   }
 }
 
-function isCount(value: number): boolean {
-  return Number.isSafeInteger(value) && value >= 0;
-}
-
-function checkElements(dtype: DType, length: number): void {
-  if (isDType(dtype) && isCount(length)) return;
-  throw new UsageError(
-    'INVALID_ARGUMENT',
-    `a region of ${length} elements of '${String(dtype)}' was asked; give a whole number of elements of a known type`,
-    { dtype, length },
-  );
-}
-
-function checkBytes(what: string, byteLength: number): void {
-  if (!isCount(byteLength)) {
-    throw new UsageError('INVALID_ARGUMENT', `${what} is ${byteLength}; give a whole number of bytes`, {
-      [what]: byteLength,
-    });
-  }
-  if (byteLength > MAX_BYTES) {
-    throw new UsageError(
-      'MODEL_TOO_LARGE',
-      `${what} is ${byteLength}, but WebAssembly cannot address more than ${MAX_BYTES} bytes (4 GiB); use a smaller model or fewer buffers`,
-      { [what]: byteLength, maxBytes: MAX_BYTES },
-    );
-  }
+function holds(segment: Segment, { byteOffset, byteLength }: Region): boolean {
+  const start = byteOffset - segment.byteOffset;
+  return start >= 0 && start + byteLength <= segment.byteLength;
 }

@@ -5,7 +5,16 @@ import { join } from 'node:path';
 import fc from 'fast-check';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import type { ErrorCode } from '../../src/base/index.ts';
-import { alignUp, futexWait, futexWake, hasSharedMemory, SharedSpace } from '../../src/memory/index.ts';
+import {
+  alignUp,
+  currentProcess,
+  futexWait,
+  futexWake,
+  hasSharedMemory,
+  isAlive,
+  SharedSpace,
+  yieldProcessor,
+} from '../../src/memory/index.ts';
 import type { DType, Region, Segment } from '../../src/memory/index.ts';
 
 const MIB = 2 ** 20;
@@ -158,6 +167,19 @@ describe('a shared space', () => {
   });
 });
 
+describe('a process', () => {
+  it('knows itself as alive, and not as another that had its number', () => {
+    const self = currentProcess();
+    expect(self.pid).toBe(process.pid);
+    expect(isAlive(self)).toBe(true);
+    expect(isAlive({ ...self, startTicks: self.startTicks + 1n })).toBe(self.pidNamespace === 0n);
+  });
+
+  it('can yield its processor anywhere', () => {
+    expect(yieldProcessor()).toBeUndefined();
+  });
+});
+
 describe('a futex word', () => {
   let words: Region<'int32'>;
   beforeEach(() => {
@@ -203,6 +225,26 @@ describe.skipIf(!hasSharedMemory())('a named segment', () => {
     const fresh = space.allocate(65536);
     expect(fresh.allocate('uint8', 65536).view.every((byte) => byte === 0)).toBe(true);
     expect(fs.readdirSync(directory)).toEqual([]);
+  });
+
+  it('is found by a region in it while it is open, and a private one is not', () => {
+    const first = space.createSegment('first', 1000, { directory });
+    const second = space.attachSegment('first', { directory });
+    const inFirst = first.allocate('float64', 10).slice(2, 3);
+    const inSecond = second.allocate('float64', 125);
+    for (let i = 0; i < 2; i++) {
+      expect(space.segmentAt(inFirst)).toBe(first);
+      expect(space.segmentAt(inSecond)).toBe(second);
+    }
+    expect([first.directory, second.directory]).toEqual([directory, directory]);
+    expect(space.segmentAt(space.allocate(64).allocate('uint8', 64))).toBeUndefined();
+    const other = SharedSpace.create({ maxBytes: 16 * MIB });
+    expect(other.segmentAt(inFirst)).toBeUndefined();
+    expect(SharedSpace.fromMemory(space.memory).segmentAt(inFirst)).toBeUndefined();
+    first.close();
+    expect(space.segmentAt(inFirst)).toBeUndefined();
+    second.close();
+    expect(space.segmentAt(inSecond)).toBeUndefined();
   });
 
   it('refuses a second owner, an unknown name and an impossible name', () => {

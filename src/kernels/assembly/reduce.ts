@@ -82,6 +82,85 @@ export function meanFloat32(
   else sumLoop(8, true, divisor, target, p0, p1, p2, p3, p4, p5, p6, p7, n);
 }
 
+// @ts-ignore: decorator
+@inline
+function sumToAllAt<Skip>(
+  k: i32, mean: bool, divisor: v128,
+  p0: usize, p1: usize, p2: usize, p3: usize, p4: usize, p5: usize, p6: usize, p7: usize,
+  whole: bool,
+): void {
+  let sum = f32x4.add(lanesAfter<Skip>(p0, whole), lanesAfter<Skip>(p1, whole));
+  if (k > 2) sum = f32x4.add(sum, lanesAfter<Skip>(p2, whole));
+  if (k > 3) sum = f32x4.add(sum, lanesAfter<Skip>(p3, whole));
+  if (k > 4) sum = f32x4.add(sum, lanesAfter<Skip>(p4, whole));
+  if (k > 5) sum = f32x4.add(sum, lanesAfter<Skip>(p5, whole));
+  if (k > 6) sum = f32x4.add(sum, lanesAfter<Skip>(p6, whole));
+  if (k > 7) sum = f32x4.add(sum, lanesAfter<Skip>(p7, whole));
+  if (mean) sum = f32x4.div(sum, divisor);
+  setLanesAfter<Skip>(p0, sum, whole);
+  setLanesAfter<Skip>(p1, sum, whole);
+  if (k > 2) setLanesAfter<Skip>(p2, sum, whole);
+  if (k > 3) setLanesAfter<Skip>(p3, sum, whole);
+  if (k > 4) setLanesAfter<Skip>(p4, sum, whole);
+  if (k > 5) setLanesAfter<Skip>(p5, sum, whole);
+  if (k > 6) setLanesAfter<Skip>(p6, sum, whole);
+  if (k > 7) setLanesAfter<Skip>(p7, sum, whole);
+}
+
+// @ts-ignore: decorator
+@inline
+function sumToAllLoop(
+  k: i32, mean: bool, divisor: f32,
+  p0: usize, p1: usize, p2: usize, p3: usize, p4: usize, p5: usize, p6: usize, p7: usize,
+  n: usize,
+): void {
+  const d = f32x4.splat(divisor);
+  const bytes = n << 2;
+  let i: usize = 0;
+  for (; i + 64 <= bytes; i += 64) {
+    const a = p0 + i;
+    const b = p1 + i;
+    const c = p2 + i;
+    const e = p3 + i;
+    const f = p4 + i;
+    const g = p5 + i;
+    const h = p6 + i;
+    const j = p7 + i;
+    sumToAllAt<Skip0>(k, mean, d, a, b, c, e, f, g, h, j, true);
+    sumToAllAt<Skip16>(k, mean, d, a, b, c, e, f, g, h, j, true);
+    sumToAllAt<Skip32>(k, mean, d, a, b, c, e, f, g, h, j, true);
+    sumToAllAt<Skip48>(k, mean, d, a, b, c, e, f, g, h, j, true);
+  }
+  for (; i < bytes; i += 4) {
+    sumToAllAt<Skip0>(k, mean, d, p0 + i, p1 + i, p2 + i, p3 + i, p4 + i, p5 + i, p6 + i, p7 + i, false);
+  }
+}
+
+/** Every one of p0 ... p(k-1) = their sum, added in that order, k from 2 to 8; divided if the divisor is not 0. */
+export function sumToAllFloat32(
+  k: i32, divisor: f32,
+  p0: usize, p1: usize, p2: usize, p3: usize, p4: usize, p5: usize, p6: usize, p7: usize,
+  n: usize,
+): void {
+  if (divisor == 0) {
+    if (k == 2) sumToAllLoop(2, false, 1, p0, p1, p2, p3, p4, p5, p6, p7, n);
+    else if (k == 3) sumToAllLoop(3, false, 1, p0, p1, p2, p3, p4, p5, p6, p7, n);
+    else if (k == 4) sumToAllLoop(4, false, 1, p0, p1, p2, p3, p4, p5, p6, p7, n);
+    else if (k == 5) sumToAllLoop(5, false, 1, p0, p1, p2, p3, p4, p5, p6, p7, n);
+    else if (k == 6) sumToAllLoop(6, false, 1, p0, p1, p2, p3, p4, p5, p6, p7, n);
+    else if (k == 7) sumToAllLoop(7, false, 1, p0, p1, p2, p3, p4, p5, p6, p7, n);
+    else sumToAllLoop(8, false, 1, p0, p1, p2, p3, p4, p5, p6, p7, n);
+    return;
+  }
+  if (k == 2) sumToAllLoop(2, true, divisor, p0, p1, p2, p3, p4, p5, p6, p7, n);
+  else if (k == 3) sumToAllLoop(3, true, divisor, p0, p1, p2, p3, p4, p5, p6, p7, n);
+  else if (k == 4) sumToAllLoop(4, true, divisor, p0, p1, p2, p3, p4, p5, p6, p7, n);
+  else if (k == 5) sumToAllLoop(5, true, divisor, p0, p1, p2, p3, p4, p5, p6, p7, n);
+  else if (k == 6) sumToAllLoop(6, true, divisor, p0, p1, p2, p3, p4, p5, p6, p7, n);
+  else if (k == 7) sumToAllLoop(7, true, divisor, p0, p1, p2, p3, p4, p5, p6, p7, n);
+  else sumToAllLoop(8, true, divisor, p0, p1, p2, p3, p4, p5, p6, p7, n);
+}
+
 // Operations of `combine`; the wrappers hold the same numbers.
 const SUM: i32 = 0;
 const MIN: i32 = 1;
