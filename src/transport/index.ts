@@ -1,0 +1,11 @@
+export { Matching } from './matching.ts';
+export type { OperationKey } from './matching.ts';
+export { createMpiTransport } from './mpi/index.ts';
+export type { MpiTransport, MpiTransportOptions } from './mpi/index.ts';
+export { RoutedTransport } from './routed.ts';
+export { createSharedMemoryTransport } from './shared-memory/index.ts';
+export type { SharedMemoryOptions, SharedMemoryTransport } from './shared-memory/index.ts';
+export { createTcpTransport } from './tcp/tcp-transport.ts';
+export type { TcpTransport } from './tcp/tcp-transport.ts';
+export type { TcpOptions, TlsOptions } from './tcp/options.ts';
+export type * from './transport.ts';

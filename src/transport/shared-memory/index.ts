@@ -1,0 +1,3 @@
+export { createSharedMemoryTransport } from './shared-memory-transport.ts';
+export type { SharedMemoryTransport } from './shared-memory-transport.ts';
+export type { SharedMemoryOptions } from './options.ts';

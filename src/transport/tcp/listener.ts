@@ -1,0 +1,237 @@
+/**
+ * The side that is dialled: accepts connections, lets each prove that it belongs here, and refuses all others. It hands
+ * over descriptors and never sees a frame. Invariants: at most `maxPendingHandshakes` strangers hold a descriptor, none
+ * for longer than `handshakeTimeoutMs`; every refusal is counted and logged with its address, never with the secret.
+ */
+import { randomBytes } from 'node:crypto';
+import {
+  HELLO_BYTES,
+  isProof,
+  NONCE_BYTES,
+  PROOF_BYTES,
+  PROTOCOL_VERSION,
+  prove,
+  readHello,
+  startsLikeHello,
+  Status,
+  writeAnswer,
+} from './handshake.ts';
+import type { Hello } from './handshake.ts';
+import { EAGAIN, EINTR, errorName, libc } from './libc.ts';
+import { MAX_CONNECTIONS_PER_PEER } from './options.ts';
+import type { CheckedOptions } from './options.ts';
+import { addressText, decodeAddress, MAX_ADDRESS_BYTES } from './socket-address.ts';
+import { tune } from './sockets.ts';
+import { readTunnelRecord, TUNNEL_RECORD_BYTES } from './tls-tunnel-thread.ts';
+
+/** Why connections were refused, and how many. */
+export interface Refused {
+  /** Bytes of another protocol, half a handshake, or an end before it. */
+  readonly garbage: number;
+  readonly version: number;
+  readonly secret: number;
+  /** A member that is connected already. */
+  readonly duplicate: number;
+  /** A member that nobody told us of, or one that looks for somebody else. */
+  readonly unknown: number;
+  readonly timeout: number;
+  /** More strangers at a time than `maxPendingHandshakes`. */
+  readonly tooMany: number;
+}
+
+/** What the transport says to a dialer that has proved to know the secret. */
+export type Verdict = 'accept' | 'wait' | 'duplicate' | 'unknown';
+
+export interface Doorkeeper {
+  judge(hello: Hello): Verdict;
+  /** The connection is now the transport's. */
+  accepted(hello: Hello, fd: number): void;
+}
+
+interface Pending {
+  readonly fd: number;
+  remote: string;
+  readonly deadline: number;
+  readonly bytes: Uint8Array;
+  filled: number;
+  stage: 'tunnel' | 'hello' | 'proof' | 'parked';
+  hello: Hello | undefined;
+  readonly nonce: Uint8Array;
+}
+
+const ACCEPTS_PER_STEP = 512;
+/** A flood is logged once in so many. */
+const FLOOD_LOG_INTERVAL = 1000;
+
+export class Listener {
+  readonly fd: number;
+  readonly #options: CheckedOptions;
+  readonly #doorkeeper: Doorkeeper;
+  readonly #refused = {
+    garbage: 0,
+    version: 0,
+    secret: 0,
+    duplicate: 0,
+    unknown: 0,
+    timeout: 0,
+    tooMany: 0,
+  };
+  #pending: Pending[] = [];
+  readonly #address = new Uint8Array(MAX_ADDRESS_BYTES);
+
+  constructor(fd: number, options: CheckedOptions, doorkeeper: Doorkeeper) {
+    this.fd = fd;
+    this.#options = options;
+    this.#doorkeeper = doorkeeper;
+  }
+
+  get refused(): Refused {
+    return { ...this.#refused };
+  }
+
+  get pendingCount(): number {
+    return this.#pending.length;
+  }
+
+  /** The descriptors of those from whom the next word is awaited. */
+  get awaitedFds(): number[] {
+    return this.#pending.filter(({ stage }) => stage !== 'parked').map(({ fd }) => fd);
+  }
+
+  /** Accepts and listens to what is there, without waiting. */
+  step(now: number): void {
+    if (this.#pending.length > 0) this.#pending = this.#pending.filter((one) => !this.#advance(one, now));
+    for (let i = 0; i < ACCEPTS_PER_STEP; i++) {
+      const fd = libc().accept(this.fd);
+      if (fd === -EINTR) continue;
+      if (fd < 0) break;
+      this.#accept(fd, now);
+    }
+  }
+
+  close(): void {
+    for (const { fd } of this.#pending) libc().close(fd);
+    this.#pending = [];
+    libc().close(this.fd);
+  }
+
+  #accept(fd: number, now: number): void {
+    libc().remoteAddress(fd, this.#address);
+    const { host, port } = decodeAddress(this.#address);
+    const remote = addressText(host, port);
+    const isTunnelled = this.#options.tls !== undefined;
+    if (this.#pending.length >= this.#options.maxPendingHandshakes) {
+      this.#refused.tooMany++;
+      if (this.#refused.tooMany % FLOOD_LOG_INTERVAL === 1) {
+        this.#options.log(
+          `refused ${remote}: ${this.#pending.length} connections are proving themselves already (${this.#refused.tooMany} refused so)`,
+        );
+      }
+      libc().close(fd);
+      return;
+    }
+    if (!isTunnelled) tune(fd);
+    const pending: Pending = {
+      fd,
+      remote,
+      deadline: now + this.#options.handshakeTimeoutMs,
+      bytes: new Uint8Array(TUNNEL_RECORD_BYTES),
+      filled: 0,
+      stage: isTunnelled ? 'tunnel' : 'hello',
+      hello: undefined,
+      nonce: randomBytes(NONCE_BYTES),
+    };
+    if (!this.#advance(pending, now)) this.#pending.push(pending);
+  }
+
+  /** True when the stranger is one no more: accepted or refused. */
+  #advance(pending: Pending, now: number): boolean {
+    for (;;) {
+      if (pending.stage === 'parked') return this.#judge(pending, now);
+      const wanted =
+        pending.stage === 'hello'
+          ? HELLO_BYTES
+          : pending.stage === 'proof'
+            ? PROOF_BYTES
+            : TUNNEL_RECORD_BYTES;
+      const got = libc().receiveBytes(pending.fd, pending.bytes.subarray(pending.filled, wanted));
+      if (got === -EAGAIN || got === -EINTR) {
+        return now >= pending.deadline && this.#refuse(pending, 'timeout', 'it said too little in time');
+      }
+      if (got <= 0) {
+        const how = got === 0 ? 'it ended' : errorName(got);
+        return this.#refuse(pending, 'garbage', `${how} before it had proved itself`);
+      }
+      pending.filled += got;
+      if (pending.stage === 'hello' && !startsLikeHello(pending.bytes.subarray(0, pending.filled))) {
+        return this.#refuse(pending, 'garbage', 'it speaks another protocol');
+      }
+      if (pending.filled < wanted) continue;
+      pending.filled = 0;
+      if (pending.stage === 'tunnel') {
+        pending.remote = readTunnelRecord(pending.bytes);
+        pending.stage = 'hello';
+      } else if (pending.stage === 'hello') {
+        if (this.#heardHello(pending)) return true;
+      } else if (this.#heardProof(pending)) {
+        return true;
+      }
+    }
+  }
+
+  #heardHello(pending: Pending): boolean {
+    const { version, hello } = readHello(pending.bytes)!;
+    if (version !== PROTOCOL_VERSION) {
+      const text = `it speaks version ${version} of the protocol, this process ${PROTOCOL_VERSION}`;
+      return this.#refuse(pending, 'version', text, Status.VERSION);
+    }
+    if (hello.count < 1 || hello.count > MAX_CONNECTIONS_PER_PEER || hello.index >= hello.count) {
+      return this.#refuse(pending, 'garbage', `it is connection ${hello.index} of ${hello.count}`);
+    }
+    pending.hello = hello;
+    pending.stage = 'proof';
+    libc().sendBytes(pending.fd, writeAnswer(Status.OK, pending.nonce));
+    return false;
+  }
+
+  #heardProof(pending: Pending): boolean {
+    const expected = prove(this.#options.secret, 'dialer', pending.hello!, pending.nonce);
+    if (!isProof(pending.bytes.slice(0, PROOF_BYTES), expected)) {
+      return this.#refuse(pending, 'secret', 'it does not know the secret', Status.SECRET);
+    }
+    pending.stage = 'parked';
+    return false;
+  }
+
+  /** A member that we have not been told of yet waits for it, until its time is up. */
+  #judge(pending: Pending, now: number): boolean {
+    const hello = pending.hello!;
+    const verdict = this.#doorkeeper.judge(hello);
+    if (verdict === 'wait' && now < pending.deadline) return false;
+    if (verdict === 'duplicate') {
+      return this.#refuse(
+        pending,
+        'duplicate',
+        `member ${hello.member} is connected already`,
+        Status.DUPLICATE,
+      );
+    }
+    if (verdict !== 'accept') {
+      const text =
+        verdict === 'wait' ? `nobody told of member ${hello.member}` : `it looks for another process`;
+      return this.#refuse(pending, 'unknown', text, Status.UNKNOWN);
+    }
+    const proof = prove(this.#options.secret, 'listener', hello, pending.nonce);
+    libc().sendBytes(pending.fd, writeAnswer(Status.OK, proof));
+    this.#doorkeeper.accepted(hello, pending.fd);
+    return true;
+  }
+
+  #refuse(pending: Pending, why: keyof Refused, text: string, status?: Status): true {
+    this.#refused[why]++;
+    this.#options.log(`refused ${pending.remote}: ${text}`);
+    if (status !== undefined) libc().sendBytes(pending.fd, writeAnswer(status));
+    libc().close(pending.fd);
+    return true;
+  }
+}

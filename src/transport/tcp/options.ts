@@ -1,0 +1,120 @@
+/**
+ * The options of the TCP transport, their defaults and their checks. Nothing else reads raw options. Invariant: what
+ * `checkOptions` returns is complete and within its bounds.
+ */
+import { UsageError } from '../../base/index.ts';
+import type { SharedSpace } from '../../memory/index.ts';
+
+export interface TlsOptions {
+  /** The private key of this process, PEM. */
+  readonly key: string;
+  /** The certificate of this process, PEM; signed by `ca`. */
+  readonly cert: string;
+  /** The certificates of those who may sign for members, PEM. Both sides are checked. */
+  readonly ca: string;
+  /** The name that certificates of peers must have. Default: any name, as long as `ca` signed it. */
+  readonly serverName?: string;
+}
+
+export interface TcpOptions {
+  /** The memory in which the regions of all messages lie. */
+  readonly space: SharedSpace;
+  /** What all members of the cluster know and strangers do not; it is never sent. */
+  readonly secret: Uint8Array | string;
+  /** The address to listen at, which is also the one told to others. Default 127.0.0.1. */
+  readonly address?: string;
+  /** The first and last port that may be listened at. Default: any port that the system gives. */
+  readonly ports?: readonly [from: number, to: number];
+  /** Connections to each peer that this process dials, 1 to 16; large messages are spread over them. Default 1. */
+  readonly connectionsPerPeer?: number;
+  /** Encrypts and authenticates all connections. Default: none. */
+  readonly tls?: TlsOptions | undefined;
+  /** Size of the kernel's send and receive buffers in bytes. Default: the kernel chooses and adapts. */
+  readonly socketBufferBytes?: number;
+  /** How long a connection may take to prove that it belongs here, in milliseconds. Default 5,000. */
+  readonly handshakeTimeoutMs?: number;
+  /** Connections that may be proving themselves at a time; others are closed at once. Default 64. */
+  readonly maxPendingHandshakes?: number;
+  /** Bytes of messages that nobody has asked for yet, kept for each peer; then reading pauses. Default 256 MiB. */
+  readonly maxUnexpectedBytes?: number;
+  /** Gets a line of text for each refused connection. Default: none. */
+  readonly log?: ((line: string) => void) | undefined;
+}
+
+export interface CheckedOptions {
+  readonly space: SharedSpace;
+  readonly secret: Uint8Array;
+  readonly address: string;
+  readonly ports: readonly [number, number];
+  readonly connectionsPerPeer: number;
+  readonly tls: TlsOptions | undefined;
+  /** 0: the kernel chooses. */
+  readonly socketBufferBytes: number;
+  readonly handshakeTimeoutMs: number;
+  readonly maxPendingHandshakes: number;
+  readonly maxUnexpectedBytes: number;
+  readonly log: (line: string) => void;
+}
+
+export const MAX_CONNECTIONS_PER_PEER = 16;
+const UNSPECIFIED = new Set(['', '0.0.0.0', '::', '::0']);
+
+export function checkOptions(options: TcpOptions): CheckedOptions {
+  const { secret, address = '127.0.0.1', ports = [0, 0] } = options;
+  const secretBytes = typeof secret === 'string' ? new TextEncoder().encode(secret) : secret;
+  if (!(secretBytes instanceof Uint8Array) || secretBytes.length === 0) {
+    throw new UsageError(
+      'INVALID_ARGUMENT',
+      'the secret is empty; give all members the same text or bytes, so that strangers cannot join',
+    );
+  }
+  if (UNSPECIFIED.has(address)) {
+    throw new UsageError(
+      'INVALID_ARGUMENT',
+      `address is '${address}', which others cannot reach; give the address of the interface that leads to them`,
+      { address },
+    );
+  }
+  const [from, to] = ports;
+  if (!isWhole(from, 0, 65535) || !isWhole(to, from, 65535) || (from === 0 && to !== 0)) {
+    throw new UsageError(
+      'INVALID_ARGUMENT',
+      `ports is [${from}, ${to}]; give the first and the last of a range from 1 to 65535`,
+      { ports },
+    );
+  }
+  return {
+    space: options.space,
+    secret: Uint8Array.from(secretBytes),
+    address,
+    ports: [from, to],
+    connectionsPerPeer: whole(options, 'connectionsPerPeer', 1, 1, MAX_CONNECTIONS_PER_PEER),
+    tls: options.tls,
+    socketBufferBytes: whole(options, 'socketBufferBytes', 0, 0, 2 ** 30),
+    handshakeTimeoutMs: whole(options, 'handshakeTimeoutMs', 5000, 1, 2 ** 31),
+    maxPendingHandshakes: whole(options, 'maxPendingHandshakes', 64, 1, 4096),
+    maxUnexpectedBytes: whole(options, 'maxUnexpectedBytes', 256 * 2 ** 20, 0, 2 ** 40),
+    log: options.log ?? (() => undefined),
+  };
+}
+
+type NumberOption =
+  | 'connectionsPerPeer'
+  | 'socketBufferBytes'
+  | 'handshakeTimeoutMs'
+  | 'maxPendingHandshakes'
+  | 'maxUnexpectedBytes';
+
+function whole(options: TcpOptions, name: NumberOption, preset: number, least: number, most: number): number {
+  const value = options[name] ?? preset;
+  if (isWhole(value, least, most)) return value;
+  throw new UsageError(
+    'INVALID_ARGUMENT',
+    `${name} is ${value}; give a whole number from ${least} to ${most}`,
+    { [name]: value },
+  );
+}
+
+function isWhole(value: number, least: number, most: number): boolean {
+  return Number.isInteger(value) && value >= least && value <= most;
+}

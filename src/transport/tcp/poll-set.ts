@@ -1,0 +1,55 @@
+/**
+ * The array of `struct pollfd` with which one system call asks after many sockets. It lies in the shared space, where
+ * both JavaScript and the kernel can write. Invariant: results are those of the last `wait`, by the order of adding.
+ */
+import { UsageError } from '../../base/index.ts';
+import type { Region, Segment, SharedSpace } from '../../memory/index.ts';
+import { libc } from './libc.ts';
+
+const CAPACITY = 8192;
+/** The descriptor, then 16 bits of wanted and 16 bits of found events. */
+const WORDS = 2;
+
+export class PollSet {
+  readonly #segment: Segment;
+  readonly #region: Region<'int32'>;
+  readonly #address: number;
+  #count = 0;
+
+  constructor(space: SharedSpace) {
+    this.#segment = space.allocate(CAPACITY * WORDS * 4);
+    this.#region = this.#segment.allocate('int32', CAPACITY * WORDS);
+    this.#address = Number(this.#region.address);
+  }
+
+  clear(): void {
+    this.#count = 0;
+  }
+
+  add(fd: number, events: number): void {
+    if (this.#count === CAPACITY) {
+      throw new UsageError(
+        'INVALID_ARGUMENT',
+        `more than ${CAPACITY} connections are open; use fewer peers or connectionsPerPeer`,
+        { capacity: CAPACITY },
+      );
+    }
+    this.#region.view[WORDS * this.#count] = fd;
+    this.#region.view[WORDS * this.#count + 1] = events;
+    this.#count++;
+  }
+
+  /** Sleeps until something happens on one of them, at most so long; returns on how many. */
+  wait(timeoutMs: number): number {
+    return Math.max(0, libc().poll(this.#address, this.#count, Math.ceil(timeoutMs)));
+  }
+
+  /** What happened on the one that was added as number `index`. */
+  found(index: number): number {
+    return this.#region.view[WORDS * index + 1]! >>> 16;
+  }
+
+  close(): void {
+    this.#segment.close();
+  }
+}

@@ -1,0 +1,100 @@
+/**
+ * Making sockets: one that listens within a range of ports, one that dials, and the options of both. Not the handshake
+ * and not the data. Invariant: a descriptor is either returned or closed.
+ */
+import { UsageError } from '../../base/index.ts';
+import { AF_UNIX, EACCES, EADDRINUSE, EADDRNOTAVAIL, EINPROGRESS, errorName, libc } from './libc.ts';
+import { decodeAddress, internetAddress, MAX_ADDRESS_BYTES } from './socket-address.ts';
+import type { SocketAddress } from './socket-address.ts';
+
+const SOL_SOCKET = 1;
+const SO_REUSEADDR = 2;
+const SO_SNDBUF = 7;
+const SO_RCVBUF = 8;
+const SO_KEEPALIVE = 9;
+const IPPROTO_TCP = 6;
+const TCP_NODELAY = 1;
+const TCP_KEEPIDLE = 4;
+const TCP_KEEPINTVL = 5;
+const TCP_KEEPCNT = 6;
+const BACKLOG = 1024;
+
+/** Listens at the first free port of the range; [0, 0] is any port. */
+export function listenWithin(
+  host: string,
+  [from, to]: readonly [number, number],
+  bufferBytes: number,
+): { readonly fd: number; readonly port: number } {
+  for (let port = from; port <= to; port++) {
+    const result = listenAt(internetAddress(host, port), bufferBytes);
+    if (result >= 0) return { fd: result, port: portOf(result) };
+    if (result === -EADDRNOTAVAIL) {
+      throw new UsageError(
+        'INVALID_ARGUMENT',
+        `address ${host} does not belong to this host; give the address of one of its interfaces`,
+        { address: host },
+      );
+    }
+    if (result !== -EADDRINUSE && result !== -EACCES) {
+      throw new UsageError(
+        'INVALID_ARGUMENT',
+        `listening at ${host} port ${port} failed with ${errorName(result)}; choose others with address and ports`,
+        { address: host, port, error: errorName(result) },
+      );
+    }
+  }
+  throw new UsageError(
+    'INVALID_ARGUMENT',
+    `none of the ports ${from} to ${to} of ${host} is free; give a wider range with ports`,
+    { address: host, from, to },
+  );
+}
+
+/** Listens at one address; returns the descriptor or the negative errno. */
+export function listenAt(address: SocketAddress, bufferBytes: number): number {
+  const fd = libc().socket(address.family);
+  if (fd < 0) return fd;
+  libc().setOption(fd, SOL_SOCKET, SO_REUSEADDR, 1);
+  // Accepted connections inherit the sizes, which must be known before the first packet.
+  setBuffers(fd, bufferBytes);
+  let result = libc().bind(fd, address.bytes);
+  if (result >= 0) result = libc().listen(fd, BACKLOG);
+  if (result >= 0) return fd;
+  libc().close(fd);
+  return result;
+}
+
+/** Starts a connection, which may be refused later; returns the descriptor or the negative errno. */
+export function dialAt(address: SocketAddress, bufferBytes: number): number {
+  const fd = libc().socket(address.family);
+  if (fd < 0) return fd;
+  setBuffers(fd, bufferBytes);
+  const result = libc().connect(fd, address.bytes);
+  if (result >= 0 || result === -EINPROGRESS) {
+    if (address.family !== AF_UNIX) tune(fd);
+    return fd;
+  }
+  libc().close(fd);
+  return result;
+}
+
+/** No waiting for full packets, and a host that vanished is noticed even when nothing is sent. */
+export function tune(fd: number): void {
+  libc().setOption(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+  libc().setOption(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+  libc().setOption(fd, IPPROTO_TCP, TCP_KEEPIDLE, 10);
+  libc().setOption(fd, IPPROTO_TCP, TCP_KEEPINTVL, 5);
+  libc().setOption(fd, IPPROTO_TCP, TCP_KEEPCNT, 4);
+}
+
+function setBuffers(fd: number, bytes: number): void {
+  if (bytes === 0) return;
+  libc().setOption(fd, SOL_SOCKET, SO_SNDBUF, bytes);
+  libc().setOption(fd, SOL_SOCKET, SO_RCVBUF, bytes);
+}
+
+function portOf(fd: number): number {
+  const bytes = new Uint8Array(MAX_ADDRESS_BYTES);
+  libc().localAddress(fd, bytes);
+  return decodeAddress(bytes).port;
+}

@@ -1,0 +1,44 @@
+/**
+ * The way into the TCP transport: what it adds to the contract, and how one is made. Everything else of this folder is
+ * its own affair. Invariant: when making it fails, no descriptor, thread or folder is left behind.
+ */
+import type { Transport } from '../transport.ts';
+import { libc } from './libc.ts';
+import type { Refused } from './listener.ts';
+import { checkOptions } from './options.ts';
+import type { TcpOptions } from './options.ts';
+import { newId } from './peer.ts';
+import type { TcpAddress } from './peer.ts';
+import { resolveHost } from './socket-address.ts';
+import { SocketTransport } from './socket-transport.ts';
+import { listenWithin } from './sockets.ts';
+import { TlsTunnel } from './tls-tunnel.ts';
+
+export interface TcpTransport extends Transport {
+  readonly kind: 'tcp';
+  readonly address: Readonly<Record<string, unknown>> & TcpAddress;
+  /** Connections that were refused so far, by reason. */
+  readonly refused: Refused & {
+    /** Strangers without a certificate that we trust; 0 without `tls`. */
+    readonly tls: number;
+  };
+  /** Strangers that are proving themselves. */
+  readonly pendingHandshakes: number;
+}
+
+/** Listens at a port; `connect` does the rest. */
+export async function createTcpTransport(options: TcpOptions): Promise<TcpTransport> {
+  const checked = checkOptions(options);
+  const host = await resolveHost(checked.address);
+  const tunnel = checked.tls && (await TlsTunnel.open(checked.tls, host, checked));
+  const { fd, port } = tunnel
+    ? { fd: tunnel.listeningFd, port: tunnel.port }
+    : listenWithin(host, checked.ports, checked.socketBufferBytes);
+  try {
+    return new SocketTransport(checked, fd, { host: checked.address, port, id: newId() }, tunnel);
+  } catch (error) {
+    libc().close(fd);
+    tunnel?.abort();
+    throw error;
+  }
+}

@@ -1,0 +1,21 @@
+/** The conformance suite of transports, over TCP with one and with three connections for each peer. */
+import { describe, it } from 'vitest';
+import { hasSharedMemory, SharedSpace } from '../../src/memory/index.ts';
+import { createTcpTransport } from '../../src/transport/tcp/tcp-transport.ts';
+import { scenarios } from './conformance.ts';
+import { runRanks } from './ranks.ts';
+
+describe.skipIf(!hasSharedMemory()).each([1, 3])(
+  'the TCP transport, %i connections',
+  (connectionsPerPeer) => {
+    for (const scenario of scenarios) {
+      it.each(scenario.sizes)(`${scenario.name}, %i ranks`, async (size) => {
+        await runRanks(scenario, size, async () => {
+          const space = SharedSpace.create({ maxBytes: 256 * 2 ** 20 });
+          const transport = await createTcpTransport({ space, secret: 'conformance', connectionsPerPeer });
+          return { transport, space, segment: (byteLength) => space.allocate(byteLength) };
+        });
+      });
+    }
+  },
+);

@@ -1,0 +1,145 @@
+/** TCP over TLS: members whose certificates one authority signed, and strangers with others or none. */
+import { execFileSync, spawnSync } from 'node:child_process';
+import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest';
+import { hasSharedMemory } from '../../src/memory/index.ts';
+import type { TlsOptions } from '../../src/transport/tcp/options.ts';
+import { createTcpTransport } from '../../src/transport/tcp/tcp-transport.ts';
+import { closeEnds, envelope, memberAddress, openEnd, openEnds, until } from './tcp-pair.ts';
+import type { End } from './tcp-pair.ts';
+import { Stranger } from './tcp-stranger.ts';
+
+const hasOpenssl = spawnSync('openssl', ['version']).status === 0;
+
+describe.skipIf(!hasSharedMemory() || !hasOpenssl)('the TCP transport with TLS', () => {
+  const temporary = process.env.TMPDIR;
+  let folder = '';
+  let ours: TlsOptions;
+  let theirs: TlsOptions;
+  const ends: End[] = [];
+
+  beforeAll(() => {
+    folder = mkdtempSync(join(tmpdir(), 'test-tributary-'));
+    // What the transport leaves in the temporary folder is seen in a folder of our own.
+    process.env.TMPDIR = folder;
+    ours = certificates('ours');
+    theirs = certificates('theirs');
+  });
+  afterEach(async () => {
+    await closeEnds(ends.splice(0));
+    expect(readdirSync(folder).filter((name) => name.startsWith('tributary-tls-'))).toEqual([]);
+  });
+  afterAll(() => {
+    if (temporary === undefined) delete process.env.TMPDIR;
+    else process.env.TMPDIR = temporary;
+    rmSync(folder, { recursive: true, force: true });
+  });
+
+  /** An authority of its own and one certificate that it signed. */
+  function certificates(name: string): TlsOptions {
+    const path = (kind: string): string => join(folder, `${name}-${kind}`);
+    const openssl = (...args: string[]): void =>
+      void execFileSync('openssl', args, { stdio: ['ignore', 'ignore', 'pipe'] });
+    const newKey = ['-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:prime256v1', '-nodes'];
+    const subject = ['-subj', `/CN=${name}`];
+    openssl(
+      'req',
+      '-x509',
+      ...newKey,
+      ...subject,
+      '-keyout',
+      path('ca-key'),
+      '-out',
+      path('ca'),
+      '-days',
+      '2',
+    );
+    openssl('req', ...newKey, '-subj', `/CN=member-${name}`, '-keyout', path('key'), '-out', path('request'));
+    writeFileSync(path('extensions'), `subjectAltName=DNS:${name}.tributary\n`);
+    const signer = ['-CA', path('ca'), '-CAkey', path('ca-key'), '-CAcreateserial', '-days', '2'];
+    const extensions = ['-extfile', path('extensions')];
+    openssl('x509', '-req', '-in', path('request'), ...signer, ...extensions, '-out', path('cert'));
+    const read = (kind: string): string => readFileSync(path(kind), 'utf8');
+    return { key: read('key'), cert: read('cert'), ca: read('ca') };
+  }
+
+  async function exchange([a, b]: readonly [End, End], length: number): Promise<void> {
+    const from = a.space.allocate(length).allocate('uint8', length);
+    const into = b.space.allocate(length).allocate('uint8', length);
+    for (let i = 0; i < length; i++) from.view[i] = i * 7;
+    const receiving = b.transport.receive(0, envelope({ step: length }), into);
+    const sending = a.transport.send(1, envelope({ step: length }), from);
+    await until([a, b], () => receiving.done && sending.done);
+    expect(Buffer.compare(Buffer.from(into.view), Buffer.from(from.view))).toBe(0);
+  }
+
+  it.each([1, 2])('moves messages both ways, %i connections', async (connectionsPerPeer) => {
+    ends.push(...(await openEnds(2, { tls: ours, connectionsPerPeer })));
+    const [a, b] = ends as [End, End];
+    for (const length of [1, 1000, 3_000_000]) {
+      await exchange([a, b], length);
+    }
+    b.transport.notify(0, 'over TLS');
+    await until(ends, () => a.told.notices.length === 1);
+    expect(a.told.lost).toEqual([]);
+  });
+
+  it('delivers everything before a goodbye', async () => {
+    ends.push(...(await openEnds(2, { tls: ours })));
+    const [a, b] = ends as [End, End];
+    const region = a.space.allocate(2 ** 20).allocate('uint8', 2 ** 20);
+    a.transport.send(1, envelope(), region);
+    const closing = a.transport.close();
+    const receiving = b.transport.receive(
+      0,
+      envelope(),
+      b.space.allocate(2 ** 20).allocate('uint8', 2 ** 20),
+    );
+    await until([b], () => receiving.done);
+    await closing;
+    for (let i = 0; i < 300; i++) b.transport.poll();
+    expect(b.told.lost).toEqual([]);
+  });
+
+  it('checks the name of certificates where one is asked for', async () => {
+    ends.push(...(await openEnds(2, { tls: { ...ours, serverName: 'ours.tributary' } })));
+    await exchange(ends as [End, End] & End[], 10);
+    const a = await openEnd({ tls: ours });
+    const b = await openEnd({ tls: { ...ours, serverName: 'another.tributary' } });
+    ends.push(a, b);
+    const dialling = b.transport.connect(1, [memberAddress(0, a.transport)], { connectTimeoutMs: 300 });
+    await expect(dialling).rejects.toThrow('ERR_TLS_CERT_ALTNAME_INVALID');
+  });
+
+  it('refuses a stranger without a certificate, and one with a certificate of others', async () => {
+    const a = await openEnd({ tls: ours, handshakeTimeoutMs: 500 });
+    const b = await openEnd({ tls: { ...theirs, ca: ours.ca } });
+    ends.push(a, b);
+    const stranger = await Stranger.dial(a.transport);
+    stranger.say(Buffer.from('GET / HTTP/1.1\r\n\r\n'));
+    await until([], () => stranger.isClosed);
+    expect(a.transport.refused.tls).toBe(1);
+    const dialling = b.transport.connect(1, [memberAddress(0, a.transport)], { connectTimeoutMs: 300 });
+    await expect(dialling).rejects.toMatchObject({ code: 'UNREACHABLE' });
+    expect(a.transport.refused.tls).toBeGreaterThan(1);
+    await until([], () => a.lines.length > 1);
+    expect(a.lines[0]).toMatch(/^refused 127\.0\.0\.1:\d+: TLS: /);
+  });
+
+  it('says when key and certificate are no such', async () => {
+    const { space } = await openEndFor(ends);
+    const tls = { key: 'no key', cert: 'no cert', ca: 'no ca' };
+    await expect(createTcpTransport({ space, secret: 'x', tls })).rejects.toMatchObject({
+      code: 'INVALID_ARGUMENT',
+      message: expect.stringContaining('key, cert and ca') as string,
+    });
+  });
+});
+
+async function openEndFor(ends: End[]): Promise<End> {
+  const end = await openEnd();
+  ends.push(end);
+  return end;
+}
