@@ -1,0 +1,17 @@
+export { Cluster } from './cluster.ts';
+export type { ClusterEvents, ClusterOptions } from './cluster.ts';
+export { answer, challenge, isNonce, verify } from './credentials.ts';
+export type { Exchange, Role } from './credentials.ts';
+export { Group } from './group.ts';
+export { hostIdentity } from './host-identity.ts';
+export type { JoinOptions, WaitingReport } from './joining.ts';
+export type { LineTls } from './line-thread.ts';
+export { LivenessView } from './liveness-view.ts';
+export { Membership } from './membership.ts';
+export type { MembershipEvents, RequestOptions } from './membership.ts';
+export { MAX_MEMBERS } from './messages.ts';
+export type { LeaveReason, RefusalReason, Waiting, World } from './messages.ts';
+export { Scheduler } from './scheduler.ts';
+export type { SchedulerEvents } from './scheduler.ts';
+export type { SchedulerTls } from './scheduler-connection.ts';
+export type { SchedulerOptions } from './scheduler-options.ts';
