@@ -1,6 +1,6 @@
 /**
  * The public interface of the package: models written in code or taken from the catalogue, datasets, and `fit`, which
- * trains one on the other. What is not exported here may change without notice.
+ * trains one on the other; clusters of processes and the collectives between them. What is not exported here may change without notice.
  */
 export * from './base/index.ts';
 export * from './graph/index.ts';
@@ -22,6 +22,13 @@ export type { OptimizerSpec } from './kernels/index.ts';
 export type { SessionOptions } from './compute/index.ts';
 export { OnnxCompute } from './compute/index.ts';
 export { SharedSpace } from './memory/index.ts';
+export type { DType, Region } from './memory/index.ts';
+export * from './collectives/index.ts';
+export { Cluster, Group, Scheduler } from './cluster/index.ts';
+export type { ClusterEvents, SchedulerOptions } from './cluster/index.ts';
+export type { Handle, StallReport } from './progress/index.ts';
+export { joinCluster, joinMpiJob } from './launcher/index.ts';
+export type { JoinClusterOptions, TransportChoice } from './launcher/index.ts';
 export { defineConfig } from './cli/index.ts';
 export type {
   DataConfig,

@@ -21,6 +21,36 @@ export const layers: readonly Layer[] = [
   layer('memory', 'shared segments, regions, futex words', ['base'], ['koffi']),
   layer('kernels', 'AssemblyScript sources, their typed wrappers, update rules', ['memory', 'base'], []),
   layer(
+    'transport',
+    'contract; `shared-memory/`, `tcp/`, `mpi/`, and the choice by host',
+    ['memory', 'base'],
+    ['koffi'],
+  ),
+  layer(
+    'progress',
+    'operations under way: driving them, deadlines, stalls, disagreements, losses',
+    ['transport', 'memory', 'base'],
+    [],
+  ),
+  layer(
+    'cluster',
+    'scheduler (rendezvous), membership, credentials, groups',
+    ['progress', 'transport', 'kernels', 'memory', 'base'],
+    [],
+  ),
+  layer(
+    'collectives',
+    'one collective a file, `algorithms/`, measured costs',
+    ['cluster', 'progress', 'transport', 'kernels', 'memory', 'base'],
+    [],
+  ),
+  layer(
+    'launcher',
+    'how a process gets into a cluster: chooses transport and address',
+    ['collectives', 'cluster', 'progress', 'transport', 'kernels', 'memory', 'base'],
+    [],
+  ),
+  layer(
     'graph',
     'operation catalogue, builder, gradients, layers, ONNX in and out',
     ['base'],
@@ -49,7 +79,7 @@ export const layers: readonly Layer[] = [
   layer(
     'bench',
     'comparisons with other systems, `peers/`',
-    ['runtime', 'compute', 'graph', 'memory', 'base'],
+    ['launcher', 'collectives', 'cluster', 'runtime', 'compute', 'graph', 'memory', 'base'],
     ['zod'],
   ),
   layer(

@@ -1,0 +1,130 @@
+/**
+ * How a process gets into a cluster: chooses its transport and its address, joins through the scheduler, and has the
+ * costs of the links measured. The only place where transports are chosen. Invariant: a transport that was opened is
+ * closed again if joining fails.
+ */
+import { availableParallelism, hostname } from 'node:os';
+import { UsageError } from '../base/index.ts';
+import { Cluster, hostIdentity } from '../cluster/index.ts';
+import type { ClusterOptions } from '../cluster/index.ts';
+import { measureCosts } from '../collectives/index.ts';
+import { hasSharedMemory, SharedSpace } from '../memory/index.ts';
+import {
+  createMpiTransport,
+  createSharedMemoryTransport,
+  createTcpTransport,
+  RoutedTransport,
+} from '../transport/index.ts';
+import type { TlsOptions, Transport } from '../transport/index.ts';
+import { localAddressTowards } from './local-address.ts';
+
+export const TRANSPORTS = ['auto', 'shm', 'tcp'] as const;
+export type TransportChoice = (typeof TRANSPORTS)[number];
+
+export interface JoinClusterOptions extends Omit<ClusterOptions, 'title' | 'host' | 'tls'> {
+  /**
+   * How members exchange data: 'shm' by shared memory (one host), 'tcp' by the network even on one host, 'auto' by
+   * shared memory inside a host and by the network between hosts. Default 'auto'.
+   */
+  readonly transport?: TransportChoice | undefined;
+  /** The memory whose regions are exchanged. Default: a new space. */
+  readonly space?: SharedSpace | undefined;
+  /** The address at which peers reach this process. Default: the one that leads to the scheduler. */
+  readonly address?: string | undefined;
+  /** First and last port that may be listened at. Default: any. */
+  readonly ports?: readonly [from: number, to: number] | undefined;
+  /** Connections to each peer on another host. Default 1. */
+  readonly connectionsPerPeer?: number | undefined;
+  /** Encrypts what goes between processes over the network, with certificates on both sides. Default: none. */
+  readonly tls?: TlsOptions | undefined;
+  /** Processes with the same host share memory. Default: found out. */
+  readonly host?: string | undefined;
+  /** Processes of this cluster on this host: with more than cores, waiting ones let others run. Default 1. */
+  readonly ranksOnHost?: number | undefined;
+  /** Whether to measure what each algorithm costs between these members before the first use. Default true. */
+  readonly measure?: boolean | undefined;
+  /** Receives a line about addresses, reached peers and refused strangers. Default: none. */
+  readonly log?: ((line: string) => void) | undefined;
+}
+
+export async function joinCluster(options: JoinClusterOptions): Promise<Cluster> {
+  const host = options.host ?? hostIdentity();
+  const transport = await openTransport(options, host);
+  const { log = () => undefined } = options;
+  try {
+    const cluster = await Cluster.join(transport, {
+      yieldWhileSpinning: (options.ranksOnHost ?? 1) > availableParallelism(),
+      ...options,
+      title: `process ${process.pid} on ${hostname()}`,
+      host,
+      tls: options.tls && { ca: options.tls.ca },
+      onWaiting: options.onWaiting ?? (({ text }) => log(text)),
+    });
+    const { world } = cluster;
+    log(
+      `rank ${world.rank} of ${world.size} (process ${process.pid} on ${hostname()}): ${describe(transport)}; all ${world.size - 1} peers reached`,
+    );
+    if (options.measure ?? true) await measureCosts(world);
+    return cluster;
+  } catch (error) {
+    transport.abort(error as Error);
+    throw error;
+  }
+}
+
+/** The processes that mpirun or srun started together: rank and size come from MPI, and stay. */
+export async function joinMpiJob(
+  options: Pick<JoinClusterOptions, 'space' | 'measure' | 'stallAfterMs' | 'deadlineMs' | 'spinMicros'> = {},
+): Promise<Cluster> {
+  const space = options.space ?? SharedSpace.create();
+  const transport = createMpiTransport({ space });
+  try {
+    const members = Array.from({ length: transport.size }, (_, member) => ({
+      member,
+      title: `MPI rank ${member}`,
+      host: 'mpi',
+      address: {},
+    }));
+    const cluster = await Cluster.ofFixed(transport, members, options);
+    if (options.measure ?? true) await measureCosts(cluster.world);
+    return cluster;
+  } catch (error) {
+    transport.abort(error as Error);
+    throw error;
+  }
+}
+
+async function openTransport(options: JoinClusterOptions, host: string): Promise<Transport> {
+  const choice = options.transport ?? 'auto';
+  if (!TRANSPORTS.includes(choice)) {
+    throw new UsageError(
+      'INVALID_ARGUMENT',
+      `transport is '${String(choice)}'; give ${TRANSPORTS.join(', ')}`,
+      {
+        transport: choice,
+      },
+    );
+  }
+  const space = options.space ?? SharedSpace.create();
+  if (choice === 'shm') return createSharedMemoryTransport({ space });
+  const address = options.address ?? (await localAddressTowards(options.scheduler));
+  const { secret, ports, connectionsPerPeer, tls, log } = options;
+  const tcp = await createTcpTransport({
+    space,
+    secret,
+    address,
+    ...(ports ? { ports } : {}),
+    ...(connectionsPerPeer === undefined ? {} : { connectionsPerPeer }),
+    tls,
+    log,
+  });
+  if (choice === 'tcp' || !hasSharedMemory()) return tcp;
+  return new RoutedTransport(createSharedMemoryTransport({ space }), tcp, host);
+}
+
+function describe({ kind, address }: Transport): string {
+  const tcp = (address['remote'] ?? address) as Readonly<Record<string, unknown>>;
+  const at =
+    'port' in tcp ? ` at ${String(tcp['host'])}:${String(tcp['port'])} (change with address, ports)` : '';
+  return `${kind}${at}`;
+}

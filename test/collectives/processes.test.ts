@@ -1,0 +1,31 @@
+/** The oracle cases of collectives between real processes: every transport, size, algorithm, and both kinds of memory. */
+import { fileURLToPath } from 'node:url';
+import { afterEach, describe, expect, it } from 'vitest';
+import { component } from '../support/components.ts';
+import { RankProcesses } from '../support/rank-processes.ts';
+import type { RankTransport } from '../support/rank-processes.ts';
+import { hasShared } from '../support/shared.ts';
+
+const PROGRAM = fileURLToPath(new URL('./rank-program.ts', import.meta.url));
+const SIZES = [1, 2, 3, 4, 5, 8];
+const openMpi = component('openmpi-bin');
+let ranks: RankProcesses | undefined;
+
+afterEach(() => ranks?.close());
+
+function runs(transport: RankTransport): void {
+  it.each(SIZES)('give the oracle values between %i ranks', async (size) => {
+    ranks = await RankProcesses.start({ program: PROGRAM, transport, size });
+    await ranks.untilEnded();
+    const results = ranks.said('ran');
+    expect(results.map(({ rank }) => rank).sort()).toEqual(Array.from({ length: size }, (_, rank) => rank));
+    expect(results.flatMap(({ differences }) => differences)).toEqual([]);
+    for (const { runs } of results) expect(runs).toBeGreaterThan(100);
+  });
+}
+
+describe.skipIf(!hasShared('vectors/collectives.json'))('collectives of processes', () => {
+  describe('over shared memory', () => runs('shm'));
+  describe('over TCP', () => runs('tcp'));
+  describe.skipIf(!openMpi.present)(`over MPI (${openMpi.needs})`, () => runs('mpi'));
+});
