@@ -4,6 +4,13 @@ export * from './peer-process.ts';
 export * from './peer-tensors.ts';
 export { benchCompute } from './compute.ts';
 export type { ComputeBench, ComputeBenchOptions, ComputeCase } from './compute.ts';
+export { benchAllReduce, curves, formatBytes } from './allreduce/index.ts';
+export type {
+  AllReduceBench,
+  AllReduceBenchOptions,
+  AllReduceCase,
+  BenchTransport,
+} from './allreduce/index.ts';
 export { barChart } from './bar-chart.ts';
 export type { Bar, BarChartOptions } from './bar-chart.ts';
 export { describeMachine } from './machine.ts';

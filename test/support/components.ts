@@ -9,12 +9,24 @@ import { it } from 'vitest';
 /** The Python that Debian's packages belong to; another one on the PATH does not see them. */
 export const PYTHON = '/usr/bin/python3';
 
-/** A Python program for each component, named by its Debian package; it ends with 0 where the component is there. */
+/** A program for each component, named by its Debian package; it ends with 0 where the component is there. */
 const probes = {
-  'python3-onnx': 'import onnx, numpy',
+  'python3-onnx': [PYTHON, '-c', 'import onnx, numpy'],
   // Only looked for: to import it takes seconds.
-  'python3-torch':
+  'python3-torch': [
+    PYTHON,
+    '-c',
     'import importlib.util as u, sys; sys.exit(not u.find_spec("torch") and "No module named torch")',
+  ],
+  // The program that starts ranks, and the library that they load; ldconfig lists what the loader finds.
+  'openmpi-bin': ['/bin/sh', '-c', 'mpirun --version >&2 && /sbin/ldconfig -p | grep -q libmpi.so.40'],
+  'libopenmpi-dev': ['mpicc', '--version'],
+  // Network namespaces and limited links, which also need root and the kernel's consent.
+  iproute2: [
+    '/bin/sh',
+    '-c',
+    'n=tributary-$$-0-probe; ip netns add $n && tc -n $n qdisc add dev lo root tbf rate 1gbit burst 100kb latency 9ms; r=$?; ip netns delete $n; exit $r',
+  ],
 } as const;
 
 export type ComponentName = keyof typeof probes;
@@ -29,7 +41,8 @@ export interface Component {
 
 /** Looks for a component. Call it while tests are collected: `describe.skipIf(!onnx.present)(`... (${onnx.needs})`)`. */
 export function component(name: ComponentName): Component {
-  const { status, stderr, error } = spawnSync(PYTHON, ['-c', probes[name]], {
+  const [file, ...args] = probes[name];
+  const { status, stderr, error } = spawnSync(file, args, {
     encoding: 'utf8',
     timeout: 60_000,
   });

@@ -1,0 +1,11 @@
+export { benchAllReduce, DEFAULT_SIZES, formatBytes } from './allreduce.ts';
+export type { AllReduceBench, AllReduceBenchOptions, AllReduceCase } from './allreduce.ts';
+export { ControlServer, parseTurn, serveTurns } from './control.ts';
+export type { ControlAddress, Turn, TurnResult } from './control.ts';
+export { curves } from './curves.ts';
+export { compileOpenMpiPeer, glooGroup, openMpiGroup, ourGroup, parseAssignment } from './group-command.ts';
+export type { BenchTransport, MpiClass, RankAssignment } from './group-command.ts';
+export { PeerGroup } from './peer-group.ts';
+export type { GroupCommand, PeerGroupOptions } from './peer-group.ts';
+export { fillVector, isSummed, longestBurst } from './test-vector.ts';
+export { median } from './turns.ts';
