@@ -74,7 +74,10 @@ export async function joinCluster(options: JoinClusterOptions): Promise<Cluster>
 
 /** The processes that mpirun or srun started together: rank and size come from MPI, and stay. */
 export async function joinMpiJob(
-  options: Pick<JoinClusterOptions, 'space' | 'measure' | 'stallAfterMs' | 'deadlineMs' | 'spinMicros'> = {},
+  options: Pick<
+    JoinClusterOptions,
+    'space' | 'measure' | 'stallAfterMs' | 'deadlineMs' | 'spinMicros' | 'onStall'
+  > = {},
 ): Promise<Cluster> {
   const space = options.space ?? SharedSpace.create();
   const transport = createMpiTransport({ space });

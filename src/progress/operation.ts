@@ -148,12 +148,16 @@ export class Operation implements Handle {
     return region;
   }
 
+  /** For the engine only: the algorithm runs no further; its memory is still its own. */
+  stop(): void {
+    this.#strand?.stop();
+  }
+
   /** For the engine only. */
   settle(error?: TributaryError): void {
     if (this.#settled) return;
     this.#settled = true;
     this.#error = error;
-    if (error) this.#strand?.stop();
     this.#strand = undefined;
     for (const region of this.#scratch ?? []) this.#host.scratch.giveBack(region);
     this.#scratch = undefined;

@@ -251,6 +251,8 @@ export class Progress implements OperationHost, ConversationHost {
     this.#remove(operation);
     const key = keyOf(operation);
     const reason = clip(error.message);
+    // Lets go of peers' memory first: two ranks that give up at once must not wait for each other in `forget`.
+    operation.stop();
     this.#conversation.tellGroup(operation.group, { kind: 'abandon', ...key, code: error.code, reason });
     this.transport.forget(key);
     operation.settle(error);

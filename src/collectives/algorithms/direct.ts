@@ -48,9 +48,17 @@ function* exchange(ranks: Ranks, vectors: readonly Region[], weight: number, red
     sources[(position - i + size) % size] = receiving.region;
     total += receiving.weight;
   }
-  for (const sending of sends) if (!sending.done) yield sending;
-  combineInRankOrder(ranks, target, sources, reduction);
-  for (const receiving of receives) receiving.release();
+  if (sends.every(({ done }) => done)) {
+    combineInRankOrder(ranks, target, sources, reduction);
+    for (const receiving of receives) receiving.release();
+  } else {
+    // Peers still read our vector, and those who read it in place only end when we, too, have read theirs: sum beside.
+    const sum = operation.scratch(target.dtype, target.length);
+    reduction.combine(sum, sources);
+    for (const receiving of receives) receiving.release();
+    for (const sending of sends) if (!sending.done) yield sending;
+    reduction.kernels.copy(target, sum);
+  }
   reduction.finish(target, total);
   for (let i = 1; i < vectors.length; i++) reduction.kernels.copy(vectors[i]!, target);
 }
@@ -78,41 +86,43 @@ function* reduceInPlace(
   const { size, position } = ranks;
   const staging = new Staging(ranks.operation, inPlace, given, reduction.kernels);
   const vectors = staging.regions;
+  const count = vectors.length;
   const { length, dtype } = vectors[0]!;
-  for (let i = 1; i < size; i++) {
-    vectors.forEach((vector, v) =>
-      inPlace.lend(ranks.memberAt(position + i), ranks.envelope(v, weight), vector),
-    );
-  }
-  const borrowed: Receiving[] = [];
   for (let at = 0; at < size; at++) {
     if (at === position) continue;
-    for (let v = 0; v < vectors.length; v++) {
-      borrowed.push(inPlace.borrow(ranks.memberAt(at), ranks.envelope(v, 0), dtype, length));
+    const member = ranks.memberAt(at);
+    for (let v = 0; v < count; v++) inPlace.lend(member, ranks.envelope(v, weight), vectors[v]!);
+  }
+  const borrowed: (Receiving | undefined)[] = [];
+  for (let at = 0; at < size; at++) {
+    for (let v = 0; v < count; v++) {
+      const lent = at === position ? undefined : ranks.memberAt(at);
+      borrowed.push(
+        lent === undefined ? undefined : inPlace.borrow(lent, ranks.envelope(v, 0), dtype, length),
+      );
     }
   }
-  for (const borrowing of borrowed) if (!borrowing.done) yield borrowing;
+  for (const borrowing of borrowed) if (borrowing && !borrowing.done) yield borrowing;
 
-  let total = weight;
-  borrowed.forEach((borrowing, i) => {
-    if (i % vectors.length === 0) total += borrowing.weight;
-  });
-  const all = borrowed.map(({ region }) => region);
-  all.splice(position * vectors.length, 0, ...vectors);
+  // The part of all vectors that is this rank's, in rank order; a rank's vectors share its weight.
   const part = alignedPart(length, size, position);
+  const pieces: Region[] = [];
+  let total = 0;
+  for (let i = 0; i < borrowed.length; i++) {
+    const borrowing = borrowed[i];
+    pieces.push(cut(borrowing ? borrowing.region : vectors[i % count]!, part));
+    if (i % count === 0) total += borrowing ? borrowing.weight : weight;
+  }
   if (part.length > 0) {
     inPlace.enter(ranks.envelope(0, 0));
     try {
       yield ranks.operation.pause();
-      reduction.combineToAll(
-        all.map((region) => cut(region, part)),
-        total,
-      );
+      reduction.combineToAll(pieces, total);
     } finally {
       inPlace.leave();
     }
   }
-  for (const borrowing of borrowed) borrowing.release();
+  for (const borrowing of borrowed) borrowing?.release();
   yield* allDone(ranks, DONE, vectors[0]!);
   staging.finish();
 }

@@ -18,8 +18,8 @@ import {
 } from './layout.ts';
 import type { Link } from './link.ts';
 import type { CopyBytes } from './memory-copy.ts';
-import { InPlacePayload } from './receive.ts';
-import type { EarlyMessage, Receive } from './receive.ts';
+import { EarlyMessage, InPlacePayload } from './receive.ts';
+import type { Receive } from './receive.ts';
 
 export type Tell = (event: (to: TransportEvents) => void) => void;
 
@@ -36,6 +36,8 @@ const FAULTS_OF_THE_PEER: readonly unknown[] = [
   'INVALID_ARGUMENT',
   'OUT_OF_BOUNDS',
 ];
+
+const NOTHING = new Uint8Array(0);
 
 export class Arrivals {
   readonly #matching = new Matching<Receive, EarlyMessage>();
@@ -68,7 +70,7 @@ export class Arrivals {
     } else if (payload instanceof InPlacePayload) {
       receive.complete(message.envelope.weight, payload);
     } else {
-      this.#bytes.set(payload, receive.into!.byteOffset);
+      if (payload.length > 0) this.#bytes.set(payload, receive.into!.byteOffset);
       receive.complete(message.envelope.weight);
     }
   }
@@ -154,7 +156,7 @@ export class Arrivals {
     }
     const match = this.#matching.arrive(link.member, envelope);
     if (!match) {
-      this.#keep(link, word, { kind, dtype: code, length, payloadBytes }, inPlace);
+      this.#keep(link, word, kind, code, length, payloadBytes, inPlace);
       return undefined;
     }
     const receive = match.posted;
@@ -172,13 +174,19 @@ export class Arrivals {
   #keep(
     link: Link,
     word: number,
-    content: Pick<EarlyMessage, 'kind' | 'dtype' | 'length' | 'payloadBytes'>,
+    kind: number,
+    dtype: number,
+    length: number,
+    payloadBytes: number,
     inPlace: InPlacePayload | undefined,
   ): void {
     if (!inPlace && this.#matching.isForgotten(this.#envelope)) return;
-    const envelope = { ...this.#envelope };
-    const payload = inPlace ?? this.#copyOf(link, word, content.payloadBytes);
-    this.#matching.keep(link.member, envelope, { ...content, envelope, payload });
+    // Field by field: peers are often a step ahead, and spreading an object costs as much as a small message.
+    const { group, tag, sequence, step, signature, weight } = this.#envelope;
+    const envelope = { group, tag, sequence, step, signature, weight };
+    const payload = inPlace ?? (payloadBytes === 0 ? NOTHING : this.#copyOf(link, word, payloadBytes));
+    const message = new EarlyMessage(envelope, kind, dtype, length, payloadBytes, payload);
+    this.#matching.keep(link.member, envelope, message);
   }
 
   #findRegion(link: Link, word: number, dtype: DType, length: number, kind: number): InPlacePayload | Fault {

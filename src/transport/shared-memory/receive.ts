@@ -34,7 +34,7 @@ export class InPlacePayload {
 }
 
 /** A message that nobody has asked for yet. */
-export interface EarlyMessage {
+export class EarlyMessage {
   readonly kind: number;
   readonly envelope: Envelope;
   readonly dtype: number;
@@ -42,6 +42,22 @@ export interface EarlyMessage {
   readonly payloadBytes: number;
   /** On the heap, so that it does not hold up the ring; or where the sender has it. */
   readonly payload: Uint8Array | InPlacePayload;
+
+  constructor(
+    envelope: Envelope,
+    kind: number,
+    dtype: number,
+    length: number,
+    payloadBytes: number,
+    payload: Uint8Array | InPlacePayload,
+  ) {
+    this.envelope = envelope;
+    this.kind = kind;
+    this.dtype = dtype;
+    this.length = length;
+    this.payloadBytes = payloadBytes;
+    this.payload = payload;
+  }
 }
 
 export class Receive implements Receiving {

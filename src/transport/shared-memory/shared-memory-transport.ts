@@ -36,6 +36,8 @@ import { Staging } from './staging.ts';
 
 /** How often the processes of the peers are looked at while blocked. */
 const LIVENESS_PAUSE_MS = 50;
+/** Between two looks at the process of a writer for which `forget` waits: on a busy machine a turn takes milliseconds. */
+const FORGET_LIVENESS_PAUSE_MS = 5;
 const WITHOUT_IT = 'form a new group without it';
 
 export class SharedMemoryTransport implements Transport, InPlace {
@@ -199,10 +201,12 @@ export class SharedMemoryTransport implements Transport, InPlace {
     const deadline = performance.now() + forgetTimeoutMs;
     // Whoever writes has said so before it last looked for notices; see `enter`.
     for (const link of this.#active) {
-      for (let spins = 1; link.control.writing === hash; spins++) {
+      for (let lookMs = performance.now(); link.control.writing === hash;) {
         yieldProcessor();
-        if (spins % 1000 === 0 && !isAlive(link.identity)) break;
-        if (performance.now() < deadline) continue;
+        const nowMs = performance.now();
+        if (nowMs >= lookMs && !isAlive(link.identity)) break;
+        if (nowMs >= lookMs) lookMs = nowMs + FORGET_LIVENESS_PAUSE_MS;
+        if (nowMs < deadline) continue;
         const what = `was still writing for a forgotten operation after ${forgetTimeoutMs} ms`;
         this.#fail(link, link.error('PEER_LOST', what, 'find out what stopped it and form a new group'));
         break;

@@ -1,0 +1,4 @@
+export { CommunicationThread } from './communication-thread.ts';
+export type { CommunicationEvents, OnGroup } from './communication-thread.ts';
+export type { WorldView } from './messages.ts';
+export type { CommunicationOptions, MpiCommunicationOptions } from './options.ts';

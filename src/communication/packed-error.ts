@@ -1,0 +1,60 @@
+/**
+ * Errors as plain data, so that they cross from one thread to another and arrive as the same class with code, message,
+ * facts and causes. Invariant: what `pack` returns can be sent to any thread, whatever the error carried.
+ */
+import { InternalError, PeerError, TributaryError, UsageError } from '../base/index.ts';
+import type { ErrorCode, Facts } from '../base/index.ts';
+
+const CLASSES = { UsageError, PeerError, InternalError } as const;
+
+export interface PackedError {
+  /** Undefined for an error that is none of ours. */
+  readonly kind: keyof typeof CLASSES | undefined;
+  readonly code: ErrorCode;
+  readonly message: string;
+  readonly facts: Facts;
+  readonly stack: string | undefined;
+  readonly cause: PackedError | undefined;
+}
+
+export function pack(error: unknown): PackedError {
+  const { message, stack, cause } = error instanceof Error ? error : new Error(String(error));
+  const ours = error instanceof TributaryError ? error : undefined;
+  return {
+    kind: ours && kindOf(ours),
+    code: ours?.code ?? 'BROKEN_INVARIANT',
+    message,
+    facts: ours ? sendable(ours.facts) : {},
+    stack,
+    cause: cause === undefined ? undefined : pack(cause),
+  };
+}
+
+/** What is none of our errors becomes an InternalError, with the thread as its place. */
+export function unpack(packed: PackedError): TributaryError {
+  const { kind, code, message, facts, stack } = packed;
+  const cause = packed.cause && unpack(packed.cause);
+  const error = kind
+    ? new CLASSES[kind](code, message, facts, cause)
+    : new InternalError(code, `the communication thread failed: ${message}; please report it`, facts, cause);
+  // Where it happened tells more than where it was unpacked.
+  if (stack !== undefined) error.stack = stack;
+  return error;
+}
+
+function kindOf(error: TributaryError): keyof typeof CLASSES {
+  return error instanceof UsageError
+    ? 'UsageError'
+    : error instanceof PeerError
+      ? 'PeerError'
+      : 'InternalError';
+}
+
+/** Facts are plain by convention; one that is not must not cost the whole error. */
+function sendable(facts: Facts): Facts {
+  try {
+    return structuredClone(facts);
+  } catch {
+    return Object.fromEntries(Object.entries(facts).map(([name, value]) => [name, String(value)]));
+  }
+}
