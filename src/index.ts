@@ -27,6 +27,7 @@ export * from './collectives/index.ts';
 export { Cluster, Group, Scheduler } from './cluster/index.ts';
 export type { ClusterEvents, SchedulerOptions } from './cluster/index.ts';
 export type { Handle, StallReport } from './progress/index.ts';
+export { CommunicationThread } from './communication/index.ts';
 export { joinCluster, joinMpiJob } from './launcher/index.ts';
 export type { JoinClusterOptions, TransportChoice } from './launcher/index.ts';
 export { defineConfig } from './cli/index.ts';

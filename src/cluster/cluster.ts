@@ -42,6 +42,7 @@ export class Cluster extends EventEmitter<ClusterEvents> {
   readonly #membership: Membership | undefined;
   readonly #segments: Segment[] = [];
   readonly #connectTimeoutMs: number;
+  readonly #groups = new Set<Group>();
   #world: Group;
   #members: readonly MemberAddress[];
   #nextLocalGroup = 2;
@@ -84,7 +85,7 @@ export class Cluster extends EventEmitter<ClusterEvents> {
     this.#connectTimeoutMs = connectTimeoutMs;
     this.#membership = membership;
     this.#members = world.members;
-    this.#world = new Group(world.group, world.members, this.progress, this.kernels);
+    this.#world = this.#open(world.group, world.members);
     if (membership) this.#follow(membership);
   }
 
@@ -119,7 +120,7 @@ export class Cluster extends EventEmitter<ClusterEvents> {
       );
     });
     const id = await this.#formId(members.map(({ member }) => member));
-    return new Group(id, members, this.progress, this.kernels);
+    return this.#open(id, members);
   }
 
   /** Forms the world anew from all who live, newcomers included; every living member must ask. Old groups end. */
@@ -133,7 +134,7 @@ export class Cluster extends EventEmitter<ClusterEvents> {
     await connect(this.transport, membership, world, this.#connectTimeoutMs);
     before.close();
     this.#members = world.members;
-    this.#world = new Group(world.group, world.members, this.progress, this.kernels);
+    this.#world = this.#open(world.group, world.members);
     this.emit('formed', { group: this.#world, added: world.added, lost: world.lost });
     return this.#world;
   }
@@ -145,6 +146,7 @@ export class Cluster extends EventEmitter<ClusterEvents> {
 
   /** Finishes what was sent, says goodbye and gives everything back. */
   async close(): Promise<void> {
+    this.#closeGroups();
     this.progress.close();
     await this.transport.close();
     await this.#membership?.leave();
@@ -153,10 +155,22 @@ export class Cluster extends EventEmitter<ClusterEvents> {
 
   /** Gives everything back at once; the others see this process as lost. */
   async abort(error: Error): Promise<void> {
+    this.#closeGroups();
     this.progress.close();
     this.transport.abort(error);
     await this.#membership?.abort();
     for (const segment of this.#segments) segment.close();
+  }
+
+  #open(id: number, members: readonly MemberAddress[]): Group {
+    const group = new Group(id, members, this.progress, this.kernels);
+    this.#groups.add(group);
+    group.onClose(() => this.#groups.delete(group));
+    return group;
+  }
+
+  #closeGroups(): void {
+    for (const group of [...this.#groups]) group.close();
   }
 
   async #formId(members: readonly number[]): Promise<number> {

@@ -3,6 +3,7 @@
  * decides nothing. Several groups may be open at once and may overlap. Invariant: the members of a group never
  * change; when one is lost the group is broken, and a new one is formed from those that are left.
  */
+import { createHash } from 'node:crypto';
 import type { PeerError } from '../base/index.ts';
 import type { Kernels } from '../kernels/index.ts';
 import type { SharedSpace } from '../memory/index.ts';
@@ -18,7 +19,10 @@ export class Group implements Members {
   readonly hosts: readonly string[];
   readonly progress: Progress;
   readonly kernels: Kernels;
+  /** A name that only the ranks of this group have: for memory that they share, where they share memory. */
+  readonly key: string;
   readonly #titles: readonly string[];
+  readonly #onClose: (() => void)[] = [];
 
   constructor(id: number, members: readonly MemberAddress[], progress: Progress, kernels: Kernels) {
     this.id = id;
@@ -29,6 +33,8 @@ export class Group implements Members {
     this.#titles = members.map(({ title }) => title);
     this.progress = progress;
     this.kernels = kernels;
+    const identity = JSON.stringify([id, members.map(({ member, address }) => [member, address])]);
+    this.key = createHash('sha256').update(identity).digest('hex').slice(0, 32);
     progress.register(this);
   }
 
@@ -45,8 +51,14 @@ export class Group implements Members {
     return `rank ${rank} (${this.#titles[rank] ?? 'unknown'})`;
   }
 
-  /** Ends the group on this rank; operations under way fail. */
+  /** Has something done when the group ends. */
+  onClose(action: () => void): void {
+    this.#onClose.push(action);
+  }
+
+  /** Ends the group on this rank; operations under way fail. May be called again. */
   close(): void {
     this.progress.dissolve(this.id);
+    for (const action of this.#onClose.splice(0)) action();
   }
 }

@@ -7,6 +7,7 @@
 import { UsageError } from '../base/index.ts';
 import type { Group } from '../cluster/index.ts';
 import type { Region } from '../memory/index.ts';
+import { FINISHED } from '../progress/index.ts';
 import type { Handle, Operation, Steps } from '../progress/index.ts';
 import { direct } from './algorithms/direct.ts';
 import { halvingDoubling } from './algorithms/halving-doubling.ts';
@@ -15,11 +16,12 @@ import { Ranks } from './algorithms/ranks.ts';
 import { ring } from './algorithms/ring.ts';
 import { rings } from './algorithms/rings.ts';
 import { tree } from './algorithms/tree.ts';
-import { startCall } from './call.ts';
+import { signatureOf, startCall } from './call.ts';
 import type { CallPlan, CollectiveOptions } from './call.ts';
 import { compressedAllReduce, describeCodec } from './compressed.ts';
 import type { Codec } from './compressed.ts';
 import { chooseAlgorithm } from './costs.ts';
+import { laneOf } from './lane/lanes.ts';
 import { nativeAllReduce, nativeCollectives } from './native.ts';
 import { Reduction } from './reduction.ts';
 import type { CollectiveOperation } from './reduction.ts';
@@ -91,8 +93,38 @@ export function allReduce(
     vectors: given.length,
     name: options.name,
   };
-  return startCall(group, fields, options, (operation) =>
+  const weigh = () => {
+    const own = weight / given.length;
+    if (own !== 1 && weight !== 0) for (const vector of given) reduction.weigh(vector, own);
+  };
+  const lane = takesLane(given, algorithm, options) ? laneOf(group) : undefined;
+  if (!lane) {
+    return startCall(group, fields, options, (operation) => {
+      weigh();
+      return run(operation, given, weight, reduction, algorithm, codec);
+    });
+  }
+  const sequence = group.progress.reserve(group, 0);
+  weigh();
+  if (!group.progress.isQuiet(group)) lane.decline(sequence);
+  else if (lane.allReduce(sequence, signatureOf(fields), given[0]!, weight, reduction)) return FINISHED;
+  return startCall(group, fields, { ...options, sequence }, (operation) =>
     run(operation, given, weight, reduction, algorithm, codec),
+  );
+}
+
+/** The lane is for single vectors that are called in order and summed in place. */
+function takesLane(
+  given: readonly Region[],
+  algorithm: string | undefined,
+  options: AllReduceOptions & CallPlan,
+): boolean {
+  return (
+    algorithm === 'direct' &&
+    given.length === 1 &&
+    (options.tag ?? 0) === 0 &&
+    options.sequence === undefined &&
+    options.signal?.aborted !== true
   );
 }
 
@@ -104,8 +136,6 @@ function run(
   algorithm: AllReduceAlgorithm | undefined,
   codec: Codec | undefined,
 ): Steps {
-  const own = weight / given.length;
-  if (own !== 1 && weight !== 0) for (const vector of given) reduction.weigh(vector, own);
   if (codec) return compressedAllReduce(operation, given, weight, reduction, codec);
   if (operation.group.size === 1) return alone(given, weight, reduction);
   return algorithms[algorithm!](operation, given, weight, reduction);
@@ -113,7 +143,7 @@ function run(
 
 // eslint-disable-next-line require-yield -- an algorithm without anything to wait for is still one
 function* alone(vectors: readonly Region[], weight: number, reduction: Reduction): Steps {
-  if (vectors.length > 1) reduction.combineToAll(vectors, weight);
+  if (vectors.length > 1) reduction.combineToAll(vectors, weight, vectors.length * vectors[0]!.byteLength);
   else reduction.finish(vectors[0]!, weight);
 }
 

@@ -44,7 +44,6 @@ export interface CallPlan extends CollectiveOptions {
 /** Tags above are for the library itself. */
 export const MAX_TAG = 2 ** 31 - 1;
 export const JOIN_TAG = 2 ** 32 - 1;
-export const MEASURE_TAG = 2 ** 32 - 2;
 
 export function startCall(
   group: Group,
@@ -97,7 +96,7 @@ class CollectiveCall implements Call {
 const words = new Map<string, number>();
 const MAX_WORDS = 65536;
 
-function signatureOf(fields: CallFields): number {
+export function signatureOf(fields: CallFields): number {
   let hash = mix(0x811c9dc5, wordOf(fields.collective));
   hash = mix(hash, wordOf(fields.dtype));
   hash = mix(hash, fields.length ?? -1);

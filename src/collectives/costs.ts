@@ -59,33 +59,20 @@ export function costOf({ aMicros, bMicros }: Cost, bytes: number): number {
 }
 
 /**
- * The line through measured times that errs least in proportion to them, so that short messages count as much as long
- * ones. Neither a nor b is below 0.
+ * The line through the shortest and the longest of the measured times. One that is fitted to all of them follows the
+ * lengths between, which the buffers of a link carry quicker than it carries long vectors, and promises several times
+ * the link's rate. Neither a nor b is below 0.
  */
 export function fitLine(points: readonly { readonly bytes: number; readonly micros: number }[]): {
   aMicros: number;
   bMicros: number;
 } {
-  // Least squares with weights 1 / t^2.
-  let w = 0,
-    wx = 0,
-    wy = 0,
-    wxx = 0,
-    wxy = 0;
-  for (const { bytes, micros } of points) {
-    const weight = 1 / micros ** 2;
-    w += weight;
-    wx += weight * bytes;
-    wy += weight * micros;
-    wxx += weight * bytes * bytes;
-    wxy += weight * bytes * micros;
-  }
-  const determinant = w * wxx - wx * wx;
-  if (determinant <= 0) return { aMicros: w > 0 ? wy / w : 0, bMicros: 0 };
-  const b = (w * wxy - wx * wy) / determinant;
-  if (b < 0) return { aMicros: wy / w, bMicros: 0 };
-  const a = (wy - b * wx) / w;
-  return a >= 0 ? { aMicros: a, bMicros: b } : { aMicros: 0, bMicros: wxy / wxx };
+  const byLength = points.toSorted((x, y) => x.bytes - y.bytes);
+  const shortest = byLength[0]!;
+  const longest = byLength.at(-1)!;
+  const slope = (longest.micros - shortest.micros) / Math.max(1, longest.bytes - shortest.bytes);
+  const bMicros = Math.max(0, slope);
+  return { aMicros: Math.max(0, shortest.micros - bMicros * shortest.bytes), bMicros };
 }
 
 /** For people: one line for each algorithm and where it is the quickest. */

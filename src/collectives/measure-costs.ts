@@ -6,55 +6,61 @@ import type { Group } from '../cluster/index.ts';
 import { allReduce, availableAlgorithms } from './all-reduce.ts';
 import type { AllReduceAlgorithm } from './all-reduce.ts';
 import { barrier } from './barrier.ts';
-import { MEASURE_TAG } from './call.ts';
 import { costsOf, fitLine, setCosts } from './costs.ts';
 import type { Cost, GroupCosts } from './costs.ts';
 
 export interface MeasureOptions {
-  /** Lengths to measure, in bytes. Default 1 KB, 32 KB, 256 KB and 2 MB. */
+  /** Lengths to measure, in bytes. Default 1 KB, 16 KB, 256 KB and 4 MB. */
   readonly bytes?: readonly number[];
-  /** Most calls for each algorithm and length; the quickest counts, because others only lost time. Default 7. */
-  readonly repeats?: number;
+  /** Times that every algorithm and length is measured; the quickest counts, the others only lost time. Default 6. */
+  readonly rounds?: number;
   /** Algorithms to measure. Default: all that the group can run. */
   readonly algorithms?: readonly AllReduceAlgorithm[];
   readonly signal?: AbortSignal | undefined;
 }
 
-/** Slow links and long vectors are measured less often. */
-const BUDGET_MICROS = 10_000;
-const DEFAULT_BYTES = [1024, 32 * 1024, 256 * 1024, 2 * 2 ** 20];
+const DEFAULT_BYTES = [1024, 16 * 1024, 256 * 1024, 4 * 2 ** 20];
+/** What one measurement of one algorithm at one length may take, so that slow links are not measured for long. */
+const BUDGET_MICROS = 2000;
+const MOST_CALLS = 200;
+const DEFAULT_ROUNDS = 6;
 
 /** Fits and remembers the costs of the group; returns those that are known already. */
 export async function measureCosts(group: Group, options: MeasureOptions = {}): Promise<GroupCosts> {
   const known = costsOf(group);
   if (known) return known;
   const sizes = options.bytes ?? DEFAULT_BYTES;
-  const repeats = options.repeats ?? 7;
   const algorithms = options.algorithms ?? availableAlgorithms(group);
   const { scratch } = group.progress;
   const vector = scratch.take('float32', Math.ceil(Math.max(...sizes) / 4));
   const times = scratch.take('float64', algorithms.length * sizes.length);
-  const plan = { tag: MEASURE_TAG, signal: options.signal };
+  const plan = { name: 'measure', signal: options.signal };
+  const pairs = algorithms.flatMap((algorithm) => sizes.map((bytes) => ({ algorithm, bytes })));
+
+  const time = (algorithm: AllReduceAlgorithm, bytes: number, calls: number) => {
+    const part = vector.slice(0, Math.ceil(bytes / 4));
+    // Blocking, because ranks that come out of an awaited barrier are a turn of the event loop apart.
+    barrier(group, plan).wait();
+    const start = performance.now();
+    for (let i = 0; i < calls; i++) allReduce(group, part, { ...plan, algorithm, op: 'sum' }).wait();
+    return ((performance.now() - start) * 1000) / calls;
+  };
+  /** All ranks must call equally often, so they share the slowest one's times. */
+  const share = () => allReduce(group, times, { ...plan, op: 'max', algorithm: 'tree' });
+
   try {
-    vector.view.fill(1);
-    for (const [a, algorithm] of algorithms.entries()) {
-      for (const [s, bytes] of sizes.entries()) {
-        const part = vector.slice(0, Math.ceil(bytes / 4));
-        const once = async () => {
-          await barrier(group, plan);
-          const start = performance.now();
-          allReduce(group, part, { ...plan, algorithm, op: 'max' }).wait();
-          return (performance.now() - start) * 1000;
-        };
-        // All ranks must repeat equally often, so the slowest one's first time decides.
-        const slot = times.slice(a * sizes.length + s, 1);
-        slot.view[0] = await once();
-        await allReduce(group, slot, { ...plan, op: 'max', algorithm: 'tree' });
-        const affordable = Math.floor(BUDGET_MICROS / slot.view[0]);
-        slot.view[0] = await quickestMicros(Math.max(1, Math.min(repeats, affordable)), once);
+    vector.view.fill(0);
+    times.view.fill(BUDGET_MICROS);
+    // Rounds over all of them, each with as many calls as the last one says are affordable: code that is not yet
+    // compiled is slow, and whoever runs first would look slow.
+    for (let round = 0; round < (options.rounds ?? DEFAULT_ROUNDS); round++) {
+      for (const [i, { algorithm, bytes }] of pairs.entries()) {
+        const calls = Math.max(2, Math.min(MOST_CALLS, Math.floor(BUDGET_MICROS / times.view[i]!)));
+        const micros = time(algorithm, bytes, calls);
+        times.view[i] = round === 0 ? micros : Math.min(times.view[i]!, micros);
       }
+      await share();
     }
-    await allReduce(group, times, { ...plan, op: 'max', algorithm: 'tree' });
     const costs: Cost[] = algorithms.map((algorithm, a) => ({
       algorithm,
       ...fitLine(sizes.map((bytes, s) => ({ bytes, micros: times.view[a * sizes.length + s]! }))),
@@ -71,10 +77,4 @@ export async function measureCosts(group: Group, options: MeasureOptions = {}): 
     scratch.giveBack(vector);
     scratch.giveBack(times);
   }
-}
-
-async function quickestMicros(repeats: number, once: () => Promise<number>): Promise<number> {
-  let quickest = Infinity;
-  for (let i = 0; i < repeats; i++) quickest = Math.min(quickest, await once());
-  return quickest;
 }

@@ -14,6 +14,8 @@ const REDUCIBLE: readonly string[] = ['float32', 'float64', 'int32'];
 const SOURCES_WITH_TARGET = { float32: 8, float64: 2, int32: 2 } as const;
 
 const BLOCK_ELEMENTS = 8192;
+/** About what the last cache of a server's processor holds; beyond it vectors come from main memory. */
+const CACHE_BYTES = 40 * 2 ** 20;
 
 const NEUTRAL: Readonly<Record<CollectiveOperation, { readonly float: number; readonly int: number }>> = {
   sum: { float: 0, int: 0 },
@@ -77,11 +79,14 @@ export class Reduction {
     }
   }
 
-  /** Every one of the vectors = all of them combined, divided by the weight for an average. */
-  combineToAll(vectors: readonly Region[], weight: number): void {
+  /**
+   * Every one of the vectors = all of them combined, divided by the weight for an average. They may be parts of longer
+   * ones that other ranks work on: `totalBytes` are those of all.
+   */
+  combineToAll(vectors: readonly Region[], weight: number, totalBytes: number): void {
     if (this.op === 'sum' || this.op === 'mean') {
       const divisor = this.op === 'mean' && weight > 0 ? weight : undefined;
-      this.kernels.sumToAll(vectors as readonly Region<Reducible>[], divisor);
+      this.kernels.sumToAll(vectors as readonly Region<Reducible>[], divisor, totalBytes <= CACHE_BYTES);
       return;
     }
     // Block by block, so that the result is still in the cache when it is copied.

@@ -21,6 +21,7 @@ const FIRST_SLOT = 16;
 /** Not in the library of types that the project is compiled with. */
 interface AsyncAtomics {
   waitAsync(
+    this: void,
     words: Int32Array,
     index: number,
     expected: number,

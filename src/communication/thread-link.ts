@@ -24,8 +24,8 @@ export interface LinkListener {
 }
 
 interface Question {
-  resolve(answer: unknown): void;
-  reject(error: Error): void;
+  readonly resolve: (answer: unknown) => void;
+  readonly reject: (error: Error) => void;
 }
 
 export class ThreadLink {

@@ -11,7 +11,7 @@ export type Coefficients = readonly [...Eight, number, number];
 export interface KernelExports {
   sumFloat32(k: number, target: number, ...sourcesAndN: [...Eight, n: number]): void;
   meanFloat32(k: number, divisor: number, target: number, ...sourcesAndN: [...Eight, n: number]): void;
-  sumToAllFloat32(k: number, divisor: number, ...sourcesAndN: [...Eight, n: number]): void;
+  sumToAllFloat32(k: number, streams: boolean, divisor: number, ...sourcesAndN: [...Eight, n: number]): void;
   combineFloat32(op: number, target: number, a: number, b: number, n: number): void;
   combineFloat64(op: number, target: number, a: number, b: number, n: number): void;
   combineInt32(op: number, target: number, a: number, b: number, n: number): void;

@@ -88,15 +88,15 @@ export class Kernels {
 
   /**
    * Every one of the vectors = their sum, added in their order; divided by `divisor` if one is given. One pass over
-   * memory for up to eight float32 vectors.
+   * memory for up to eight float32 vectors. `cached`: whether they are likely to be in a cache; see the kernel.
    */
-  sumToAll<T extends Reducible>(vectors: readonly Region<T>[], divisor?: number): void {
+  sumToAll<T extends Reducible>(vectors: readonly Region<T>[], divisor?: number, cached = true): void {
     const first = vectors[0]!;
     this.#checkOperands('sumToAll', first, vectors, vectors.length);
     if (first.dtype === 'float32' && vectors.length > 1 && vectors.length <= SOURCES_A_PASS) {
       const p: [number, number, number, number, number, number, number, number] = [0, 0, 0, 0, 0, 0, 0, 0];
       for (let i = 0; i < vectors.length; i++) p[i] = vectors[i]!.byteOffset;
-      this.exports.sumToAllFloat32(vectors.length, divisor ?? 0, ...p, first.length);
+      this.exports.sumToAllFloat32(vectors.length, !cached, divisor ?? 0, ...p, first.length);
       return;
     }
     this.#reduce('sum', first, vectors);

@@ -89,6 +89,11 @@ export class Conversation {
     return true;
   }
 
+  /** Whether others have spoken of operations that have not begun here, or disagree about any. */
+  get hasNews(): boolean {
+    return this.#early.size > 0 || this.#disputes.size > 0;
+  }
+
   /** Whether ranks disagree about the operation, so that it must not go on. */
   isDisputed(operation: Operation): boolean {
     return this.#disputes.size > 0 && this.#disputes.has(nameOf(keyOf(operation)));

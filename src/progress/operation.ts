@@ -35,6 +35,14 @@ export interface Handle extends PromiseLike<void> {
   cancel(): void;
 }
 
+/** The handle of what was done before its call returned. */
+export const FINISHED: Handle = {
+  settled: true,
+  wait: () => undefined,
+  cancel: () => undefined,
+  then: (onDone, onFailed) => Promise.resolve().then(onDone, onFailed),
+};
+
 /** A call in words and as numbers that must agree on all ranks. */
 export interface Call {
   readonly tag: number;

@@ -160,6 +160,30 @@ export class Progress implements OperationHost, ConversationHost {
     return operation;
   }
 
+  /** The next number of the group's operations with this tag, for one that may end before it is started. */
+  reserve(group: Members, tag: number): number {
+    const state = this.#openState(group);
+    if (state.broken) throw state.broken;
+    return state.begin(tag, undefined);
+  }
+
+  /** Whether all members contribute and none has spoken of an operation ahead of this rank. */
+  isQuiet(group: Members): boolean {
+    return this.#openState(group).joined.size === 0 && !this.#conversation.hasNews;
+  }
+
+  /** Whether waiting threads hand the processor to others. */
+  get yieldsWhileSpinning(): boolean {
+    return this.#yields;
+  }
+
+  /** For waits outside operations: hears what there is to hear, of members that are gone above all. */
+  lookForLosses(): void {
+    this.transport.block(0);
+    this.poll();
+    this.#lookAfter(performance.now());
+  }
+
   /** This rank has no more data in the group: done once all ranks have said so. */
   join(group: Members): Transfer {
     return this.#conversation.join(this.#openState(group));

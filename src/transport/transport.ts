@@ -77,6 +77,8 @@ export interface InPlace {
    */
   enter(envelope: Envelope): void;
   leave(): void;
+  /** Whether peers can map any named segment of the shared-memory file system by its name. */
+  readonly mapsNamedSegments?: boolean;
   /** Whether peers can map the region; others are copied through memory that they can map. */
   isShareable(region: Region): boolean;
 }

@@ -85,7 +85,7 @@ describe('a rank that does not come', () => {
       if (rank === 1) return;
       const error = await failure(allReduce(group, region('float32', [1]), { deadlineMs: 100 }));
       expect(error.code).toBe('TIMEOUT');
-      expect(error.message).toMatch(/rank 1 \(process 1001 on test\) has not called it/);
+      expect(error.message).toContain('missing: rank 1 (process 1001 on test)');
     });
   });
 

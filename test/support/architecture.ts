@@ -51,6 +51,12 @@ export const layers: readonly Layer[] = [
     [],
   ),
   layer(
+    'communication',
+    'a thread that runs collectives while the caller computes',
+    ['launcher', 'collectives', 'cluster', 'progress', 'transport', 'kernels', 'memory', 'base'],
+    [],
+  ),
+  layer(
     'graph',
     'operation catalogue, builder, gradients, layers, ONNX in and out',
     ['base'],

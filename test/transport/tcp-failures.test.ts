@@ -152,8 +152,9 @@ describe.skipIf(!hasSharedMemory())('the TCP transport', () => {
     for (let i = 0; i < 4; i++) for (const { transport } of ends) transport.poll();
     a.transport.forget(envelope());
     region.view.fill(99);
-    await until(ends, () => a.transport.idle);
-    expect(receiving.done ? into.view.includes(99) : false).toBe(false);
+    // Both connections had begun their part, so the message still arrives, as it was.
+    await until(ends, () => a.transport.idle && receiving.done);
+    expect(into.view.every((value) => value === 3)).toBe(true);
     b.transport.forget(envelope());
     expect(b.transport.idle).toBe(true);
     const again = b.transport.receive(0, envelope({ sequence: 1 }), into);

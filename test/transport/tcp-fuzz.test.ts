@@ -31,7 +31,7 @@ describe.skipIf(!hasSharedMemory())('mutated frames', () => {
 
   beforeAll(async () => {
     console.log(`fuzz seed ${seed}`);
-    ends = await openEnds(2, { maxUnexpectedBytes: 20_000, handshakeTimeoutMs: 300 });
+    ends = await openEnds(2, { maxUnexpectedBytes: 20_000 });
     pair = new RunningPair(ends);
     target = ends[0]!;
   });

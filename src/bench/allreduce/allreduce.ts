@@ -83,6 +83,8 @@ export const DEFAULT_SIZES: readonly number[] = [
   ...[1, 4, 8, 16, 64, 256].map((size) => size * KB),
   ...[1, 4, 16, 32, 64, 128].map((size) => size * MB),
 ];
+const WARM_UP_SIZES: readonly number[] = [4 * KB, 64 * KB, MB];
+const WARM_UP_MS = 300;
 const LEAST_ROUNDS = 5;
 const MAX_RANKS = 256;
 
@@ -104,6 +106,7 @@ export async function benchAllReduce(options: AllReduceBenchOptions): Promise<Al
   try {
     const { sides, skipped } = await startSides(options, ranks, folder, groups, onClose, onProgress);
     const cases: AllReduceCase[] = [];
+    await warmUp(groups, ranks);
     for (const bytes of sizes) {
       for (const algorithm of options.algorithms ?? ['auto']) {
         options.signal?.throwIfAborted();
@@ -183,6 +186,17 @@ async function startSides(
   });
   const gloo = await ifInstalled('gloo', () => start(glooGroup({ ranks, folder, env })));
   return { sides: { ours, openMpi: openMpi ?? [], gloo }, skipped };
+}
+
+/** Compilers need to have seen the code, and connections to be there, before anything is timed. */
+async function warmUp(groups: readonly PeerGroup[], ranks: number): Promise<void> {
+  for (const group of groups) {
+    const variant = group.command.name.startsWith('Tributary') ? 'auto' : 'in-place';
+    for (const bytes of WARM_UP_SIZES) {
+      const { turn } = await calibrate(group, [variant], { bytes, ranks, turnMs: WARM_UP_MS });
+      await group.turn(turn);
+    }
+  }
 }
 
 interface CasePlan {

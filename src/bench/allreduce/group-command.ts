@@ -11,7 +11,7 @@ import { promisify } from 'node:util';
 import { z } from 'zod';
 import { UsageError } from '../../base/index.ts';
 import type { ControlAddress } from './control.ts';
-import type { GroupCommand } from './peer-group.ts';
+import type { GroupCommand, ProcessCommand } from './peer-group.ts';
 
 export type BenchTransport = 'shm' | 'tcp' | 'mpi';
 type Environment = Readonly<Record<string, string | undefined>>;
@@ -148,6 +148,12 @@ export function parseAssignment(argument: string | undefined): RankAssignment {
   }
 }
 
+/** With a core for each rank it stays there, as mpirun binds its ranks; otherwise the system places them. */
+function pinned(rank: number, ranks: number, args: readonly string[]): ProcessCommand {
+  if (ranks > cpus().length) return { file: process.execPath, args };
+  return { file: 'taskset', args: ['--cpu-list', `${rank}`, process.execPath, ...args] };
+}
+
 export interface OurGroupOptions {
   readonly transport: BenchTransport;
   readonly ranks: number;
@@ -184,10 +190,7 @@ export function ourGroup(options: OurGroupOptions): GroupCommand {
               args: [...mpirunArguments(ranks, mpiClass), process.execPath, ...rankArguments(control, null)],
             },
           ]
-        : Array.from({ length: ranks }, (_, rank) => ({
-            file: process.execPath,
-            args: rankArguments(control, rank),
-          })),
+        : Array.from({ length: ranks }, (_, rank) => pinned(rank, ranks, rankArguments(control, rank))),
     env: underMpi ? { ...env, ...mpirunEnvironment(folder), ...settings } : env,
     settings,
     install: 'apt-get install openmpi-bin libopenmpi3',

@@ -117,7 +117,7 @@ function* reduceInPlace(
     inPlace.enter(ranks.envelope(0, 0));
     try {
       yield ranks.operation.pause();
-      reduction.combineToAll(pieces, total);
+      reduction.combineToAll(pieces, total, pieces.length * vectors[0]!.byteLength);
     } finally {
       inPlace.leave();
     }

@@ -199,15 +199,17 @@ export class SharedMemoryTransport implements Transport, InPlace {
     const hash = hashOf(operation);
     const { forgetTimeoutMs } = this.#options;
     const deadline = performance.now() + forgetTimeoutMs;
-    // Whoever writes has said so before it last looked for notices; see `enter`.
+    // Whoever writes has said so before it last looked for notices (see `enter`), so what was said must be out first.
     for (const link of this.#active) {
-      for (let lookMs = performance.now(); link.control.writing === hash;) {
+      for (let lookMs = performance.now(); link.hasQueue || link.control.writing === hash;) {
+        if (link.hasQueue) link.flush();
         yieldProcessor();
         const nowMs = performance.now();
         if (nowMs >= lookMs && !isAlive(link.identity)) break;
         if (nowMs >= lookMs) lookMs = nowMs + FORGET_LIVENESS_PAUSE_MS;
         if (nowMs < deadline) continue;
-        const what = `was still writing for a forgotten operation after ${forgetTimeoutMs} ms`;
+        const doing = link.hasQueue ? 'had not read its ring' : 'was still writing';
+        const what = `${doing} ${forgetTimeoutMs} ms after an operation was forgotten`;
         this.#fail(link, link.error('PEER_LOST', what, 'find out what stopped it and form a new group'));
         break;
       }
@@ -256,6 +258,10 @@ export class SharedMemoryTransport implements Transport, InPlace {
 
   leave(): void {
     this.#control.writing = 0;
+  }
+
+  get mapsNamedSegments(): boolean {
+    return this.#options.directory === '/dev/shm';
   }
 
   isShareable(region: Region): boolean {
