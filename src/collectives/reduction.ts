@@ -15,7 +15,7 @@ const SOURCES_WITH_TARGET = { float32: 8, float64: 2, int32: 2 } as const;
 
 const BLOCK_ELEMENTS = 8192;
 /** About what the last cache of a server's processor holds; beyond it vectors come from main memory. */
-const CACHE_BYTES = 40 * 2 ** 20;
+const CACHE_BYTES = 16 * 2 ** 20;
 
 const NEUTRAL: Readonly<Record<CollectiveOperation, { readonly float: number; readonly int: number }>> = {
   sum: { float: 0, int: 0 },

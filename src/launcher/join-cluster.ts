@@ -3,7 +3,7 @@
  * costs of the links measured. The only place where transports are chosen. Invariant: a transport that was opened is
  * closed again if joining fails.
  */
-import { availableParallelism, hostname } from 'node:os';
+import { cpus, hostname } from 'node:os';
 import { UsageError } from '../base/index.ts';
 import { Cluster, hostIdentity } from '../cluster/index.ts';
 import type { ClusterOptions } from '../cluster/index.ts';
@@ -53,7 +53,8 @@ export async function joinCluster(options: JoinClusterOptions): Promise<Cluster>
   const { log = () => undefined } = options;
   try {
     const cluster = await Cluster.join(transport, {
-      yieldWhileSpinning: (options.ranksOnHost ?? 1) > availableParallelism(),
+      // All cores of the machine: a process that is bound to one has it to itself.
+      yieldWhileSpinning: (options.ranksOnHost ?? 1) > cpus().length,
       ...options,
       title: `process ${process.pid} on ${hostname()}`,
       host,

@@ -83,8 +83,8 @@ export const DEFAULT_SIZES: readonly number[] = [
   ...[1, 4, 8, 16, 64, 256].map((size) => size * KB),
   ...[1, 4, 16, 32, 64, 128].map((size) => size * MB),
 ];
-const WARM_UP_SIZES: readonly number[] = [4 * KB, 64 * KB, MB];
-const WARM_UP_MS = 300;
+const WARM_UP_SIZES: readonly number[] = [KB, 64 * KB, MB];
+const WARM_UP_MS = 500;
 const LEAST_ROUNDS = 5;
 const MAX_RANKS = 256;
 

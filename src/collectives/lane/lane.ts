@@ -24,7 +24,7 @@ import {
 import { LentSegments } from './lent-segments.ts';
 
 /** How long a rank waits for the others before it closes the lane for an operation, in milliseconds. */
-const PATIENCE_MS = 0.05;
+const PATIENCE_MS = 0.1;
 const ROUNDS_A_LOOK = 128;
 const FAILED = -1;
 
