@@ -64,8 +64,11 @@ export class Progress implements OperationHost, ConversationHost {
   readonly transport: Transport;
   readonly scratch: Scratch;
   readonly inFlight: Operation[] = [];
-  readonly #deadlineMs: number;
-  readonly #stallAfterMs: number;
+  /** Longest time of an operation, in milliseconds. */
+  readonly deadlineMs: number;
+  /** After how long one that waits is reported, in milliseconds. */
+  readonly stallAfterMs: number;
+  readonly onStall: (report: StallReport) => void;
   readonly #spinMs: number;
   readonly #yields: boolean;
   readonly #conversation: Conversation;
@@ -81,12 +84,12 @@ export class Progress implements OperationHost, ConversationHost {
   constructor(transport: Transport, options: ProgressOptions = {}) {
     this.transport = transport;
     this.scratch = new Scratch(transport.space, transport.inPlace !== undefined);
-    this.#deadlineMs = options.deadlineMs ?? 600_000;
-    this.#stallAfterMs = options.stallAfterMs ?? 5000;
+    this.deadlineMs = options.deadlineMs ?? 600_000;
+    this.stallAfterMs = options.stallAfterMs ?? 5000;
     this.#spinMs = (options.spinMicros ?? 200) / 1000;
     this.#yields = options.yieldWhileSpinning ?? false;
-    const report = options.onStall ?? (({ text }) => void process.stderr.write(`${text}\n`));
-    this.#conversation = new Conversation(this, this.#stallAfterMs, report);
+    this.onStall = options.onStall ?? (({ text }) => void process.stderr.write(`${text}\n`));
+    this.#conversation = new Conversation(this, this.stallAfterMs, this.onStall);
     transport.listen({
       notice: (member, text) => this.#incidents.push({ kind: 'notice', member, text }),
       lost: (member, error) => this.#incidents.push({ kind: 'lost', member, error }),
@@ -145,12 +148,12 @@ export class Progress implements OperationHost, ConversationHost {
     if (state.broken) throw state.broken;
     const sequence = state.begin(call.tag, options.sequence);
     const startedMs = performance.now();
-    const allowedMs = options.deadlineMs ?? this.#deadlineMs;
+    const allowedMs = options.deadlineMs ?? this.deadlineMs;
     const operation = new Operation(this, group, call, sequence, {
       startedMs,
       deadlineMs: startedMs + allowedMs,
       // A short deadline still leaves time to ask around, so that the error can name the culprit.
-      reportMs: startedMs + Math.min(FIRST_INQUIRY_MS, this.#stallAfterMs, allowedMs / 2),
+      reportMs: startedMs + Math.min(FIRST_INQUIRY_MS, this.stallAfterMs, allowedMs / 2),
     });
     this.inFlight.push(operation);
     if (options.signal) this.#obey(operation, options.signal);
@@ -178,8 +181,8 @@ export class Progress implements OperationHost, ConversationHost {
   }
 
   /** For waits outside operations: hears what there is to hear, of members that are gone above all. */
-  lookForLosses(): void {
-    this.transport.block(0);
+  lookForLosses(sleepMs = 0): void {
+    this.transport.block(sleepMs);
     this.poll();
     this.#lookAfter(performance.now());
   }

@@ -109,7 +109,7 @@ describe.skipIf(!hasSharedMemory() || !hasOpenssl)('the TCP transport with TLS',
     const a = await openEnd({ tls: ours });
     const b = await openEnd({ tls: { ...ours, serverName: 'another.tributary' } });
     ends.push(a, b);
-    const dialling = b.transport.connect(1, [memberAddress(0, a.transport)], { connectTimeoutMs: 300 });
+    const dialling = b.transport.connect(1, [memberAddress(0, a.transport)], { connectTimeoutMs: 3000 });
     await expect(dialling).rejects.toThrow('ERR_TLS_CERT_ALTNAME_INVALID');
   });
 
@@ -121,7 +121,7 @@ describe.skipIf(!hasSharedMemory() || !hasOpenssl)('the TCP transport with TLS',
     stranger.say(Buffer.from('GET / HTTP/1.1\r\n\r\n'));
     await until([], () => stranger.isClosed);
     expect(a.transport.refused.tls).toBe(1);
-    const dialling = b.transport.connect(1, [memberAddress(0, a.transport)], { connectTimeoutMs: 300 });
+    const dialling = b.transport.connect(1, [memberAddress(0, a.transport)], { connectTimeoutMs: 3000 });
     await expect(dialling).rejects.toMatchObject({ code: 'UNREACHABLE' });
     expect(a.transport.refused.tls).toBeGreaterThan(1);
     await until([], () => a.lines.length > 1);

@@ -3,7 +3,7 @@
  * come within some microseconds, each has said in its slot what it called and where its vector is, and the sum follows at
  * once. Otherwise the operation is closed for the lane and takes the ordinary way, where calls that differ, ranks that are
  * late and ranks that die are dealt with. Invariants: all ranks agree which way an operation goes; a slot is
- * written again only after all ranks have finished with it (`DONE` of the operation before last).
+ * written again only after all ranks have finished with the last operation that met in it.
  */
 import { PeerError } from '../../base/index.ts';
 import type { Group } from '../../cluster/index.ts';
@@ -21,6 +21,7 @@ import {
   SlotWord,
   slotWord,
 } from './layout.ts';
+import { LaneWatch } from './lane-watch.ts';
 import { LentSegments } from './lent-segments.ts';
 
 /** How long a rank waits for the others before it closes the lane for an operation, in milliseconds. */
@@ -34,6 +35,10 @@ export class Lane {
   readonly #words: Int32Array;
   readonly #doubles: Float64Array;
   readonly #lent: LentSegments;
+  /** The last operation that met in the slots of each parity. */
+  readonly #lastMet: number[] = Array.from({ length: PARITIES }, () => -1);
+  /** This rank could not map a peer's memory; from then on it stays out of the lane. */
+  #failed = false;
   /** Payload regions by parity and rank for the type and length of the last operation. */
   #payloads: Region[][] = [];
 
@@ -48,7 +53,6 @@ export class Lane {
   /** This operation goes the ordinary way: whoever waits in the lane need not. */
   decline(sequence: number): void {
     close(this.#words, arrivedWord(sequence % PARITIES), sequence, this.#group.size);
-    Atomics.store(this.#words, doneWord(this.#group.rank), sequence);
   }
 
   /** Sums the vectors of all ranks; false if the operation has to go the ordinary way, with nothing changed. */
@@ -61,14 +65,16 @@ export class Lane {
   ): boolean {
     const short = vector.byteLength <= PAYLOAD_BYTES;
     const segment = short ? undefined : vector.space.segmentAt(vector);
-    if ((!short && segment === undefined) || !this.#slotIsFree(sequence)) {
+    const parity = sequence % PARITIES;
+    if (this.#failed || (!short && segment === undefined) || !this.#slotIsFree(parity)) {
       this.decline(sequence);
       return false;
     }
-    const parity = sequence % PARITIES;
     this.#publish(parity, signature, weight, vector, segment, reduction);
-    if (!this.#meet(parity, sequence) || !this.#agree(parity, signature)) {
-      Atomics.store(this.#words, doneWord(this.#group.rank), sequence);
+    if (!this.#meet(parity, sequence)) return false;
+    this.#lastMet[parity] = sequence;
+    if (!this.#agree(parity, signature)) {
+      this.#finish(sequence);
       return false;
     }
     if (short) this.#sumPayloads(parity, vector, reduction, sequence);
@@ -81,14 +87,18 @@ export class Lane {
     this.#segment.close();
   }
 
-  /** Whether all ranks have finished with the operation before last, whose slots come next. */
-  #slotIsFree(sequence: number): boolean {
-    if (sequence < PARITIES) return true;
+  /** Whether all ranks have finished with the last operation that met in these slots. */
+  #slotIsFree(parity: number): boolean {
+    const last = this.#lastMet[parity]!;
     for (let rank = 0; rank < this.#group.size; rank++) {
-      const done = Atomics.load(this.#words, doneWord(rank));
-      if (done === FAILED || done < sequence - PARITIES) return false;
+      if (Atomics.load(this.#words, doneWord(rank)) <= last) return false;
     }
     return true;
+  }
+
+  /** This rank reads the slots of the operation no more. The word counts from 1: 0 is no operation. */
+  #finish(sequence: number): void {
+    Atomics.store(this.#words, doneWord(this.#group.rank), sequence + 1);
   }
 
   #publish(
@@ -150,7 +160,7 @@ export class Lane {
   #sumPayloads(parity: number, vector: Region, reduction: Reduction, sequence: number): void {
     reduction.combine(vector, this.#payloadsFor(vector)[parity]!);
     const total = this.#totalWeight(parity);
-    Atomics.store(this.#words, doneWord(this.#group.rank), sequence);
+    this.#finish(sequence);
     reduction.finish(vector, total);
   }
 
@@ -168,7 +178,6 @@ export class Lane {
 
   #sumInPlace(parity: number, vector: Region, reduction: Reduction, sequence: number): void {
     const { size, rank } = this.#group;
-    const words = this.#words;
     const part = alignedPart(vector.length, size, rank);
     try {
       const pieces: Region[] = [];
@@ -179,10 +188,11 @@ export class Lane {
         reduction.combineToAll(pieces, this.#totalWeight(parity), size * vector.byteLength);
       }
     } catch (error) {
-      Atomics.store(words, doneWord(rank), FAILED);
+      this.#failed = true;
+      Atomics.store(this.#words, doneWord(rank), FAILED);
       throw error;
     }
-    Atomics.store(words, doneWord(rank), sequence);
+    this.#finish(sequence);
     for (let other = 0; other < size; other++) this.#waitUntilDone(other, sequence);
   }
 
@@ -194,21 +204,26 @@ export class Lane {
     return this.#lent.regionOf(rank, index, version, dtype, offset, length);
   }
 
-  /** All ranks are in the operation: only a death can keep one from finishing. */
+  /** All ranks are in the operation: only one that died or was stopped can keep the others waiting. */
   #waitUntilDone(rank: number, sequence: number): void {
     const { progress } = this.#group;
+    let watch: LaneWatch | undefined;
     for (let round = 1; ; round++) {
       const done = Atomics.load(this.#words, doneWord(rank));
-      if (done >= sequence) return;
-      if (done === FAILED) throw this.#failed(rank);
+      if (done > sequence) return;
+      if (done === FAILED) throw this.#unmapped(rank);
       if (progress.yieldsWhileSpinning && round % 8 === 0) yieldProcessor();
       if (round % (64 * ROUNDS_A_LOOK) !== 0) continue;
-      progress.lookForLosses();
-      if (this.#group.broken && progress.isLost(this.#group.members[rank]!)) throw this.#group.broken;
+      watch ??= new LaneWatch(this.#group, rank);
+      const error = watch.look();
+      if (!error) continue;
+      this.#failed = true;
+      Atomics.store(this.#words, doneWord(this.#group.rank), FAILED);
+      throw error;
     }
   }
 
-  #failed(rank: number): PeerError {
+  #unmapped(rank: number): PeerError {
     return new PeerError(
       'PROTOCOL_VIOLATION',
       `${this.#group.title(rank)} could not map the memory of group ${this.#group.id}; look at its own error, and form the group anew with cluster.regroup()`,
