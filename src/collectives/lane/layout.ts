@@ -7,7 +7,7 @@ const LINE_WORDS = 16;
 export const PARITIES = 2;
 export const MAX_RANKS = 8;
 /** Vectors up to so many bytes are copied into the segment; longer ones are lent. */
-export const PAYLOAD_BYTES = 8 * 1024;
+export const PAYLOAD_BYTES = 4 * 1024;
 /** Segments that a rank can lend from at a time. */
 export const SEGMENTS = 8;
 const NAME_WORDS = 2 * LINE_WORDS;
