@@ -28,13 +28,13 @@ import type { CollectiveOperation } from './reduction.ts';
 
 /** Where two cost nearly the same, the one that stands first is taken. */
 export const ALL_REDUCE_ALGORITHMS = [
+  'native',
   'direct',
   'rings',
   'ring',
   'halving-doubling',
   'tree',
   'hierarchical',
-  'native',
 ] as const;
 export type AllReduceAlgorithm = (typeof ALL_REDUCE_ALGORITHMS)[number];
 
