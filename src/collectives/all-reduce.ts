@@ -22,7 +22,7 @@ import { compressedAllReduce, describeCodec } from './compressed.ts';
 import type { Codec } from './compressed.ts';
 import { chooseAlgorithm } from './costs.ts';
 import { laneOf } from './lane/lanes.ts';
-import { nativeAllReduce, nativeCollectives } from './native.ts';
+import { nativeAllReduce } from './native.ts';
 import { Reduction } from './reduction.ts';
 import type { CollectiveOperation } from './reduction.ts';
 
@@ -153,7 +153,7 @@ export function availableAlgorithms(group: Group): AllReduceAlgorithm[] {
   const oneHost = new Set(group.hosts).size === 1;
   const oneEach = new Set(group.hosts).size === group.size;
   return ALL_REDUCE_ALGORITHMS.filter((name) => {
-    if (name === 'native') return nativeCollectives(group.progress.transport) !== undefined;
+    if (name === 'native') return group.progress.transport.native !== undefined;
     if (name === 'hierarchical') return !oneEach && !oneHost;
     return true;
   });
@@ -168,7 +168,7 @@ function pick(group: Group, region: Region, wanted: AllReduceAlgorithm | 'auto')
       { algorithm: wanted },
     );
   }
-  if (wanted === 'native' && !nativeCollectives(group.progress.transport)) {
+  if (wanted === 'native' && !group.progress.transport.native) {
     throw new UsageError(
       'INVALID_ARGUMENT',
       `algorithm 'native' is the MPI library's own, but the transport is ${group.progress.transport.kind}; give another algorithm`,

@@ -14,7 +14,7 @@ export interface Cost {
   readonly bMicros: number;
 }
 
-/** Figures of a group by the length they were measured at: costs are not one line from a cache to main memory. */
+/** What was measured on a group, and between whom. */
 export interface GroupCosts {
   readonly transport: string;
   readonly ranks: number;

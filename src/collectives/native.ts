@@ -6,13 +6,8 @@
  */
 import type { Region } from '../memory/index.ts';
 import type { Operation, Steps } from '../progress/index.ts';
-import type { NativeCollectives, Transport } from '../transport/index.ts';
 import { Ranks } from './algorithms/ranks.ts';
 import type { Reduction } from './reduction.ts';
-
-export function nativeCollectives(transport: Transport): NativeCollectives | undefined {
-  return transport.native;
-}
 
 export function* nativeAllReduce(
   operation: Operation,
@@ -25,7 +20,7 @@ export function* nativeAllReduce(
   const total = { weight };
   yield* agree(Ranks.all(operation), target.slice(0, 0), total);
   const op = reduction.op === 'mean' ? 'sum' : reduction.op;
-  nativeCollectives(operation.transport)!.allReduce(operation.group.members, target, op);
+  operation.transport.native!.allReduce(operation.group.members, target, op);
   reduction.finish(target, total.weight);
   for (const vector of vectors.slice(1)) reduction.kernels.copy(vector, target);
 }

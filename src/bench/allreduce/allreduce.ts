@@ -7,6 +7,7 @@ import { mkdir, mkdtemp, rm } from 'node:fs/promises';
 import { cpus, tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { TributaryError, UsageError } from '../../base/index.ts';
+import { ALL_REDUCE_ALGORITHMS } from '../../collectives/index.ts';
 import { describeMachine } from '../machine.ts';
 import type { Machine } from '../machine.ts';
 import { compileOpenMpiPeer, glooGroup, openMpiGroup, ourGroup } from './group-command.ts';
@@ -98,6 +99,7 @@ interface Sides {
 export async function benchAllReduce(options: AllReduceBenchOptions): Promise<AllReduceBench> {
   const { transport, ranks = 2, sizes = DEFAULT_SIZES, turnMs = 60 } = options;
   checkOptions(ranks, sizes);
+  checkAlgorithms(options.algorithms ?? []);
   const rounds = Math.max(LEAST_ROUNDS, options.rounds ?? 7);
   const onProgress = options.onProgress ?? (() => undefined);
   const folder = await mkdtemp(join(tmpdir(), 'tributary-bench-'));
@@ -264,6 +266,18 @@ function checkOptions(ranks: number, sizes: readonly number[]): void {
       },
     );
   }
+}
+
+/** Before anything is started: a rank would only find out after a while. */
+function checkAlgorithms(algorithms: readonly string[]): void {
+  const known: readonly string[] = ['auto', ...ALL_REDUCE_ALGORITHMS];
+  const wrong = algorithms.find((name) => !known.includes(name));
+  if (wrong === undefined) return;
+  throw new UsageError(
+    'INVALID_ARGUMENT',
+    `there is no algorithm '${wrong}'; give one or several of ${known.join(', ')}`,
+    { algorithm: wrong },
+  );
 }
 
 /** '64 KB', '1 MB'. */
