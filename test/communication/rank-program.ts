@@ -130,10 +130,13 @@ say('world', { rank, size: thread.world.size, transport: thread.transport });
 
 for (const blocked of [false, true]) {
   await outcome('mismatch', thread.allReduce(region('float32', rank === 2 ? [1, 2] : [1])), blocked);
+  // Rank 2 comes once the others have left: the operation cannot end before its signal.
+  if (rank === 2) await thread.barrier({ tag: 8 });
   const abort = new AbortController();
   const cancelled = thread.allReduce(memory.allocate('float32', 100_000), { signal: abort.signal });
   if (rank === 1) abort.abort();
   await outcome('cancel', cancelled, blocked && rank !== 1);
+  if (rank !== 2) await thread.barrier({ tag: 8 });
   await outcome('usage', thread.reduceScatter(region('float32', [1]), region('int32', [1, 2])), blocked);
   await outcome('after', thread.barrier({ name: 'after' }), blocked);
 }
@@ -198,8 +201,11 @@ await outcome('old world', thread.barrier({ group: old.id }), true);
 const facts = { lost: old.members.indexOf(lostMember), size: world.size, seen: thread.world.id === world.id };
 say('regrouped', { rank, ...facts, formed: await formed, sum: vector.view[0] });
 
+// Rank 1 goes last: would it close first, the operation of rank 0 would rightly name it as lost.
 const pending = rank === 0 ? thread.barrier({ tag: 5, name: 'only here' }) : undefined;
+const otherLeft = new Promise((resolve) => thread.events.once('left', resolve));
 await thread.barrier({ tag: 6 });
+if (rank === 1) await otherLeft;
 await thread.close();
 await thread.close();
 if (pending) await outcome('pending at close', pending, true);
