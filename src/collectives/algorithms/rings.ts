@@ -12,7 +12,7 @@ import type { Ranks } from './ranks.ts';
 import { ring, ringSteps } from './ring.ts';
 
 /** What one message of a slice carries. */
-const MESSAGE_BYTES = 256 * 1024;
+const MESSAGE_BYTES = 512 * 1024;
 const SLICES_UNDER_WAY = 4;
 
 export function* rings(

@@ -46,7 +46,7 @@ export interface Libc {
   localAddress(fd: number, into: Uint8Array): number;
   /** Writes the address of the other side. */
   remoteAddress(fd: number, into: Uint8Array): number;
-  setOption(fd: number, level: number, option: number, value: number): number;
+  setOption(fd: number, level: number, option: number, value: number | Uint8Array): number;
   /** `more`: other bytes follow at once, so do not send a packet that is not full. */
   send(fd: number, address: number, bytes: number, more: boolean): number;
   /** 0 means that the other side has ended. */
@@ -128,6 +128,7 @@ function load(): Libc {
       return orErrno(getpeername(fd, into, length));
     },
     setOption(fd, level, option, value) {
+      if (typeof value !== 'number') return orErrno(setsockopt(fd, level, option, value, value.byteLength));
       word[0] = value;
       return orErrno(setsockopt(fd, level, option, word, 4));
     },

@@ -130,7 +130,7 @@ export class Listener {
       libc().close(fd);
       return;
     }
-    if (!isTunnelled) tune(fd);
+    if (!isTunnelled) tune(fd, host);
     const pending: Pending = {
       fd,
       remote,

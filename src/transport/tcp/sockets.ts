@@ -17,6 +17,9 @@ const TCP_NODELAY = 1;
 const TCP_KEEPIDLE = 4;
 const TCP_KEEPINTVL = 5;
 const TCP_KEEPCNT = 6;
+const TCP_CONGESTION = 13;
+/** Every kernel has it and lets everybody choose it. */
+const RENO = new TextEncoder().encode('reno');
 const BACKLOG = 1024;
 
 /** Listens at the first free port of the range; [0, 0] is any port. */
@@ -27,7 +30,7 @@ export function listenWithin(
 ): { readonly fd: number; readonly port: number } {
   for (let port = from; port <= to; port++) {
     const result = listenAt(internetAddress(host, port), bufferBytes);
-    if (result >= 0) return { fd: result, port: portOf(result) };
+    if (result >= 0) return { fd: result, port: localNameOf(result).port };
     if (result === -EADDRNOTAVAIL) {
       throw new UsageError(
         'INVALID_ARGUMENT',
@@ -71,7 +74,7 @@ export function dialAt(address: SocketAddress, bufferBytes: number): number {
   setBuffers(fd, bufferBytes);
   const result = libc().connect(fd, address.bytes);
   if (result >= 0 || result === -EINPROGRESS) {
-    if (address.family !== AF_UNIX) tune(fd);
+    if (address.family !== AF_UNIX) tune(fd, decodeAddress(address.bytes).host);
     return fd;
   }
   libc().close(fd);
@@ -79,12 +82,14 @@ export function dialAt(address: SocketAddress, bufferBytes: number): number {
 }
 
 /** No waiting for full packets, and a host that vanished is noticed even when nothing is sent. */
-export function tune(fd: number): void {
+export function tune(fd: number, remoteHost: string): void {
   libc().setOption(fd, IPPROTO_TCP, TCP_NODELAY, 1);
   libc().setOption(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
   libc().setOption(fd, IPPROTO_TCP, TCP_KEEPIDLE, 10);
   libc().setOption(fd, IPPROTO_TCP, TCP_KEEPINTVL, 5);
   libc().setOption(fd, IPPROTO_TCP, TCP_KEEPCNT, 4);
+  // Within one host nothing can be congested; algorithms that pace, such as BBR, only hold bytes back there.
+  if (localNameOf(fd).host === remoteHost) libc().setOption(fd, IPPROTO_TCP, TCP_CONGESTION, RENO);
 }
 
 function setBuffers(fd: number, bytes: number): void {
@@ -93,8 +98,8 @@ function setBuffers(fd: number, bytes: number): void {
   libc().setOption(fd, SOL_SOCKET, SO_RCVBUF, bytes);
 }
 
-function portOf(fd: number): number {
+function localNameOf(fd: number): ReturnType<typeof decodeAddress> {
   const bytes = new Uint8Array(MAX_ADDRESS_BYTES);
   libc().localAddress(fd, bytes);
-  return decodeAddress(bytes).port;
+  return decodeAddress(bytes);
 }
