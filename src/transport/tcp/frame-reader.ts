@@ -19,7 +19,7 @@ export interface FrameSink {
 }
 
 /** Bytes of one call, few enough that both directions of a connection take turns. */
-const CALL_BYTES = 512 * 1024;
+const CALL_BYTES = 1024 * 1024;
 const DRAIN_CALLS = 32;
 
 export class FrameReader {

@@ -12,7 +12,7 @@ import type { ByteRange, SpaceBytes } from './space-bytes.ts';
 /** Payloads up to this size are copied behind their header: a copy is cheaper than a call. */
 const SMALL_BYTES = 16 * 1024;
 /** Bytes of one call, few enough that both directions of a connection take turns. */
-const CALL_BYTES = 512 * 1024;
+const CALL_BYTES = 1024 * 1024;
 /** The sent start of the queue is cut off when it is so long. */
 const MAX_SENT_IN_QUEUE = 1024;
 
