@@ -29,7 +29,7 @@ export type { ClusterEvents, SchedulerOptions } from './cluster/index.ts';
 export type { Handle, StallReport } from './progress/index.ts';
 export { CommunicationThread } from './communication/index.ts';
 export { joinCluster, joinMpiJob } from './launcher/index.ts';
-export type { JoinClusterOptions, TransportChoice } from './launcher/index.ts';
+export type { JoinClusterOptions, JoinMpiJobOptions, TransportChoice } from './launcher/index.ts';
 export { defineConfig } from './cli/index.ts';
 export type {
   DataConfig,

@@ -2,7 +2,7 @@
  * How a communication thread is started: the options of joining, less what cannot be sent to a thread, which the caller
  * gets as events instead. Invariant: `plain` returns nothing but data.
  */
-import type { JoinClusterOptions, joinMpiJob } from '../launcher/index.ts';
+import type { JoinClusterOptions, JoinMpiJobOptions } from '../launcher/index.ts';
 import type { SharedSpace } from '../memory/index.ts';
 
 type NotSent = 'space' | 'signal' | 'log' | 'onWaiting' | 'onStall';
@@ -18,10 +18,7 @@ export interface CommunicationOptions extends Omit<JoinClusterOptions, NotSent> 
 }
 
 /** Joins the processes that mpirun or srun started together. */
-export interface MpiCommunicationOptions extends Omit<
-  NonNullable<Parameters<typeof joinMpiJob>[0]>,
-  'space'
-> {
+export interface MpiCommunicationOptions extends Omit<JoinMpiJobOptions, 'space'> {
   readonly mpi: true;
   /** The memory whose regions are exchanged; both threads work on it. */
   readonly space: SharedSpace;

@@ -1,2 +1,4 @@
-export { joinCluster, joinMpiJob, TRANSPORTS } from './join-cluster.ts';
+export { joinCluster, TRANSPORTS } from './join-cluster.ts';
 export type { JoinClusterOptions, TransportChoice } from './join-cluster.ts';
+export { joinMpiJob } from './join-mpi-job.ts';
+export type { JoinMpiJobOptions } from './join-mpi-job.ts';

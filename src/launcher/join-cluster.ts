@@ -9,12 +9,7 @@ import { Cluster, hostIdentity } from '../cluster/index.ts';
 import type { ClusterOptions } from '../cluster/index.ts';
 import { measureCosts } from '../collectives/index.ts';
 import { hasSharedMemory, SharedSpace } from '../memory/index.ts';
-import {
-  createMpiTransport,
-  createSharedMemoryTransport,
-  createTcpTransport,
-  RoutedTransport,
-} from '../transport/index.ts';
+import { createSharedMemoryTransport, createTcpTransport, RoutedTransport } from '../transport/index.ts';
 import type { TlsOptions, Transport } from '../transport/index.ts';
 import { localAddressTowards } from './local-address.ts';
 
@@ -66,31 +61,6 @@ export async function joinCluster(options: JoinClusterOptions): Promise<Cluster>
       `rank ${world.rank} of ${world.size} (process ${process.pid} on ${hostname()}): ${describe(transport)}; all ${world.size - 1} peers reached`,
     );
     if (options.measure ?? true) await measureCosts(world);
-    return cluster;
-  } catch (error) {
-    transport.abort(error as Error);
-    throw error;
-  }
-}
-
-/** The processes that mpirun or srun started together: rank and size come from MPI, and stay. */
-export async function joinMpiJob(
-  options: Pick<
-    JoinClusterOptions,
-    'space' | 'measure' | 'stallAfterMs' | 'deadlineMs' | 'spinMicros' | 'onStall'
-  > = {},
-): Promise<Cluster> {
-  const space = options.space ?? SharedSpace.create();
-  const transport = createMpiTransport({ space });
-  try {
-    const members = Array.from({ length: transport.size }, (_, member) => ({
-      member,
-      title: `MPI rank ${member}`,
-      host: 'mpi',
-      address: {},
-    }));
-    const cluster = await Cluster.ofFixed(transport, members, options);
-    if (options.measure ?? true) await measureCosts(cluster.world);
     return cluster;
   } catch (error) {
     transport.abort(error as Error);

@@ -10,6 +10,7 @@ import type {
   Envelope,
   InPlace,
   MemberAddress,
+  NativeCollectives,
   Receiving,
   Transfer,
   Transport,
@@ -26,7 +27,6 @@ export class RoutedTransport implements Transport {
   readonly #remote: Transport;
   readonly #host: string;
   readonly #routes = new Map<number, Transport>();
-  #member = -1;
 
   /** `local` reaches the members with the same `host`, `remote` the others. */
   constructor(local: Transport, remote: Transport, host: string) {
@@ -42,7 +42,11 @@ export class RoutedTransport implements Transport {
   }
 
   get member(): number {
-    return this.#member;
+    return this.#remote.member;
+  }
+
+  get native(): NativeCollectives | undefined {
+    return this.#remote.native;
   }
 
   get inPlace(): InPlace | undefined {
@@ -54,7 +58,6 @@ export class RoutedTransport implements Transport {
   }
 
   async connect(self: number, peers: readonly MemberAddress[], options?: ConnectOptions): Promise<void> {
-    this.#member = self;
     const here = peers.filter(({ host }) => host === this.#host);
     const there = peers.filter(({ host }) => host !== this.#host);
     for (const { member } of here) this.#routes.set(member, this.#local);

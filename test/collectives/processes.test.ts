@@ -13,9 +13,9 @@ let ranks: RankProcesses | undefined;
 
 afterEach(() => ranks?.close());
 
-function runs(transport: RankTransport): void {
-  it.each(SIZES)('give the oracle values between %i ranks', async (size) => {
-    ranks = await RankProcesses.start({ program: PROGRAM, transport, size });
+function runs(transport: RankTransport, sizes = SIZES, options = {}): void {
+  it.each(sizes)('give the oracle values between %i ranks', async (size) => {
+    ranks = await RankProcesses.start({ program: PROGRAM, transport, size, options });
     await ranks.untilEnded();
     const results = ranks.said('ran');
     expect(results.map(({ rank }) => rank).sort()).toEqual(Array.from({ length: size }, (_, rank) => rank));
@@ -27,5 +27,10 @@ function runs(transport: RankTransport): void {
 describe.skipIf(!hasShared('vectors/collectives.json'))('collectives of processes', () => {
   describe('over shared memory', () => runs('shm'));
   describe('over TCP', () => runs('tcp'));
-  describe.skipIf(!openMpi.present)(`over MPI (${openMpi.needs})`, () => runs('mpi'));
+  describe.skipIf(!openMpi.present)(`over MPI (${openMpi.needs})`, () =>
+    runs('mpi', SIZES, { sharedMemory: false }),
+  );
+  describe.skipIf(!openMpi.present)(`under mpirun, by shared memory (${openMpi.needs})`, () =>
+    runs('mpi', [2, 5], { sharedMemory: true }),
+  );
 });

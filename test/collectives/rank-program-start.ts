@@ -48,7 +48,10 @@ export async function enterCluster(options: ProgressOptions = {}): Promise<Clust
   const { transport, scheduler, secret, size } = settings;
   const space = SharedSpace.create({ maxBytes: SPACE_BYTES });
   const times = { deadlineMs: 30_000, ...options };
-  if (transport === 'mpi') return joinMpiJob({ space, measure: false, ...times });
+  if (transport === 'mpi') {
+    const sharedMemory = settings['sharedMemory'] as boolean | undefined;
+    return joinMpiJob({ space, sharedMemory, measure: false, ...times });
+  }
   const choice: TransportChoice = transport;
   return joinCluster({
     scheduler,

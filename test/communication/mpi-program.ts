@@ -1,12 +1,19 @@
 /** A rank under mpirun with a communication thread, in which MPI lives; says what came out of each operation. */
 import { CommunicationThread } from '../../src/communication/index.ts';
 import { SharedSpace } from '../../src/memory/index.ts';
-import { say } from '../collectives/rank-program-start.ts';
+import { say, settings } from '../collectives/rank-program-start.ts';
 
 const LENGTH = 2 ** 18;
 const BURN_MS = 30_000;
 const space = SharedSpace.create({ maxBytes: 64 * 2 ** 20 });
-const thread = await CommunicationThread.start({ mpi: true, space, measure: false, deadlineMs: 30_000 });
+const sharedMemory = settings['sharedMemory'] === true;
+const thread = await CommunicationThread.start({
+  mpi: true,
+  space,
+  sharedMemory,
+  measure: false,
+  deadlineMs: 30_000,
+});
 const { rank, size } = thread.world;
 
 const large = thread.allocate('float32', LENGTH);

@@ -17,6 +17,7 @@ export interface MpiJob {
 }
 
 const THREAD_MULTIPLE = 3;
+const INTRODUCTION_BYTES = 2048;
 
 /** All ranks of the job must call it. */
 export function joinJob(mpi: MpiLibrary): MpiJob {
@@ -28,6 +29,32 @@ export function joinJob(mpi: MpiLibrary): MpiJob {
   check(call.MPI_Comm_size(handles.world, word), 'MPI_Comm_size');
   const size = word[0]!;
   return { rank, size, messages: ownCommunicator(mpi), collectives: ownCommunicator(mpi), startedHere };
+}
+
+/** What each rank says of itself, by rank. All ranks of the job must call it. */
+export function introduce(
+  { call, handles, check }: MpiLibrary,
+  { size, collectives }: MpiJob,
+  text: string,
+): string[] {
+  const said = new Uint8Array(INTRODUCTION_BYTES);
+  const { written, read } = new TextEncoder().encodeInto(text, said);
+  if (read < text.length) {
+    throw new UsageError(
+      'INVALID_ARGUMENT',
+      `what a rank says of itself has ${Buffer.byteLength(text)} bytes, at most ${said.length} are possible; shorten the name of the host`,
+      { bytes: Buffer.byteLength(text), most: said.length },
+    );
+  }
+  said.fill(0x20, written);
+  const all = new Uint8Array(size * said.length);
+  const { byte } = handles;
+  const code = call.MPI_Allgather(said, said.length, byte, all, said.length, byte, collectives);
+  check(code, `MPI_Allgather among ${size} ranks`);
+  const decoder = new TextDecoder();
+  return Array.from({ length: size }, (_, rank) =>
+    decoder.decode(all.subarray(rank * said.length, (rank + 1) * said.length)).trimEnd(),
+  );
 }
 
 function ownCommunicator({ call, handles, check }: MpiLibrary): number {

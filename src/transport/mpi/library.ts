@@ -45,6 +45,7 @@ const SIGNATURES = {
   MPI_Cancel: ['uint64'],
   MPI_Test: ['uint64', 'uint64', 'uint64'],
   MPI_Testsome: ['int', 'uint64', 'uint64', 'uint64', 'uint64'],
+  MPI_Allgather: ['void *', 'int', 'uint64', 'void *', 'int', 'uint64', 'uint64'],
   MPI_Allreduce: ['uint64', 'uint64', 'int', 'uint64', 'uint64', 'uint64'],
   MPI_Error_string: ['int', 'void *', 'void *'],
 } as const;

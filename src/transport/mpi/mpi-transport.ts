@@ -14,7 +14,7 @@ import type { OperationKey } from '../matching.ts';
 import type { ConnectOptions, Envelope, MemberAddress, Receiving } from '../transport.ts';
 import type { Transfer, Transport, TransportEvents } from '../transport.ts';
 import { MpiChannel } from './channel.ts';
-import { joinJob } from './job.ts';
+import { introduce, joinJob } from './job.ts';
 import type { MpiJob } from './job.ts';
 import { loadMpi, MAX_COUNT, SUCCESS } from './library.ts';
 import type { MpiLibrary } from './library.ts';
@@ -44,6 +44,8 @@ export interface MpiTransport extends Transport {
   readonly size: number;
   /** Open MPI's own collectives. */
   readonly native: NativeCollectives;
+  /** What each rank says of itself, by rank. Blocks until all have called it. */
+  introduce(text: string): readonly string[];
 }
 
 /** Must be called by all ranks of the job, once in each process: it starts MPI, which meets. */
@@ -92,6 +94,10 @@ class OpenMpiTransport implements MpiTransport {
     this.space = options.space ?? SharedSpace.create();
     this.#channel = new MpiChannel(mpi, this.#job.messages, this.space);
     this.native = new OpenMpiCollectives(mpi, this.#job.collectives, this.member, this.size);
+  }
+
+  introduce(text: string): readonly string[] {
+    return introduce(this.#mpi, this.#job, text);
   }
 
   /** MPI has connected everyone already; this only checks who is meant. */
