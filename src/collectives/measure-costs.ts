@@ -1,6 +1,6 @@
 /**
- * Measures the costs of allreduce on a group: every algorithm at a few lengths, the quickest call of the slowest rank,
- * one line fitted through them. Collective: all ranks call it together. Invariant: ends with the same figures on all ranks.
+ * Measures the costs of allreduce on a group: every algorithm at a few lengths, the quick calls of the slowest rank, one
+ * line fitted through them. Collective: all ranks call it together. Invariant: ends with the same figures on all ranks.
  */
 import type { Group } from '../cluster/index.ts';
 import { allReduce, availableAlgorithms } from './all-reduce.ts';
@@ -22,6 +22,9 @@ export interface MeasureOptions {
 const DEFAULT_BYTES = [1024, 16 * 1024, 256 * 1024, 4 * 2 ** 20];
 /** What one measurement of one algorithm at one length may take, so that slow links are not measured for long. */
 const BUDGET_MICROS = 2000;
+/** At least so many calls whatever they take: of short vectors, whose times scatter, and of long ones. */
+const LEAST_CALLS = { short: 12, long: 2 };
+const SHORT_BYTES = 64 * 1024;
 const MOST_CALLS = 200;
 const DEFAULT_ROUNDS = 6;
 
@@ -35,15 +38,20 @@ export async function measureCosts(group: Group, options: MeasureOptions = {}): 
   const vector = scratch.take('float32', Math.ceil(Math.max(...sizes) / 4));
   const times = scratch.take('float64', algorithms.length * sizes.length);
   const plan = { name: 'measure', signal: options.signal };
+  const durations = new Float64Array(MOST_CALLS);
   const pairs = algorithms.flatMap((algorithm) => sizes.map((bytes) => ({ algorithm, bytes })));
 
   const time = (algorithm: AllReduceAlgorithm, bytes: number, calls: number) => {
     const part = vector.slice(0, Math.ceil(bytes / 4));
     // Blocking, because ranks that come out of an awaited barrier are a turn of the event loop apart.
     barrier(group, plan).wait();
-    const start = performance.now();
-    for (let i = 0; i < calls; i++) allReduce(group, part, { ...plan, algorithm, op: 'sum' }).wait();
-    return ((performance.now() - start) * 1000) / calls;
+    for (let i = 0; i < calls; i++) {
+      const start = performance.now();
+      allReduce(group, part, { ...plan, algorithm, op: 'sum' }).wait();
+      durations[i] = performance.now() - start;
+    }
+    // Not the mean: where ranks share processors, one that waits to run makes a few calls a hundred times as long.
+    return durations.subarray(0, calls).sort()[calls >> 2]! * 1000;
   };
   /** All ranks must call equally often, so they share the slowest one's times. */
   const share = () => allReduce(group, times, { ...plan, op: 'max', algorithm: 'tree' });
@@ -55,7 +63,8 @@ export async function measureCosts(group: Group, options: MeasureOptions = {}): 
     // compiled is slow, and whoever runs first would look slow.
     for (let round = 0; round < (options.rounds ?? DEFAULT_ROUNDS); round++) {
       for (const [i, { algorithm, bytes }] of pairs.entries()) {
-        const calls = Math.max(2, Math.min(MOST_CALLS, Math.floor(BUDGET_MICROS / times.view[i]!)));
+        const least = bytes <= SHORT_BYTES ? LEAST_CALLS.short : LEAST_CALLS.long;
+        const calls = Math.max(least, Math.min(MOST_CALLS, Math.floor(BUDGET_MICROS / times.view[i]!)));
         const micros = time(algorithm, bytes, calls);
         times.view[i] = round === 0 ? micros : Math.min(times.view[i]!, micros);
       }

@@ -4,7 +4,7 @@
  * Addresses are byte offsets in the memory; `n` counts elements.
  */
 
-type Eight = [number, number, number, number, number, number, number, number];
+export type Eight = [number, number, number, number, number, number, number, number];
 /** h0 to h9 of an update rule. */
 export type Coefficients = readonly [...Eight, number, number];
 

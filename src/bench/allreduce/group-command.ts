@@ -39,8 +39,11 @@ const INSTALL_OPEN_MPI = 'apt-get install openmpi-bin libopenmpi-dev';
 
 /** The arguments of mpirun before the program. */
 export function mpirunArguments(ranks: number, mpiClass: MpiClass): string[] {
-  // With a core for each rank it stays there; with fewer cores Open MPI must not bind two ranks to one.
-  const places = ranks <= cpus().length ? ['--bind-to', 'core'] : ['--bind-to', 'none', '--oversubscribe'];
+  // Bound ranks are quicker, also where several share a core.
+  const places =
+    ranks <= cpus().length
+      ? ['--bind-to', 'core']
+      : ['--bind-to', 'core:overload-allowed', '--map-by', 'core', '--oversubscribe'];
   const network = mpiClass === 'tcp' ? ['--mca', 'btl_tcp_if_include', 'lo'] : [];
   return [
     ...['-n', `${ranks}`, ...places],
@@ -148,10 +151,10 @@ export function parseAssignment(argument: string | undefined): RankAssignment {
   }
 }
 
-/** With a core for each rank it stays there, as mpirun binds its ranks; otherwise the system places them. */
-function pinned(rank: number, ranks: number, args: readonly string[]): ProcessCommand {
-  if (ranks > cpus().length) return { file: process.execPath, args };
-  return { file: 'taskset', args: ['--cpu-list', `${rank}`, process.execPath, ...args] };
+/** Each rank stays on a core, as those of mpirun do where there is one for each. */
+function pinned(rank: number, args: readonly string[]): ProcessCommand {
+  const core = rank % cpus().length;
+  return { file: 'taskset', args: ['--cpu-list', `${core}`, process.execPath, ...args] };
 }
 
 export interface OurGroupOptions {
@@ -190,7 +193,7 @@ export function ourGroup(options: OurGroupOptions): GroupCommand {
               args: [...mpirunArguments(ranks, mpiClass), process.execPath, ...rankArguments(control, null)],
             },
           ]
-        : Array.from({ length: ranks }, (_, rank) => pinned(rank, ranks, rankArguments(control, rank))),
+        : Array.from({ length: ranks }, (_, rank) => pinned(rank, rankArguments(control, rank))),
     env: underMpi ? { ...env, ...mpirunEnvironment(folder), ...settings } : env,
     settings,
     install: 'apt-get install openmpi-bin libopenmpi3',

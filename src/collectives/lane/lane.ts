@@ -26,6 +26,9 @@ import { LentSegments } from './lent-segments.ts';
 
 /** How long a rank waits for the others before it closes the lane for an operation, in milliseconds. */
 const PATIENCE_MS = 0.1;
+/** The same where ranks share processors: somebody may have to be given the processor first. */
+const YIELDING_PATIENCE_MS = 2;
+const ROUNDS_A_YIELD = 4;
 const ROUNDS_A_LOOK = 128;
 const FAILED = -1;
 
@@ -130,12 +133,13 @@ export class Lane {
     const { size, progress } = this.#group;
     if (!arrive(words, at, sequence)) return false;
     const complete = countOf(sequence, size);
+    const patienceMs = progress.yieldsWhileSpinning ? YIELDING_PATIENCE_MS : PATIENCE_MS;
     let deadlineMs = 0;
     for (let round = 1; Atomics.load(words, at) !== complete; round++) {
-      if (progress.yieldsWhileSpinning && round % 8 === 0) yieldProcessor();
+      if (progress.yieldsWhileSpinning && round % ROUNDS_A_YIELD === 0) yieldProcessor();
       if (round % ROUNDS_A_LOOK !== 0) continue;
       const nowMs = performance.now();
-      if (deadlineMs === 0) deadlineMs = nowMs + PATIENCE_MS;
+      if (deadlineMs === 0) deadlineMs = nowMs + patienceMs;
       if (nowMs >= deadlineMs && close(words, at, sequence, size)) return false;
     }
     return true;
@@ -212,7 +216,7 @@ export class Lane {
       const done = Atomics.load(this.#words, doneWord(rank));
       if (done > sequence) return;
       if (done === FAILED) throw this.#unmapped(rank);
-      if (progress.yieldsWhileSpinning && round % 8 === 0) yieldProcessor();
+      if (progress.yieldsWhileSpinning && round % ROUNDS_A_YIELD === 0) yieldProcessor();
       if (round % (64 * ROUNDS_A_LOOK) !== 0) continue;
       watch ??= new LaneWatch(this.#group, rank);
       const error = watch.look();
