@@ -48,6 +48,19 @@ describe('allreduce', () => {
     );
   });
 
+  it('takes several rings for a long vector between hosts, the last slice shorter', async () => {
+    const size = 3;
+    // Slices of 3 MB, two under way: four slices and a piece.
+    const length = (4 * 3 * 2 ** 20) / 4 + 1001;
+    const sums = await runGroup({ size, seed: 3, hosts: twoHosts(size) }, async ({ group, rank }) => {
+      const long = group.space.allocate(4 * length).allocate('float32', length);
+      for (let i = 0; i < length; i++) long.view[i] = ((i % 101) + 1) * (rank + 1);
+      await allReduce(group, long, { algorithm: 'rings' });
+      return long.view.findIndex((value, i) => value !== ((i % 101) + 1) * 6);
+    });
+    expect(sums).toEqual([-1, -1, -1]);
+  });
+
   it('does not depend on the order in which messages arrive', async () => {
     const size = 5;
     const inputs = Array.from({ length: size }, (_, rank) =>

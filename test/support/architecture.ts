@@ -48,7 +48,7 @@ export const layers: readonly Layer[] = [
     'launcher',
     'how a process gets into a cluster: chooses transport and address',
     ['collectives', 'cluster', 'progress', 'transport', 'kernels', 'memory', 'base'],
-    [],
+    ['zod'],
   ),
   layer(
     'communication',

@@ -33,11 +33,14 @@ export class Ranks {
     return new Ranks(operation, everyone[size]!);
   }
 
+  get areOnOneHost(): boolean {
+    const { hosts, rank: own } = this.operation.group;
+    return this.#ranks.every((rank) => hosts[rank] === hosts[own]);
+  }
+
   /** Memory of the others in place, if all ranks of the list are on one host and the transport can. */
   get inPlace(): InPlace | undefined {
-    const { group, transport } = this.operation;
-    const host = group.hosts[group.rank];
-    return this.#ranks.every((rank) => group.hosts[rank] === host) ? transport.inPlace : undefined;
+    return this.areOnOneHost ? this.operation.transport.inPlace : undefined;
   }
 
   /** The same ranks with steps of their own, for a part of the work that runs beside others. */

@@ -14,6 +14,11 @@ import { ring, ringSteps } from './ring.ts';
 /** What one message of a slice carries. */
 const MESSAGE_BYTES = 1024 * 1024;
 const SLICES_UNDER_WAY = 2;
+/**
+ * Within one host a transfer is work of the same processors and nothing overlaps: vectors that the cache holds go round
+ * one ring there, which takes fewer messages.
+ */
+const ONE_HOST_CACHE_BYTES = 32 * 2 ** 20;
 
 export function* rings(
   ranks: Ranks,
@@ -21,7 +26,10 @@ export function* rings(
   weight: number,
   reduction: Reduction,
 ): Steps {
-  const { length, dtype } = vectors[0]!;
+  const { length, dtype, byteLength } = vectors[0]!;
+  if (ranks.areOnOneHost && byteLength < ONE_HOST_CACHE_BYTES) {
+    return yield* ring(ranks, vectors, weight, reduction);
+  }
   const sliceLength = (MESSAGE_BYTES / bytesPerElement(dtype)) * ranks.size;
   const slices = Math.max(1, Math.ceil(length / sliceLength));
   function* lane(first: number): Steps {
