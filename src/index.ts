@@ -30,6 +30,19 @@ export type { Handle, StallReport } from './progress/index.ts';
 export { CommunicationThread } from './communication/index.ts';
 export { joinCluster, joinMpiJob } from './launcher/index.ts';
 export type { JoinClusterOptions, JoinMpiJobOptions, TransportChoice } from './launcher/index.ts';
+export { createLocalStores } from './kvstore/index.ts';
+export type {
+  KeyInit,
+  KeyPull,
+  KeyPush,
+  KeyPushPull,
+  KeyStatus,
+  KVStore,
+  LocalStoreOptions,
+  PushOptions,
+  Tensor,
+} from './kvstore/index.ts';
+export type { Combine, Consistency } from './server/index.ts';
 export { defineConfig } from './cli/index.ts';
 export type {
   DataConfig,

@@ -4,52 +4,13 @@ import { createOptimizer, resolveOptimizerSpec } from '../../src/kernels/index.t
 import type { Optimizer, OptimizerSpec, Slots } from '../../src/kernels/index.ts';
 import type { Region } from '../../src/memory/index.ts';
 import { Random } from '../../src/base/index.ts';
+import { specOf } from '../support/optimizer-cases.ts';
+import type { EasgdCase, OptimizerCase } from '../support/optimizer-cases.ts';
 import { Arena, mismatch, numbers, readVectors, vectorsExist } from './arena.ts';
-import type { Tolerance, Written } from './arena.ts';
-
-type Tensors = Readonly<Record<string, readonly Written[]>>;
-
-interface OptimizerCase {
-  readonly name: string;
-  readonly kind: string;
-  readonly optimizer: string;
-  readonly hyper: Readonly<Record<string, unknown>>;
-  readonly params: readonly { readonly name: string; readonly data: readonly Written[] }[];
-  readonly grads: readonly Tensors[];
-  readonly params_after: readonly Tensors[];
-  readonly lr_per_step?: readonly number[];
-  readonly state_end: { readonly slots: Readonly<Record<string, Tensors>> };
-  readonly tolerance: Tolerance;
-  readonly state_tolerance: Readonly<Record<string, Tolerance>>;
-}
-
-interface EasgdCase {
-  readonly name: string;
-  readonly kind: string;
-  readonly alpha: number;
-  readonly centre: readonly Written[];
-  readonly workers: readonly (readonly Written[])[];
-  readonly exchanges: readonly {
-    readonly worker: number;
-    readonly local_update: readonly Written[];
-    readonly worker_after: readonly Written[];
-    readonly centre_after: readonly Written[];
-  }[];
-  readonly tolerance: Tolerance;
-}
 
 const arena = new Arena();
 const { kernels } = arena;
 beforeEach(() => arena.reset());
-
-/** `weight_decay` of the vectors is `weightDecay` of the specification. */
-function specOf(c: OptimizerCase): OptimizerSpec {
-  const renamed = Object.entries(c.hyper).map(([key, value]) => {
-    const name = key === 'initial_accumulator_value' ? 'initialAccumulator' : key;
-    return [name.replace(/_(\w)/g, (_, letter: string) => letter.toUpperCase()), value];
-  });
-  return { name: c.optimizer, ...Object.fromEntries(renamed) } as OptimizerSpec;
-}
 
 function slotsFor(optimizer: Optimizer, length: number, offset = 0): Record<string, Region<'float32'>> {
   const garbage = new Array<number>(length).fill(9);

@@ -56,6 +56,19 @@ export const layers: readonly Layer[] = [
     ['launcher', 'collectives', 'cluster', 'progress', 'transport', 'kernels', 'memory', 'base'],
     [],
   ),
+  layer('plan', 'pure: chunks and where they go, bandwidth bounds, hierarchy', ['base'], []),
+  layer(
+    'server',
+    'one core of a parameter server: aggregation, update rules, consistency',
+    ['kernels', 'memory', 'base'],
+    [],
+  ),
+  layer(
+    'kvstore',
+    'push, pull, pushpull, rows for any framework: contract and stores',
+    ['server', 'plan', 'kernels', 'memory', 'base'],
+    [],
+  ),
   layer(
     'graph',
     'operation catalogue, builder, gradients, layers, ONNX in and out',

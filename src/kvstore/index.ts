@@ -1,0 +1,13 @@
+export type {
+  KeyInit,
+  KeyPull,
+  KeyPush,
+  KeyPushPull,
+  KeyStatus,
+  KVStore,
+  OneOrMany,
+  PushOptions,
+  Tensor,
+} from './kv-store.ts';
+export { createLocalStores } from './local-store.ts';
+export type { LocalStoreOptions } from './local-store.ts';

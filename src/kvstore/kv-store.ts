@@ -1,0 +1,67 @@
+/**
+ * The store of parameters that workers share, whatever framework they train with: push gradients, pull values
+ * (MXNET-MPI, section 4.2). A contract; implementations differ in where the servers are. Invariant: calls of one
+ * worker on one key take effect in the order in which they were made.
+ */
+import type { OptimizerSpec } from '../kernels/index.ts';
+import type { Region } from '../memory/index.ts';
+
+/** Plain memory is copied; a region of the store's space is used where it lies. */
+export type Tensor = Float32Array | Region<'float32'>;
+export type OneOrMany<T> = T | readonly T[];
+
+export interface KeyInit {
+  readonly key: string;
+  readonly value: Tensor;
+  /** For a table: elements of a row, so that rows can be pushed and pulled. Default: not a table. */
+  readonly rowLength?: number | undefined;
+}
+
+/** One key with a gradient, or with one for each local device: those are added first. */
+export interface KeyPush {
+  readonly key: string;
+  readonly gradient: OneOrMany<Tensor>;
+}
+
+export interface KeyPull {
+  readonly key: string;
+  /** Receives the value; several, one for each local device, all receive it. */
+  readonly into: OneOrMany<Tensor>;
+}
+
+export interface KeyPushPull extends KeyPush, KeyPull {}
+
+export interface PushOptions {
+  /** Samples behind the gradients, which weigh in an average. Default 1. */
+  readonly samples?: number | undefined;
+}
+
+export interface KeyStatus {
+  readonly key: string;
+  /** Updates that the key has seen. */
+  readonly version: number;
+  /** Updates by others between this worker's last pull and its push. */
+  readonly staleness: number;
+}
+
+export interface KVStore {
+  /** This worker's number, from 0. */
+  readonly rank: number;
+  readonly workers: number;
+  /** Gives keys their first values: the first worker's count, the others' are ignored. Done when the keys are there. */
+  init(keys: OneOrMany<KeyInit>): Promise<void>;
+  /** Hands gradients over; done when they have taken effect. */
+  push(keys: OneOrMany<KeyPush>, options?: PushOptions): Promise<readonly KeyStatus[]>;
+  pull(keys: OneOrMany<KeyPull>): Promise<readonly KeyStatus[]>;
+  /** Push and pull in one round trip. */
+  pushpull(keys: OneOrMany<KeyPushPull>, options?: PushOptions): Promise<readonly KeyStatus[]>;
+  /** Only these rows travel and are updated; an index may repeat. */
+  pushRows(key: string, indices: Int32Array, rows: Tensor, options?: PushOptions): Promise<KeyStatus>;
+  /** Rows in the order of the indices. */
+  pullRows(key: string, indices: Int32Array, into: Tensor): Promise<KeyStatus>;
+  /** The rule by which servers update, from the next update on; the first worker's counts. Default: gradients are added. */
+  setOptimizer(spec: OptimizerSpec): Promise<void>;
+  /** Done when all workers have come. */
+  barrier(): Promise<void>;
+  close(): Promise<void>;
+}

@@ -1,0 +1,302 @@
+/**
+ * A store within one process: its workers are asynchronous functions of the same thread, its server one core. For trying a
+ * training loop without a cluster, for several devices of one process, and as the plainest form of the contract. Not
+ * a way to use more processors. Invariant: it does what stores with servers do, since the same core serves it.
+ */
+import { UsageError } from '../base/index.ts';
+import { Kernels } from '../kernels/index.ts';
+import type { OptimizerSpec } from '../kernels/index.ts';
+import { SharedSpace } from '../memory/index.ts';
+import type { Region, Segment } from '../memory/index.ts';
+import { cutIntoChunks } from '../plan/index.ts';
+import { optimizerRule, ServerCore } from '../server/index.ts';
+import type { Combine, Consistency, PushReply } from '../server/index.ts';
+import type {
+  KeyInit,
+  KeyPull,
+  KeyPush,
+  KeyPushPull,
+  KeyStatus,
+  KVStore,
+  OneOrMany,
+  PushOptions,
+  Tensor,
+} from './kv-store.ts';
+
+export interface LocalStoreOptions {
+  /** Workers that share the store. Default 1. */
+  readonly workers?: number | undefined;
+  /** When pushes take effect. Default synchronous. */
+  readonly consistency?: Consistency | undefined;
+  /** Whether gradients are added or averaged by their samples. Default 'sum'. */
+  readonly combine?: Combine | undefined;
+  /** What becomes of a gradient that is not finite. Default 'refuse'. */
+  readonly nonFinite?: 'refuse' | 'skip' | 'accept' | undefined;
+  /** Longest piece that is updated at once, in bytes, a multiple of 64. Default 32 KB. */
+  readonly chunkBytes?: number | undefined;
+  /** Memory of the values; regions in it are used where they lie. Default: a new space. */
+  readonly space?: SharedSpace | undefined;
+}
+
+/** The stores of all workers, one for each. */
+export function createLocalStores(options: LocalStoreOptions = {}): KVStore[] {
+  const { workers = 1 } = options;
+  if (!(Number.isInteger(workers) && workers > 0)) {
+    throw new UsageError('INVALID_ARGUMENT', `workers is ${workers}; give a whole number from 1`, {
+      workers,
+    });
+  }
+  const server = new LocalServer(options, workers);
+  return Array.from({ length: workers }, (_, rank) => new LocalStore(server, rank));
+}
+
+/** What the workers share. */
+class LocalServer {
+  readonly space: SharedSpace;
+  readonly kernels: Kernels;
+  readonly core: ServerCore;
+  readonly workers: number;
+  readonly lengths = new Map<string, number>();
+  readonly #chunkBytes: number | undefined;
+  readonly #segments: Segment[] = [];
+  readonly #slots = new Map<string, Region<'float32'>>();
+  #arrived: (() => void)[] = [];
+  #open: number;
+
+  constructor({ space, chunkBytes, ...options }: LocalStoreOptions, workers: number) {
+    this.space = space ?? SharedSpace.create();
+    this.kernels = Kernels.create(this.space);
+    this.workers = workers;
+    this.#open = workers;
+    this.#chunkBytes = chunkBytes;
+    this.core = new ServerCore({
+      ...options,
+      kernels: this.kernels,
+      slotRegion: (key, slot, length) => this.#slotRegion(`${key}\0${slot}`, length),
+    });
+    for (let worker = 0; worker < workers; worker++) this.core.admit(worker);
+  }
+
+  allocate(length: number): Region<'float32'> {
+    const segment = this.space.allocate(4 * Math.max(1, length));
+    this.#segments.push(segment);
+    return segment.allocate('float32', length);
+  }
+
+  openKey({ key, value, rowLength }: KeyInit): void {
+    const length = value.length;
+    const chunks = cutIntoChunks([{ key, length }], this.#chunkBytes);
+    const own = this.allocate(length);
+    this.core.open({ name: key, value: own, chunks, rowLength });
+    own.view.set(elementsOf(value));
+    this.lengths.set(key, length);
+  }
+
+  /** Resolves for all when the last one has come. */
+  meet(): Promise<void> {
+    return new Promise((resolve) => {
+      this.#arrived.push(resolve);
+      if (this.#arrived.length < this.workers) return;
+      for (const go of this.#arrived.splice(0)) go();
+    });
+  }
+
+  leave(worker: number): void {
+    this.core.release(worker);
+    this.#open--;
+    if (this.#open > 0) return;
+    this.core.close();
+    for (const segment of this.#segments.splice(0)) segment.close();
+  }
+
+  #slotRegion(name: string, length: number): Region<'float32'> {
+    const region = this.#slots.get(name) ?? this.allocate(length);
+    this.#slots.set(name, region);
+    return region;
+  }
+}
+
+class LocalStore implements KVStore {
+  readonly rank: number;
+  readonly #server: LocalServer;
+  /** The last push of each key. */
+  readonly #steps = new Map<string, number>();
+  /** Copies of gradients that lie in plain memory, or sums over devices. */
+  readonly #staged = new Map<string, Region<'float32'>>();
+  #closed = false;
+
+  constructor(server: LocalServer, rank: number) {
+    this.#server = server;
+    this.rank = rank;
+  }
+
+  get workers(): number {
+    return this.#server.workers;
+  }
+
+  async init(keys: OneOrMany<KeyInit>): Promise<void> {
+    this.#checkOpen();
+    if (this.rank === 0) for (const key of listOf(keys)) this.#server.openKey(key);
+    await this.#server.meet();
+  }
+
+  push(keys: OneOrMany<KeyPush>, options: PushOptions = {}): Promise<readonly KeyStatus[]> {
+    this.#checkOpen();
+    return Promise.all(listOf(keys).map((one) => this.#push(one, options)));
+  }
+
+  pull(keys: OneOrMany<KeyPull>): Promise<readonly KeyStatus[]> {
+    return Promise.resolve().then(() => {
+      this.#checkOpen();
+      return listOf(keys).map((one) => this.#pull(one, 0));
+    });
+  }
+
+  async pushpull(keys: OneOrMany<KeyPushPull>, options: PushOptions = {}): Promise<readonly KeyStatus[]> {
+    const list = listOf(keys);
+    const pushed = await this.push(list, options);
+    return list.map((one, i) => this.#pull(one, pushed[i]!.staleness));
+  }
+
+  async pushRows(
+    key: string,
+    indices: Int32Array,
+    rows: Tensor,
+    { samples }: PushOptions = {},
+  ): Promise<KeyStatus> {
+    this.#checkOpen();
+    const { space } = this.#server;
+    const segment = space.allocate(4 * (indices.length + rows.length) + 2 * 64);
+    try {
+      const own = segment.allocate('int32', indices.length);
+      const values = segment.allocate('float32', rows.length);
+      own.view.set(indices);
+      values.view.set(elementsOf(rows));
+      const push = { worker: this.rank, key, step: this.#nextStep(key), samples, indices: own, rows: values };
+      return await this.#taken(key, (reply) => this.#server.core.pushRows(push, reply));
+    } finally {
+      segment.close();
+    }
+  }
+
+  pullRows(key: string, indices: Int32Array, into: Tensor): Promise<KeyStatus> {
+    return Promise.resolve().then(() => {
+      this.#checkOpen();
+      const segment = this.#server.space.allocate(4 * (indices.length + into.length) + 2 * 64);
+      try {
+        const own = segment.allocate('int32', indices.length);
+        const rows = segment.allocate('float32', into.length);
+        own.view.set(indices);
+        const { version } = this.#server.core.pullRows(this.rank, key, own, rows);
+        elementsOf(into).set(rows.view);
+        return { key, version, staleness: 0 };
+      } finally {
+        segment.close();
+      }
+    });
+  }
+
+  async setOptimizer(spec: OptimizerSpec): Promise<void> {
+    this.#checkOpen();
+    const { core, kernels } = this.#server;
+    if (this.rank === 0) core.setRule(optimizerRule(kernels, spec));
+    await this.#server.meet();
+  }
+
+  barrier(): Promise<void> {
+    this.#checkOpen();
+    return this.#server.meet();
+  }
+
+  close(): Promise<void> {
+    if (!this.#closed) this.#server.leave(this.rank);
+    this.#closed = true;
+    return Promise.resolve();
+  }
+
+  #push({ key, gradient }: KeyPush, { samples }: PushOptions): Promise<KeyStatus> {
+    const worker = this.rank;
+    return this.#taken(key, (reply) => {
+      const push = { worker, key, step: this.#nextStep(key), samples, gradient: this.#stage(key, gradient) };
+      this.#server.core.push(push, reply);
+    });
+  }
+
+  /** The step is used up only if the server takes the push: who was refused may push again. */
+  #taken(key: string, act: (reply: (reply: PushReply) => void) => void): Promise<KeyStatus> {
+    return new Promise((resolve) => {
+      act(({ version, staleness }) => resolve({ key, version, staleness }));
+      this.#steps.set(key, this.#nextStep(key));
+    });
+  }
+
+  #nextStep(key: string): number {
+    return (this.#steps.get(key) ?? 0) + 1;
+  }
+
+  #pull({ key, into }: KeyPull, staleness: number): KeyStatus {
+    const { value, version } = this.#server.core.pull(this.rank, key);
+    for (const target of listOf(into)) {
+      if (target.length !== value.length) throw wrongLength(key, 'pulled into', target.length, value.length);
+      elementsOf(target).set(value.view);
+    }
+    return { key, version, staleness };
+  }
+
+  /** The gradient as one region: as it lies, copied, or summed over the devices. */
+  #stage(key: string, gradient: OneOrMany<Tensor>): Region<'float32'> {
+    const tensors = listOf(gradient);
+    const [first] = tensors;
+    if (!first) {
+      throw new UsageError(
+        'INVALID_ARGUMENT',
+        `key '${key}' was pushed without a gradient; give one or more`,
+        {
+          key,
+        },
+      );
+    }
+    for (const { length } of tensors) {
+      if (length !== first.length) throw wrongLength(key, 'pushed from devices with', length, first.length);
+    }
+    if (tensors.length === 1 && isRegionOf(first, this.#server.space)) return first;
+    let staged = this.#staged.get(key);
+    if (staged?.length !== first.length) {
+      staged = this.#server.allocate(first.length);
+      this.#staged.set(key, staged);
+    }
+    staged.view.set(elementsOf(first));
+    for (const tensor of tensors.slice(1)) {
+      const elements = elementsOf(tensor);
+      for (let i = 0; i < elements.length; i++) staged.view[i]! += elements[i]!;
+    }
+    return staged;
+  }
+
+  #checkOpen(): void {
+    if (!this.#closed) return;
+    throw new UsageError('INVALID_ARGUMENT', `the store of worker ${this.rank} is closed; create new ones`, {
+      worker: this.rank,
+    });
+  }
+}
+
+function wrongLength(key: string, what: string, actual: number, expected: number): UsageError {
+  return new UsageError(
+    'SHAPE_MISMATCH',
+    `key '${key}' was ${what} ${actual} elements, expected ${expected}; give tensors of one length`,
+    { key, expected, actual },
+  );
+}
+
+function listOf<T extends object>(one: OneOrMany<T>): readonly T[] {
+  return Array.isArray(one) ? (one as readonly T[]) : [one as T];
+}
+
+function isRegionOf(tensor: Tensor, space: SharedSpace): tensor is Region<'float32'> {
+  return !(tensor instanceof Float32Array) && tensor.space === space;
+}
+
+function elementsOf(tensor: Tensor): Float32Array {
+  return tensor instanceof Float32Array ? tensor : tensor.view;
+}

@@ -1,0 +1,76 @@
+/**
+ * When a push takes effect and when its worker hears of it: synchronous (all together), asynchronous (at once), bounded
+ * staleness (at once, but nobody gets more than some steps ahead), elastic (weights are pulled together; MXNET-MPI,
+ * section 2.2). Pure: it counts steps and knows no bytes. Invariant: a worker's clock only moves forward.
+ */
+import { UsageError } from '../base/index.ts';
+
+export type Consistency =
+  | { readonly kind: 'synchronous' }
+  | { readonly kind: 'asynchronous' }
+  /** A worker may be at most `staleness` steps ahead of the slowest. */
+  | { readonly kind: 'bounded'; readonly staleness: number }
+  /** The share of the distance by which centre and worker move towards each other. */
+  | { readonly kind: 'elastic'; readonly alpha: number };
+
+export function checkConsistency(consistency: Consistency): void {
+  if (consistency.kind === 'bounded') {
+    const { staleness } = consistency;
+    if (Number.isInteger(staleness) && staleness >= 0) return;
+    throw new UsageError(
+      'INVALID_ARGUMENT',
+      `staleness is ${staleness}; give a whole number of steps from 0`,
+      {
+        staleness,
+      },
+    );
+  }
+  if (consistency.kind === 'elastic') {
+    const { alpha } = consistency;
+    if (alpha > 0 && alpha < 1) return;
+    throw new UsageError('INVALID_ARGUMENT', `alpha is ${alpha}; give a number between 0 and 1`, { alpha });
+  }
+}
+
+/** The steps of the workers of one key, for bounded staleness: who waits until the slowest has come nearer. */
+export class Clocks {
+  readonly #staleness: number;
+  readonly #steps = new Map<number, number>();
+  readonly #waiting = new Set<{ readonly worker: number; readonly step: number; readonly go: () => void }>();
+
+  /** Infinity: nobody ever waits. */
+  constructor(staleness: number) {
+    this.#staleness = staleness;
+  }
+
+  /** A newcomer starts where the slowest is: it holds nobody back for what it missed. */
+  admit(worker: number): void {
+    if (!this.#steps.has(worker)) this.#steps.set(worker, this.#slowest(0));
+  }
+
+  release(worker: number): void {
+    this.#steps.delete(worker);
+    for (const entry of this.#waiting) if (entry.worker === worker) this.#waiting.delete(entry);
+    this.#open();
+  }
+
+  /** The worker has done the step; `go` is called when it may begin the next. */
+  advance(worker: number, step: number, go: () => void): void {
+    this.#steps.set(worker, step);
+    this.#waiting.add({ worker, step, go });
+    this.#open();
+  }
+
+  #open(): void {
+    const limit = this.#slowest(Infinity) + this.#staleness;
+    for (const entry of this.#waiting) {
+      if (entry.step > limit) continue;
+      this.#waiting.delete(entry);
+      entry.go();
+    }
+  }
+
+  #slowest(none: number): number {
+    return this.#steps.size === 0 ? none : Math.min(...this.#steps.values());
+  }
+}

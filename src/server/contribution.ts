@@ -1,0 +1,41 @@
+/**
+ * What one worker brings to one step of a key: a dense gradient, or rows of it. Held in place until the step is applied.
+ * Invariant: contributions are combined in the order of the workers' numbers, never of arrival, so that the same
+ * pushes give the same bits.
+ */
+import type { Region } from '../memory/index.ts';
+
+/** Told once, when the push has taken effect. */
+export interface PushReply {
+  /** Updates that the key has seen, this one included. */
+  readonly version: number;
+  /** Updates by others between this worker's last pull and its push. */
+  readonly staleness: number;
+  /** The push was known already: a retry, which changes nothing. */
+  readonly duplicate: boolean;
+}
+
+interface Pushed {
+  readonly worker: number;
+  /** Number of this push of the key, from 1. */
+  readonly step: number;
+  /** How much it counts in an average. 0 for one that is skipped. */
+  readonly samples: number;
+}
+
+export interface DenseContribution extends Pushed {
+  readonly gradient: Region<'float32'>;
+}
+
+export interface RowsContribution extends Pushed {
+  /** One for each row; may repeat. */
+  readonly indices: Region<'int32'>;
+  /** [indices.length, rowLength] */
+  readonly rows: Region<'float32'>;
+}
+
+export type Contribution = DenseContribution | RowsContribution;
+
+export function inWorkerOrder<T extends { readonly worker: number }>(contributions: Iterable<T>): T[] {
+  return [...contributions].sort((a, b) => a.worker - b.worker);
+}

@@ -1,0 +1,88 @@
+/**
+ * One key as one core of a server holds it: the value, the chunks of it that belong to this core for their whole life, what
+ * was pushed and not yet applied, and who has pushed and pulled what. Invariant: `version` counts the updates that
+ * were applied; a push is applied once, however often it is sent.
+ */
+import { UsageError } from '../base/index.ts';
+import type { Slots } from '../kernels/index.ts';
+import type { Region } from '../memory/index.ts';
+import type { Contribution, PushReply } from './contribution.ts';
+import { Clocks } from './consistency.ts';
+
+/** A range of a key's elements. */
+export interface ChunkRange {
+  readonly start: number;
+  readonly length: number;
+}
+
+export interface KeyOptions {
+  readonly name: string;
+  /** The value, with all elements of the key; only those in `chunks` are touched. */
+  readonly value: Region<'float32'>;
+  readonly chunks: readonly ChunkRange[];
+  /** For a table: elements of a row; rows can then be pushed and pulled. Default: not a table. */
+  readonly rowLength?: number | undefined;
+}
+
+/** A chunk with what the update needs, cut once. */
+export interface Chunk extends ChunkRange {
+  readonly value: Region<'float32'>;
+  readonly slots: Slots;
+}
+
+export interface Waiting {
+  readonly contribution: Contribution;
+  readonly isSkipped: boolean;
+  readonly reply: (reply: PushReply) => void;
+}
+
+export class Key {
+  readonly name: string;
+  readonly value: Region<'float32'>;
+  readonly rowLength: number | undefined;
+  readonly clocks: Clocks;
+  version = 0;
+  chunks: readonly Chunk[];
+  slots: Slots = {};
+  /** Pushes of the step under way, by worker. */
+  readonly waiting = new Map<number, Waiting>();
+  /** The last step of each worker that was taken. */
+  readonly lastSteps = new Map<number, number>();
+  /** The version that each worker pulled last. */
+  readonly pulled = new Map<number, number>();
+
+  constructor({ name, value, chunks, rowLength }: KeyOptions, staleness: number) {
+    if (rowLength !== undefined && !(rowLength > 0 && Number.isInteger(value.length / rowLength))) {
+      throw new UsageError(
+        'INVALID_ARGUMENT',
+        `key '${name}' has ${value.length} elements, which are no rows of ${rowLength}; give the table's row length`,
+        { key: name, length: value.length, rowLength },
+      );
+    }
+    this.name = name;
+    this.value = value;
+    this.rowLength = rowLength;
+    this.clocks = new Clocks(staleness);
+    this.chunks = chunks.map((chunk) => ({
+      ...chunk,
+      value: value.slice(chunk.start, chunk.length),
+      slots: {},
+    }));
+  }
+
+  /** The elements of the key that are this core's are kept by these regions, each as long as the key. */
+  setSlots(slots: Slots): void {
+    this.slots = slots;
+    this.chunks = this.chunks.map(({ start, length, value }) => ({
+      ...{ start, length, value },
+      slots: Object.fromEntries(
+        Object.entries(slots).map(([name, region]) => [name, region.slice(start, length)]),
+      ),
+    }));
+  }
+
+  /** Updates since the worker's last pull. */
+  stalenessOf(worker: number): number {
+    return this.version - (this.pulled.get(worker) ?? this.version);
+  }
+}

@@ -1,0 +1,370 @@
+/**
+ * One core of a parameter server (PHub, section 3.2): takes pushes of the chunks that are its own, combines them, runs the
+ * update rule on each chunk while it is in the cache, and answers. It knows no network and no thread: whoever owns
+ * the core feeds it. Invariants: nothing is shared with other cores but memory that each touches in its own chunks; a
+ * faulty push changes nothing and is answered by an error that names worker and key.
+ */
+import { UsageError } from '../base/index.ts';
+import type { Kernels } from '../kernels/index.ts';
+import type { Region } from '../memory/index.ts';
+import { Aggregator } from './aggregation.ts';
+import type { Combine } from './aggregation.ts';
+import { checkConsistency } from './consistency.ts';
+import type { Consistency } from './consistency.ts';
+import { inWorkerOrder } from './contribution.ts';
+import type { Contribution, DenseContribution, PushReply, RowsContribution } from './contribution.ts';
+import { Key } from './key.ts';
+import type { KeyOptions } from './key.ts';
+import { accumulationRule } from './update-rule.ts';
+import type { UpdateRule } from './update-rule.ts';
+
+export interface ServerCoreOptions {
+  readonly kernels: Kernels;
+  /** Default synchronous. */
+  readonly consistency?: Consistency | undefined;
+  /** Whether gradients are added or averaged by their samples. Default 'sum'. */
+  readonly combine?: Combine | undefined;
+  /**
+   * What becomes of a gradient that is not finite: 'refuse' answers with an error, 'skip' counts the push as made but
+   * leaves its values out, 'accept' does not look. Default 'refuse'.
+   */
+  readonly nonFinite?: 'refuse' | 'skip' | 'accept' | undefined;
+  /** Where a slot of a key is kept, a region of the key's length; cores of one server share it. */
+  readonly slotRegion: (key: string, slot: string, length: number) => Region<'float32'>;
+}
+
+interface Push {
+  readonly worker: number;
+  readonly key: string;
+  /** Number of this worker's push of the key, from 1; in synchronous mode the number of the update. */
+  readonly step: number;
+  /** Samples behind the gradient, which weigh in an average. Default 1. */
+  readonly samples?: number | undefined;
+}
+
+export interface DensePush extends Push {
+  /** As long as the key. Must stay as it is until the reply. In elastic mode: the weights, which are moved. */
+  readonly gradient: Region<'float32'>;
+}
+
+export interface RowsPush extends Push {
+  readonly indices: Region<'int32'>;
+  readonly rows: Region<'float32'>;
+}
+
+export class ServerCore {
+  /** Pushes whose values were left out because they were not finite. */
+  skipped = 0;
+  readonly #kernels: Kernels;
+  readonly #consistency: Consistency;
+  readonly #nonFinite: 'refuse' | 'skip' | 'accept';
+  readonly #slotRegion: ServerCoreOptions['slotRegion'];
+  readonly #aggregator: Aggregator;
+  readonly #keys = new Map<string, Key>();
+  readonly #workers = new Set<number>();
+  #rule: UpdateRule;
+  #lr: number | undefined;
+
+  constructor(options: ServerCoreOptions) {
+    const { kernels, consistency = { kind: 'synchronous' }, combine = 'sum' } = options;
+    checkConsistency(consistency);
+    this.#kernels = kernels;
+    this.#consistency = consistency;
+    this.#nonFinite = options.nonFinite ?? 'refuse';
+    this.#slotRegion = options.slotRegion;
+    this.#aggregator = new Aggregator(kernels, combine);
+    this.#rule = accumulationRule(kernels);
+  }
+
+  /** A worker whose pushes are waited for from now on. */
+  admit(worker: number): void {
+    this.#workers.add(worker);
+    for (const key of this.#keys.values()) key.clocks.admit(worker);
+  }
+
+  /** A worker that is gone: what it pushed of unfinished steps is dropped, and nobody waits for it any more. */
+  release(worker: number): void {
+    this.#workers.delete(worker);
+    for (const key of this.#keys.values()) {
+      key.waiting.delete(worker);
+      key.clocks.release(worker);
+      if (this.#isComplete(key)) this.#applyTogether(key);
+    }
+  }
+
+  /** Values are those in the region. A key is opened once. */
+  open(options: KeyOptions): void {
+    if (this.#keys.has(options.name)) {
+      throw new UsageError(
+        'INVALID_ARGUMENT',
+        `key '${options.name}' is there already; push to it, or use another name`,
+        { key: options.name },
+      );
+    }
+    const staleness = this.#consistency.kind === 'bounded' ? this.#consistency.staleness : Infinity;
+    const key = new Key(options, staleness);
+    for (const worker of this.#workers) key.clocks.admit(worker);
+    this.#keys.set(options.name, key);
+    this.#giveSlots(key);
+  }
+
+  /** From the next update on. Slots start anew. */
+  setRule(rule: UpdateRule): void {
+    this.#rule = rule;
+    for (const key of this.#keys.values()) this.#giveSlots(key);
+  }
+
+  /** Learning rate from the next update on; undefined for the rule's own. */
+  setLearningRate(lr: number | undefined): void {
+    this.#lr = lr;
+  }
+
+  push(push: DensePush, reply: (reply: PushReply) => void): void {
+    const key = this.#keyOf(push);
+    if (push.gradient.length !== key.value.length) {
+      throw new UsageError(
+        'SHAPE_MISMATCH',
+        `worker ${push.worker} pushed ${push.gradient.length} elements to key '${key.name}', which has ${key.value.length}; push its whole gradient`,
+        { worker: push.worker, key: key.name, expected: key.value.length, actual: push.gradient.length },
+      );
+    }
+    if (this.#isDuplicate(key, push, reply)) return;
+    const contribution: DenseContribution = { ...push, samples: samplesOf(push) };
+    const isSkipped = key.chunks.some(
+      ({ start, length }) => !this.#isUsable(key, push, push.gradient.slice(start, length)),
+    );
+    this.#take(key, contribution, isSkipped, reply);
+  }
+
+  /** Only the given rows travel, and only they are updated. Indices may repeat. */
+  pushRows(push: RowsPush, reply: (reply: PushReply) => void): void {
+    const key = this.#keyOf(push);
+    const rowLength = this.#rowLengthOf(key, push.worker);
+    if (push.rows.length < push.indices.length * rowLength) {
+      throw new UsageError(
+        'SHAPE_MISMATCH',
+        `worker ${push.worker} pushed ${push.indices.length} indices and ${push.rows.length} elements to key '${key.name}', whose rows have ${rowLength}; push one row for each index`,
+        {
+          worker: push.worker,
+          key: key.name,
+          expected: push.indices.length * rowLength,
+          actual: push.rows.length,
+        },
+      );
+    }
+    if (this.#consistency.kind === 'elastic') {
+      throw new UsageError(
+        'INVALID_ARGUMENT',
+        `worker ${push.worker} pushed rows of key '${key.name}' to a server in elastic mode, which averages whole weights; push them by push`,
+        { worker: push.worker, key: key.name },
+      );
+    }
+    this.#checkIndices(key, push.worker, push.indices, rowLength);
+    if (this.#isDuplicate(key, push, reply)) return;
+    const contribution: RowsContribution = { ...push, samples: samplesOf(push) };
+    this.#take(key, contribution, !this.#isUsable(key, push, push.rows), reply);
+  }
+
+  /** The value itself, which the caller copies or reads in place, and how many updates it has seen. */
+  pull(worker: number, name: string): { readonly value: Region<'float32'>; readonly version: number } {
+    const key = this.#keyOf({ worker, key: name });
+    key.pulled.set(worker, key.version);
+    return { value: key.value, version: key.version };
+  }
+
+  /** Copies the rows of the given indices, in their order. */
+  pullRows(
+    worker: number,
+    name: string,
+    indices: Region<'int32'>,
+    into: Region<'float32'>,
+  ): { version: number } {
+    const key = this.#keyOf({ worker, key: name });
+    const rowLength = this.#rowLengthOf(key, worker);
+    this.#checkIndices(key, worker, indices, rowLength);
+    for (let i = 0; i < indices.length; i++) {
+      const row = key.value.slice(indices.view[i]! * rowLength, rowLength);
+      this.#kernels.copy(into.slice(i * rowLength, rowLength), row);
+    }
+    key.pulled.set(worker, key.version);
+    return { version: key.version };
+  }
+
+  close(): void {
+    this.#aggregator.close();
+  }
+
+  #take(key: Key, contribution: Contribution, isSkipped: boolean, reply: (reply: PushReply) => void): void {
+    const { worker, step } = contribution;
+    if (this.#consistency.kind === 'synchronous') checkSameKind(key, contribution);
+    if (isSkipped) this.skipped++;
+    if (this.#consistency.kind === 'synchronous') {
+      key.waiting.set(worker, { contribution, isSkipped, reply });
+      if (this.#isComplete(key)) this.#applyTogether(key);
+      return;
+    }
+    const staleness = key.stalenessOf(worker);
+    key.lastSteps.set(worker, step);
+    if (!isSkipped) this.#apply(key, [contribution]);
+    key.version++;
+    const { version } = key;
+    key.clocks.advance(worker, step, () => reply({ version, staleness, duplicate: false }));
+  }
+
+  #isComplete(key: Key): boolean {
+    if (this.#consistency.kind !== 'synchronous' || key.waiting.size === 0) return false;
+    for (const worker of this.#workers) if (!key.waiting.has(worker)) return false;
+    return true;
+  }
+
+  #applyTogether(key: Key): void {
+    const all = [...key.waiting.values()];
+    key.waiting.clear();
+    const used = all.filter(({ isSkipped }) => !isSkipped).map(({ contribution }) => contribution);
+    if (used.length > 0) this.#apply(key, inWorkerOrder(used));
+    key.version++;
+    for (const { contribution, reply } of all) {
+      key.lastSteps.set(contribution.worker, contribution.step);
+      reply({ version: key.version, staleness: 0, duplicate: false });
+    }
+  }
+
+  #apply(key: Key, contributions: readonly Contribution[]): void {
+    const t = key.version + 1;
+    const dense = contributions.filter((one) => 'gradient' in one);
+    const rows = contributions.filter((one) => 'rows' in one);
+    if (this.#consistency.kind === 'elastic') {
+      for (const { gradient: weights } of dense) this.#average(key, weights, this.#consistency.alpha);
+      return;
+    }
+    if (dense.length > 0) {
+      for (const { start, length, value, slots } of key.chunks) {
+        const sum = this.#aggregator.chunk(dense, start, length);
+        this.#rule.update({ t, lr: this.#lr, parameter: value, slots, ...sum });
+      }
+    }
+    if (rows.length > 0) {
+      const rowLength = key.rowLength!;
+      const sum = this.#aggregator.rows(rows, rowLength, key.value.length / rowLength);
+      const { gradientScale } = sum;
+      this.#rule.updateRows({
+        ...{ t, lr: this.#lr, gradientScale, parameter: key.value, slots: key.slots, rowLength },
+        ...sum.gradient,
+      });
+    }
+  }
+
+  /** Equations 2 and 3 of MXNET-MPI, both from the old values. */
+  #average(key: Key, weights: Region<'float32'>, alpha: number): void {
+    for (const { start, length, value } of key.chunks) {
+      this.#kernels.elasticAverage(weights.slice(start, length), value, alpha);
+    }
+  }
+
+  /** True if the push was taken before; it is answered then, or takes the place of the one whose answer was lost. */
+  #isDuplicate(key: Key, { worker, step }: Push, reply: (reply: PushReply) => void): boolean {
+    const isSynchronous = this.#consistency.kind === 'synchronous';
+    const last = isSynchronous ? key.version : (key.lastSteps.get(worker) ?? 0);
+    const waiting = key.waiting.get(worker);
+    if (waiting && step === waiting.contribution.step) {
+      key.waiting.set(worker, { ...waiting, reply });
+      return true;
+    }
+    if (step <= last && Number.isInteger(step) && step > 0) {
+      reply({ version: key.version, staleness: 0, duplicate: true });
+      return true;
+    }
+    if (step === last + 1) return false;
+    throw new UsageError(
+      'INVALID_ARGUMENT',
+      `worker ${worker} pushed step ${step} of key '${key.name}', expected step ${last + 1}; pull the key and go on from its version`,
+      { worker, key: key.name, expected: last + 1, actual: step },
+    );
+  }
+
+  #isUsable(key: Key, { worker, step }: Push, values: Region<'float32'>): boolean {
+    if (this.#nonFinite === 'accept' || Number.isFinite(this.#kernels.sumOfSquares(values))) return true;
+    const at = values.view.findIndex((value) => !Number.isFinite(value));
+    if (at < 0) return true; // Only the sum of the squares is too large for a number.
+    if (this.#nonFinite === 'skip') return false;
+    throw new UsageError(
+      'NOT_A_NUMBER',
+      `worker ${worker} pushed ${values.view[at]} to key '${key.name}' in step ${step}; look for a division by zero or a learning rate that is too high, or let such pushes be skipped`,
+      { worker, key: key.name, step, value: String(values.view[at]) },
+    );
+  }
+
+  #checkIndices(key: Key, worker: number, indices: Region<'int32'>, rowLength: number): void {
+    const tableRows = key.value.length / rowLength;
+    const at = indices.view.findIndex((index) => index < 0 || index >= tableRows);
+    if (at < 0) return;
+    throw new UsageError(
+      'OUT_OF_BOUNDS',
+      `worker ${worker} named row ${indices.view[at]} of key '${key.name}', which has ${tableRows}; give rows from 0 to ${tableRows - 1}`,
+      { worker, key: key.name, row: indices.view[at], rows: tableRows },
+    );
+  }
+
+  #rowLengthOf(key: Key, worker: number): number {
+    if (key.rowLength !== undefined) return key.rowLength;
+    throw new UsageError(
+      'INVALID_ARGUMENT',
+      `worker ${worker} asked for rows of key '${key.name}', which is no table; open it with a row length`,
+      { worker, key: key.name },
+    );
+  }
+
+  #keyOf({ worker, key: name }: { readonly worker: number; readonly key: string }): Key {
+    if (!this.#workers.has(worker)) {
+      throw new UsageError(
+        'INVALID_ARGUMENT',
+        `worker ${worker} is not one of this server's; let it join first`,
+        {
+          worker,
+          workers: [...this.#workers],
+        },
+      );
+    }
+    const key = this.#keys.get(name);
+    if (key) return key;
+    throw new UsageError(
+      'INVALID_ARGUMENT',
+      `worker ${worker} used key '${name}', which is not there; init it first`,
+      {
+        worker,
+        key: name,
+      },
+    );
+  }
+
+  #giveSlots(key: Key): void {
+    const regions = this.#rule.slots.map((slot) => [
+      slot,
+      this.#slotRegion(key.name, slot, key.value.length),
+    ]);
+    key.setSlots(Object.fromEntries(regions) as Readonly<Record<string, Region<'float32'>>>);
+    for (const { slots } of key.chunks) this.#rule.initialise(slots);
+  }
+}
+
+/** Half of a step dense and half by rows would be two updates instead of one. */
+function checkSameKind(key: Key, { worker, ...pushed }: Contribution): void {
+  for (const { contribution } of key.waiting.values()) {
+    if ('rows' in contribution === 'rows' in pushed) continue;
+    const said = (byRows: boolean) => (byRows ? 'rows' : 'a whole gradient');
+    throw new UsageError(
+      'SHAPE_MISMATCH',
+      `worker ${worker} pushed ${said('rows' in pushed)} of key '${key.name}', worker ${contribution.worker} ${said('rows' in contribution)}; push the same on all workers`,
+      { worker, other: contribution.worker, key: key.name },
+    );
+  }
+}
+
+function samplesOf({ worker, key, samples = 1 }: Push): number {
+  if (samples > 0 && Number.isFinite(samples)) return samples;
+  throw new UsageError(
+    'INVALID_ARGUMENT',
+    `worker ${worker} pushed key '${key}' with ${samples} samples; give a positive number`,
+    { worker, key, samples },
+  );
+}

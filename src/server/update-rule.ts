@@ -1,0 +1,71 @@
+/**
+ * What a server does with an aggregated gradient: a rule with slots of its own, run on one chunk at a time. Plug-ins
+ * fulfil `UpdateRule`; built in are the optimizers of the kernels and plain accumulation. Invariant: a rule is
+ * elementwise, so that the chunks of a key can be updated in any order and by different cores.
+ */
+import { UsageError } from '../base/index.ts';
+import { addRows, createOptimizer } from '../kernels/index.ts';
+import type { Kernels, OptimizerSpec, Slots } from '../kernels/index.ts';
+import type { Region } from '../memory/index.ts';
+
+interface RuleStep {
+  /** Number of the update of this key, from 1. */
+  readonly t: number;
+  /** Learning rate of this step. Default that of the rule. */
+  readonly lr?: number | undefined;
+  /** Factor of the gradient, which an average divides by. */
+  readonly gradientScale: number;
+  readonly parameter: Region<'float32'>;
+  /** By name, of the parameter's length. */
+  readonly slots: Slots;
+}
+
+export interface ChunkUpdate extends RuleStep {
+  /** Of the parameter's length. */
+  readonly gradient: Region<'float32'>;
+}
+
+export interface RowsUpdate extends RuleStep {
+  readonly rowLength: number;
+  /** Ascending and unique. */
+  readonly indices: Region<'int32'>;
+  readonly rows: Region<'float32'>;
+  readonly rowCount: number;
+}
+
+export interface UpdateRule {
+  /** Names of what it keeps for each element. */
+  readonly slots: readonly string[];
+  initialise(slots: Slots): void;
+  update(step: ChunkUpdate): void;
+  /** Updates the given rows and their slots only; others are as if their gradient had not been looked at (lazy). */
+  updateRows(step: RowsUpdate): void;
+}
+
+export function optimizerRule(kernels: Kernels, spec: OptimizerSpec): UpdateRule {
+  const optimizer = createOptimizer(kernels, spec);
+  return {
+    slots: optimizer.slots,
+    initialise: (slots) => optimizer.initialise(slots),
+    update: (step) => optimizer.update(step),
+    updateRows: (step) => optimizer.updateRows({ ...step, mode: 'lazy' }),
+  };
+}
+
+/** parameter += rate * gradient: what a store does before it is given an optimizer, with rate 1. */
+export function accumulationRule(kernels: Kernels, rate = 1): UpdateRule {
+  if (!Number.isFinite(rate)) {
+    throw new UsageError('INVALID_ARGUMENT', `rate is ${rate}; give a finite number`, { rate });
+  }
+  return {
+    slots: [],
+    initialise: () => undefined,
+    update: ({ parameter, gradient, gradientScale, lr = rate }) =>
+      kernels.axpy(parameter, lr * gradientScale, gradient),
+    updateRows({ parameter, rowLength, indices, rows, rowCount, gradientScale, lr = rate }) {
+      const factor = lr * gradientScale;
+      if (factor !== 1) kernels.scale(rows.slice(0, rowCount * rowLength), factor);
+      addRows(kernels, { target: parameter, rowLength, indices, rows, rowCount });
+    },
+  };
+}

@@ -1,0 +1,190 @@
+/** What every store does, wherever its servers are: one suite, run by each implementation. */
+import { afterEach, describe, expect, it } from 'vitest';
+import type { KVStore } from '../../src/kvstore/index.ts';
+import type { Combine, Consistency } from '../../src/server/index.ts';
+
+export interface StoreSettings {
+  readonly workers: number;
+  readonly consistency?: Consistency;
+  readonly combine?: Combine;
+  readonly nonFinite?: 'refuse' | 'skip' | 'accept';
+  readonly chunkBytes?: number;
+}
+
+export type OpenStores = (settings: StoreSettings) => Promise<KVStore[]> | KVStore[];
+
+const filled = (length: number, value: number) => new Float32Array(length).fill(value);
+/** Lengths around a chunk of 64 bytes. */
+const LENGTHS = [1, 15, 16, 17, 100];
+
+export function storeConformance(name: string, open: OpenStores): void {
+  describe(name, () => {
+    let stores: KVStore[] = [];
+    const start = async (settings: StoreSettings) => {
+      stores = await open({ chunkBytes: 64, ...settings });
+      expect(stores.map(({ rank }) => rank)).toEqual(stores.map((_, rank) => rank));
+      return stores;
+    };
+    const each = <T>(act: (store: KVStore, rank: number) => Promise<T>): Promise<T[]> =>
+      Promise.all(stores.map(act));
+    const initAll = (key: string, value: Float32Array, rowLength?: number) =>
+      each((store) => store.init({ key, value, rowLength }));
+    const pulled = async (store: KVStore, key: string, length: number) => {
+      const into = filled(length, NaN);
+      await store.pull({ key, into });
+      return [...into];
+    };
+    afterEach(async () => {
+      await each((store) => store.close());
+      stores = [];
+    });
+
+    it.each([1, 2, 3, 4, 5, 6, 7, 8])('adds the pushes of %i workers once a step', async (workers) => {
+      await start({ workers });
+      for (const length of LENGTHS) {
+        const key = `w${length}`;
+        await initAll(key, filled(length, 1));
+        for (let i = 1; i <= 3; i++) {
+          await each((store, rank) => store.push({ key, gradient: filled(length, rank + 1) }));
+          const wanted = [...filled(length, ((workers + 1) * workers * i) / 2 + 1)];
+          for (const values of await each((store) => pulled(store, key, length)))
+            expect(values).toEqual(wanted);
+        }
+      }
+    });
+
+    it('holds 50 times what was pushed 50 times, and 100 times after 50 push-pulls more', async () => {
+      const [store] = await start({ workers: 1, consistency: { kind: 'asynchronous' } });
+      const gradient = Float32Array.of(1, 2, 3);
+      await initAll('w', filled(3, 0));
+      for (let i = 0; i < 50; i++) await store!.push({ key: 'w', gradient });
+      expect(await pulled(store!, 'w', 3)).toEqual([50, 100, 150]);
+      const into = filled(3, 0);
+      for (let i = 0; i < 50; i++) await store!.pushpull({ key: 'w', gradient, into });
+      expect([...into]).toEqual([100, 200, 300]);
+    });
+
+    it('takes lists of keys, and of tensors of devices, which are added first', async () => {
+      const [store] = await start({ workers: 1 });
+      await store!.init([
+        { key: 'a', value: filled(2, 1) },
+        { key: 'b', value: filled(20, 2) },
+      ]);
+      const devices = [filled(20, 1), filled(20, 10), filled(20, 100)];
+      const [a, b, c] = [filled(2, 0), filled(20, 0), filled(20, 0)];
+      const status = await store!.pushpull([
+        { key: 'a', gradient: filled(2, 5), into: a },
+        { key: 'b', gradient: devices, into: [b, c] },
+      ]);
+      expect(status.map(({ key, version }) => [key, version])).toEqual([
+        ['a', 1],
+        ['b', 1],
+      ]);
+      expect([...a]).toEqual([6, 6]);
+      for (const copy of [b, c]) expect([...copy]).toEqual([...filled(20, 113)]);
+    });
+
+    it('answers a push-pull with what all pushes of the step gave', async () => {
+      await start({ workers: 3 });
+      await initAll('w', filled(40, 0));
+      const results = await each(async (store, rank) => {
+        const into = filled(40, 0);
+        await store.pushpull({ key: 'w', gradient: filled(40, 10 ** rank), into });
+        return into[39];
+      });
+      expect(results).toEqual([111, 111, 111]);
+    });
+
+    it('weighs averages by samples', async () => {
+      await start({ workers: 2, combine: 'mean' });
+      await initAll('w', filled(17, 0));
+      await each((store, rank) =>
+        store.push({ key: 'w', gradient: filled(17, rank === 0 ? 1 : 5) }, { samples: rank === 0 ? 30 : 10 }),
+      );
+      for (const value of await pulled(stores[1]!, 'w', 17)) expect(value).toBeCloseTo(2, 6);
+    });
+
+    it('updates by the optimizer that the first worker sets', async () => {
+      await start({ workers: 2, combine: 'mean' });
+      await initAll('w', filled(33, 1));
+      await each((store) => store.setOptimizer({ name: 'sgd', lr: 0.5, momentum: 0.5 }));
+      for (let i = 0; i < 2; i++)
+        await each((store, rank) => store.push({ key: 'w', gradient: filled(33, rank * 2) }));
+      // The mean is 1: 1 - 0.5 * 1, then - 0.5 * (0.5 + 1).
+      expect(await pulled(stores[0]!, 'w', 33)).toEqual([...filled(33, -0.25)]);
+    });
+
+    it('moves only the rows that were touched', async () => {
+      await start({ workers: 2 });
+      await initAll(
+        'table',
+        Float32Array.from({ length: 12 }, (_, i) => i),
+        3,
+      );
+      await each((store, rank) =>
+        store.pushRows('table', Int32Array.of(3, rank), Float32Array.of(1, 1, 1, 100, 100, 100)),
+      );
+      const into = filled(9, 0);
+      await stores[1]!.pullRows('table', Int32Array.of(3, 0, 2), into);
+      expect([...into]).toEqual([11, 12, 13, 100, 101, 102, 6, 7, 8]);
+    });
+
+    it('keeps everybody within the bound of staleness, and reports it', async () => {
+      const [fast, slow] = await start({ workers: 2, consistency: { kind: 'bounded', staleness: 1 } });
+      await initAll('w', filled(1, 0));
+      const gradient = filled(1, 1);
+      await fast!.push({ key: 'w', gradient });
+      let ahead = false;
+      const second = fast!.push({ key: 'w', gradient }).then(() => (ahead = true));
+      await pulled(slow!, 'w', 1);
+      expect(ahead).toBe(false);
+      const [status] = await slow!.push({ key: 'w', gradient });
+      await second;
+      expect(ahead).toBe(true);
+      expect(status!.staleness).toBe(0);
+      expect(await pulled(fast!, 'w', 1)).toEqual([3]);
+    });
+
+    it('waits for all workers at a barrier', async () => {
+      await start({ workers: 3 });
+      const passed: number[] = [];
+      const first = stores.slice(0, 2).map((store, rank) => store.barrier().then(() => passed.push(rank)));
+      await pulledNothing(stores[2]!);
+      expect(passed).toEqual([]);
+      await stores[2]!.barrier();
+      await Promise.all(first);
+      expect(passed.sort()).toEqual([0, 1]);
+    });
+
+    it.each([
+      ['a wrong length', (s: KVStore) => s.push({ key: 'w', gradient: filled(3, 1) }), /'w'.* 4/],
+      [
+        'an unknown key',
+        (s: KVStore) => s.push({ key: 'x', gradient: filled(3, 1) }),
+        /worker 0 used key 'x'/,
+      ],
+      ['a pull before init', (s: KVStore) => s.pull({ key: 'x', into: filled(3, 1) }), /key 'x'.*init/],
+      [
+        'a NaN',
+        (s: KVStore) => s.push({ key: 'w', gradient: filled(4, NaN) }),
+        /worker 0 pushed NaN to key 'w'/,
+      ],
+      ['a second init', (s: KVStore) => s.init({ key: 'w', value: filled(4, 1) }), /'w' is there already/],
+      ['a row outside', (s: KVStore) => s.pushRows('t', Int32Array.of(2), filled(2, 1)), /row 2 of key 't'/],
+    ])('refuses %s with the names of worker and key, and goes on', async (_what, act, message) => {
+      const [store] = await start({ workers: 1 });
+      await store!.init([
+        { key: 'w', value: filled(4, 1) },
+        { key: 't', value: filled(4, 1), rowLength: 2 },
+      ]);
+      await expect(act(store!)).rejects.toThrow(message);
+      await store!.push({ key: 'w', gradient: filled(4, 1) });
+      expect(await pulled(store!, 'w', 4)).toEqual([2, 2, 2, 2]);
+    });
+  });
+}
+
+/** Lets whatever can happen happen, through the store itself. */
+async function pulledNothing(store: KVStore): Promise<void> {
+  await store.pull([]);
+}
