@@ -4,7 +4,8 @@
  * group that this gives out can be reached, and all of them know the group by the same id.
  */
 import { EventEmitter } from 'node:events';
-import { randomBytes } from 'node:crypto';
+import { createHash, randomBytes } from 'node:crypto';
+import { cpus } from 'node:os';
 import { PeerError, UsageError } from '../base/index.ts';
 import { Kernels } from '../kernels/index.ts';
 import { bytesPerElement } from '../memory/index.ts';
@@ -16,6 +17,9 @@ import { Group } from './group.ts';
 import type { JoinOptions } from './joining.ts';
 import { Membership } from './membership.ts';
 import type { LeaveReason, World } from './messages.ts';
+
+/** The id of the world without a scheduler. */
+const WORLD = 1;
 
 export interface ClusterOptions extends Omit<JoinOptions, 'address'>, ProgressOptions {
   /** Longest wait until all members can be reached, in milliseconds. Default 30,000. */
@@ -43,9 +47,13 @@ export class Cluster extends EventEmitter<ClusterEvents> {
   readonly #segments: Segment[] = [];
   readonly #connectTimeoutMs: number;
   readonly #groups = new Set<Group>();
+  /** Whether this process was taken into a world that others had formed before. */
+  readonly isNewcomer: boolean;
+  readonly #yields: boolean | undefined;
   #world: Group;
   #members: readonly MemberAddress[];
-  #nextLocalGroup = 2;
+  /** Without a scheduler: how often each list of members was made a group. */
+  readonly #timesFormed = new Map<string, number>();
 
   /** Joins through the scheduler; resolves when all members can be reached. */
   static async join(transport: Transport, options: ClusterOptions): Promise<Cluster> {
@@ -68,7 +76,8 @@ export class Cluster extends EventEmitter<ClusterEvents> {
   ): Promise<Cluster> {
     const peers = members.filter(({ member }) => member !== transport.member);
     await transport.connect(transport.member, peers);
-    return new Cluster(transport, { group: 1, members, added: [], lost: [] }, options, 30_000, undefined);
+    const added = members.map(({ member }) => member);
+    return new Cluster(transport, { group: WORLD, members, added, lost: [] }, options, 30_000, undefined);
   }
 
   private constructor(
@@ -81,11 +90,14 @@ export class Cluster extends EventEmitter<ClusterEvents> {
     super();
     this.transport = transport;
     this.progress = new Progress(transport, options);
+    this.#yields = options.yieldWhileSpinning;
+    this.isNewcomer = world.added.length < world.members.length;
     this.kernels = Kernels.create(transport.space);
     this.#connectTimeoutMs = connectTimeoutMs;
     this.#membership = membership;
     this.#members = world.members;
     this.#world = this.#open(world.group, world.members);
+    this.#mindCores();
     if (membership) this.#follow(membership);
   }
 
@@ -132,9 +144,10 @@ export class Cluster extends EventEmitter<ClusterEvents> {
       if (!world.members.some((one) => one.member === member)) this.transport.disconnect(member);
     }
     await connect(this.transport, membership, world, this.#connectTimeoutMs);
-    before.close();
+    this.#closeGroups();
     this.#members = world.members;
     this.#world = this.#open(world.group, world.members);
+    this.#mindCores();
     this.emit('formed', { group: this.#world, added: world.added, lost: world.lost });
     return this.#world;
   }
@@ -175,8 +188,27 @@ export class Cluster extends EventEmitter<ClusterEvents> {
 
   async #formId(members: readonly number[]): Promise<number> {
     if (this.#membership) return this.#membership.form(members);
-    // Without a scheduler ids are counted: all members make the same groups in the same order.
-    return this.#nextLocalGroup++;
+    const { member } = this.transport;
+    if (new Set(members).size < members.length || !members.includes(member)) {
+      throw new UsageError(
+        'INVALID_ARGUMENT',
+        `rank ${member} asked for a group of ranks ${members.join(', ')}; give different ranks, its own among them`,
+        { rank: member, ranks: members },
+      );
+    }
+    // Without a scheduler its members come to the same id by themselves, whatever other groups each of them is in.
+    const list = members.join();
+    const times = (this.#timesFormed.get(list) ?? 0) + 1;
+    this.#timesFormed.set(list, times);
+    return groupIdOf(list, times);
+  }
+
+  /** With more members on this host than cores, those who wait let others run, unless the caller decided otherwise. */
+  #mindCores(): void {
+    const { hosts, rank } = this.#world;
+    const here = hosts.filter((host) => host === hosts[rank]).length;
+    // All cores of the machine: a process that is bound to one has it to itself.
+    this.progress.yieldsWhileSpinning = this.#yields ?? here > cpus().length;
   }
 
   #withMembership(what: string): Membership {
@@ -202,6 +234,12 @@ export class Cluster extends EventEmitter<ClusterEvents> {
         .map((member) => ({ member, error: lost(membership, member) }));
     });
   }
+}
+
+/** The same for the same list and count; two groups get the same one by a chance of one in two thousand million. */
+function groupIdOf(list: string, times: number): number {
+  const digest = createHash('sha256').update(`${list} ${times}`).digest();
+  return WORLD + 1 + (digest.readUInt32LE(0) % (2 ** 31 - 2));
 }
 
 async function connect(

@@ -4,6 +4,7 @@ export { answer, challenge, isNonce, verify } from './credentials.ts';
 export type { Exchange, Role } from './credentials.ts';
 export { Group } from './group.ts';
 export { hostIdentity } from './host-identity.ts';
+export { parseTarget } from './joining.ts';
 export type { JoinOptions, WaitingReport } from './joining.ts';
 export type { LineTls } from './line-thread.ts';
 export { LivenessView } from './liveness-view.ts';

@@ -8,7 +8,7 @@ import type { Group } from '../cluster/index.ts';
 import type { Region } from '../memory/index.ts';
 import type { Handle, Operation, Steps } from '../progress/index.ts';
 import { Ranks, settle } from './algorithms/ranks.ts';
-import { startCall } from './call.ts';
+import { checkCall, startCall } from './call.ts';
 import type { CallPlan, CollectiveOptions } from './call.ts';
 import { cut, partsByCounts } from './parts.ts';
 import type { Part } from './parts.ts';
@@ -24,6 +24,7 @@ export function allGather(
   output: Region,
   options: AllGatherOptions & CallPlan = {},
 ): Handle {
+  checkCall(group, 'allgather', options);
   const counts = options.counts ?? Array.from({ length: group.size }, () => input.length);
   checkCounts(group, input, output, counts);
   const fields = { collective: 'allgather', dtype: input.dtype, counts, name: options.name };

@@ -16,14 +16,14 @@ import { Ranks } from './algorithms/ranks.ts';
 import { ring } from './algorithms/ring.ts';
 import { rings } from './algorithms/rings.ts';
 import { tree } from './algorithms/tree.ts';
-import { signatureOf, startCall } from './call.ts';
+import { checkCall, signatureOf, startCall } from './call.ts';
 import type { CallPlan, CollectiveOptions } from './call.ts';
 import { compressedAllReduce, describeCodec } from './compressed.ts';
 import type { Codec } from './compressed.ts';
 import { chooseAlgorithm } from './costs.ts';
 import { laneOf } from './lane/lanes.ts';
 import { nativeAllReduce } from './native.ts';
-import { Reduction } from './reduction.ts';
+import { checkWeight, Reduction } from './reduction.ts';
 import type { CollectiveOperation } from './reduction.ts';
 
 /** Where two cost nearly the same, the one that stands first is taken. */
@@ -44,8 +44,9 @@ export interface AllReduceOptions extends CollectiveOptions {
   /** Default 'auto': the quickest for this group and length by its measured costs. */
   readonly algorithm?: AllReduceAlgorithm | 'auto' | undefined;
   /**
-   * How much this rank's vectors count in an average, for instance its number of samples. Default: the number of
-   * vectors, so that every vector counts as one.
+   * How much this rank's vectors count in an average, for instance its number of samples. With 0 they do not count,
+   * whatever they hold; if no rank has a weight, the result is zeros. Default: the number of vectors, so that every
+   * vector counts as one.
    */
   readonly weight?: number | undefined;
   /** Smaller numbers on the wire, for sums and averages of float32. Default none. */
@@ -76,6 +77,7 @@ export function allReduce(
   regions: Region | readonly Region[],
   options: AllReduceOptions & CallPlan = {},
 ): Handle {
+  checkCall(group, 'allreduce', options);
   const given = isRegion(regions) ? [regions] : regions;
   const { dtype, length } = checkVectors(given);
   const op = options.op ?? 'sum';
@@ -95,8 +97,7 @@ export function allReduce(
     name: options.name,
   };
   const weigh = () => {
-    const own = weight / given.length;
-    if (own !== 1 && weight !== 0) for (const vector of given) reduction.weigh(vector, own);
+    for (const vector of given) reduction.weigh(vector, weight / given.length);
   };
   const lane = takesLane(given, algorithm, options) ? laneOf(group) : undefined;
   if (!lane) {
@@ -108,7 +109,8 @@ export function allReduce(
   const sequence = group.progress.reserve(group, 0);
   weigh();
   if (!group.progress.isQuiet(group)) lane.decline(sequence);
-  else if (lane.allReduce(sequence, signatureOf(fields), given[0]!, weight, reduction)) return FINISHED;
+  else if (lane.allReduce(sequence, signatureOf(fields), given[0]!, weight, reduction, options))
+    return FINISHED;
   return startCall(group, fields, { ...options, sequence }, (operation) =>
     run(operation, given, weight, reduction, algorithm, codec),
   );
@@ -196,9 +198,4 @@ function checkVectors(vectors: readonly Region[]): Region {
     );
   }
   return first;
-}
-
-function checkWeight(weight: number): void {
-  if (weight >= 0 && Number.isFinite(weight)) return;
-  throw new UsageError('INVALID_ARGUMENT', `weight is ${weight}; give a finite number from 0`, { weight });
 }

@@ -8,7 +8,7 @@ import type { Group } from '../cluster/index.ts';
 import type { Region } from '../memory/index.ts';
 import type { Handle, Operation, Steps } from '../progress/index.ts';
 import { Ranks, settle } from './algorithms/ranks.ts';
-import { startCall } from './call.ts';
+import { checkCall, startCall } from './call.ts';
 import type { CallPlan, CollectiveOptions } from './call.ts';
 import { cut, partsByCounts } from './parts.ts';
 
@@ -25,6 +25,7 @@ export function allToAll(
   output: Region,
   options: AllToAllOptions & CallPlan = {},
 ): Handle {
+  checkCall(group, 'alltoall', options);
   const sendCounts = countsOf(group, 'sendCounts', options.sendCounts, input);
   const receiveCounts = countsOf(group, 'receiveCounts', options.receiveCounts, output);
   const { rank } = group;
@@ -35,7 +36,13 @@ export function allToAll(
       { rank, sendCounts, receiveCounts },
     );
   }
-  const fields = { collective: 'alltoall', dtype: input.dtype, name: options.name };
+  const fields = {
+    collective: 'alltoall',
+    dtype: input.dtype,
+    sendCounts,
+    receiveCounts,
+    name: options.name,
+  };
   return startCall(group, fields, options, (operation) =>
     exchange(operation, input, output, sendCounts, receiveCounts, group),
   );

@@ -10,7 +10,7 @@ import { Ranks, settle } from './algorithms/ranks.ts';
 import { spreadDown } from './algorithms/tree.ts';
 import { gather } from './all-gather.ts';
 import { confirm } from './barrier.ts';
-import { startCall } from './call.ts';
+import { checkCall, startCall } from './call.ts';
 import type { CallPlan, CollectiveOptions } from './call.ts';
 import { cut, evenParts } from './parts.ts';
 import { checkRoot } from './root.ts';
@@ -26,6 +26,7 @@ const GATHER = 64;
 const CONFIRM = 128;
 
 export function broadcast(group: Group, region: Region, options: BroadcastOptions & CallPlan = {}): Handle {
+  checkCall(group, 'broadcast', options);
   const root = checkRoot(group, 'broadcast', options.root ?? 0);
   const { dtype, length } = region;
   const fields = { collective: 'broadcast', dtype, length, root, name: options.name };

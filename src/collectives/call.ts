@@ -1,10 +1,10 @@
 /**
- * A collective call as all ranks must make it: the fields that have to agree, their hash, and the sentence that errors
- * use. Invariant: two calls have the same signature if and only if they agree in every field (up to a chance of one
- * in four thousand million).
+ * A collective call as all ranks must make it: the check of what all collectives are given, the fields that have to
+ * agree, their hash, and the sentence that errors use. Invariant: two calls have the same signature if and only if they
+ * agree in every field that must (up to a chance of one in four thousand million).
  */
 import { UsageError } from '../base/index.ts';
-import type { Group } from '../cluster/index.ts';
+import { Cluster, Group } from '../cluster/index.ts';
 import type { Call, Handle, Operation, Steps } from '../progress/index.ts';
 
 /** Options of every collective. */
@@ -33,6 +33,9 @@ export interface CallFields {
   readonly codec?: string | undefined;
   readonly vectors?: number | undefined;
   readonly counts?: readonly number[] | undefined;
+  /** Every rank has its own: errors tell them, but they are not in the signature. */
+  readonly sendCounts?: readonly number[] | undefined;
+  readonly receiveCounts?: readonly number[] | undefined;
   readonly name?: string | undefined;
 }
 
@@ -51,13 +54,34 @@ export function startCall(
   plan: CallPlan,
   algorithm: (operation: Operation) => Steps,
 ): Handle {
-  const tag = plan.tag ?? 0;
+  checkCall(group, fields.collective, plan);
+  return group.progress.start(group, new CollectiveCall(plan.tag ?? 0, fields), algorithm, plan);
+}
+
+/** For collectives that look at the group, or begin, before they come to `startCall`. */
+export function checkCall(group: Group, collective: string, { tag = 0, deadlineMs = 1 }: CallPlan): void {
+  if (!(group instanceof Group)) throw noGroup(group, collective);
   if (!(Number.isInteger(tag) && tag >= 0 && tag < 2 ** 32)) {
     throw new UsageError('INVALID_ARGUMENT', `tag is ${tag}; give a whole number from 0 to ${MAX_TAG}`, {
       tag,
     });
   }
-  return group.progress.start(group, new CollectiveCall(tag, fields), algorithm, plan);
+  if (!(deadlineMs > 0 && Number.isFinite(deadlineMs))) {
+    throw new UsageError(
+      'INVALID_ARGUMENT',
+      `deadlineMs is ${deadlineMs}; give a finite number of milliseconds above 0`,
+      { deadlineMs },
+    );
+  }
+}
+
+function noGroup(given: unknown, collective: string): UsageError {
+  const what = given instanceof Cluster ? 'a cluster and no group' : 'no group';
+  return new UsageError(
+    'INVALID_ARGUMENT',
+    `${collective} was given ${what}; give cluster.world, the group of all ranks, or one that cluster.group(ranks) made`,
+    { collective },
+  );
 }
 
 class CollectiveCall implements Call {
@@ -72,17 +96,20 @@ class CollectiveCall implements Call {
   }
 
   get spec(): Readonly<Record<string, unknown>> {
-    return { ...this.#fields, tag: this.tag };
+    return { ...this.#fields, sendCounts: undefined, receiveCounts: undefined, tag: this.tag };
   }
 
   describe(): string {
-    const { collective, dtype, length, op, algorithm, root, codec, vectors, counts, name } = this.#fields;
+    const { collective, dtype, length, op, algorithm, root, codec, vectors, name } = this.#fields;
+    const { counts, sendCounts, receiveCounts } = this.#fields;
     const what = [
-      dtype === undefined ? '' : `${(length ?? 0).toLocaleString('en')} ${dtype}`,
+      length === undefined ? dtype : `${length.toLocaleString('en')} ${dtype}`,
       vectors === undefined || vectors === 1 ? '' : `${vectors} vectors`,
       op,
       root === undefined ? '' : `root ${root}`,
-      counts === undefined ? '' : `counts ${counts.slice(0, 16).join(' ')}${counts.length > 16 ? ' …' : ''}`,
+      listed('counts', counts),
+      listed('sends', sendCounts),
+      listed('receives', receiveCounts),
       codec,
       algorithm,
       this.tag === 0 || this.tag > MAX_TAG ? '' : `tag ${this.tag}`,
@@ -90,6 +117,11 @@ class CollectiveCall implements Call {
     const title = name === undefined || name === '' ? collective : `${collective} '${name}'`;
     return what.length === 0 ? title : `${title} (${what.join(', ')})`;
   }
+}
+
+function listed(what: string, counts: readonly number[] | undefined): string {
+  if (counts === undefined) return '';
+  return `${what} ${counts.slice(0, 16).join(' ')}${counts.length > 16 ? ' …' : ''}`;
 }
 
 /** Words are hashed once and remembered: a small collective takes less time than their characters would. */

@@ -6,12 +6,12 @@
 import type { Group } from '../cluster/index.ts';
 import { isDType } from '../memory/index.ts';
 import type { DType, Region } from '../memory/index.ts';
-import type { Handle, Members, Steps } from '../progress/index.ts';
+import type { Handle, Members } from '../progress/index.ts';
 import { ALL_REDUCE_ALGORITHMS, allReduce } from './all-reduce.ts';
 import type { AllReduceAlgorithm } from './all-reduce.ts';
 import { barrier } from './barrier.ts';
 import { broadcast } from './broadcast.ts';
-import { JOIN_TAG, startCall } from './call.ts';
+import { JOIN_TAG, checkCall, startCall } from './call.ts';
 import type { CollectiveOptions } from './call.ts';
 import { parseCodec } from './compressed.ts';
 import { reduce } from './reduce.ts';
@@ -20,16 +20,18 @@ import type { CollectiveOperation } from './reduction.ts';
 
 /** Waits until all ranks have joined; meanwhile this rank contributes nothing to their collectives. */
 export function join(group: Group, options: Omit<CollectiveOptions, 'tag'> = {}): Handle {
+  checkCall(group, 'join', options);
   group.progress.onCall(takePart);
   const plan = { ...options, tag: JOIN_TAG };
-  return startCall(group, { collective: 'join', name: options.name }, plan, function* (): Steps {
-    yield group.progress.join(group);
-  });
+  return startCall(group, { collective: 'join', name: options.name }, plan, (operation) =>
+    group.progress.join(operation),
+  );
 }
 
 /**
  * Calls what another rank called, on neutral values. Collectives whose result depends on every rank's own data, such
- * as allgather, cannot be called with nothing: they end by their deadline, which names the joined rank.
+ * as allgather, cannot be called with nothing: they end by their deadline, which names the joined rank. Throws what the
+ * collective throws, if the call is one that this rank cannot make.
  */
 function takePart(members: Members, spec: Readonly<Record<string, unknown>>, sequence: number): void {
   const group = members as Group;
@@ -48,11 +50,19 @@ function takePart(members: Members, spec: Readonly<Record<string, unknown>>, seq
     return region;
   };
   const free = () => taken.forEach((region) => scratch.giveBack(region));
-  const vectors = Array.from({ length: call.vectors }, () => take(call.dtype, neutral));
-  if (call.collective === 'broadcast') return ignore(broadcast(group, vectors[0]!, plan), free);
-  if (call.collective === 'reduce') return ignore(reduce(group, vectors[0]!, plan), free);
-  const codec = call.codec === undefined ? undefined : parseCodec(call.codec, take('float32', 0));
-  return ignore(allReduce(group, vectors, { ...plan, codec }), free);
+  const start = (): Handle => {
+    const vectors = Array.from({ length: call.vectors }, () => take(call.dtype, neutral));
+    if (call.collective === 'broadcast') return broadcast(group, vectors[0]!, plan);
+    if (call.collective === 'reduce') return reduce(group, vectors[0]!, plan);
+    const codec = call.codec === undefined ? undefined : parseCodec(call.codec, take('float32', 0));
+    return allReduce(group, vectors, { ...plan, codec });
+  };
+  try {
+    ignore(start(), free);
+  } catch (error) {
+    free();
+    throw error;
+  }
 }
 
 /** Whoever called with data is told of a failure; here it only ends. */

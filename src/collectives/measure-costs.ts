@@ -1,6 +1,6 @@
 /**
- * Measures the costs of allreduce on a group: every algorithm at a few lengths, the quick calls of the slowest rank, one
- * line fitted through them. Collective: all ranks call it together. Invariant: ends with the same figures on all ranks.
+ * Measures the costs of allreduce on a group: every algorithm at a short and a long length, the quick calls of the
+ * slowest rank, and the line through them. Collective: all ranks call it together. Invariant: ends with the same figures on all ranks.
  */
 import type { Group } from '../cluster/index.ts';
 import { allReduce, availableAlgorithms } from './all-reduce.ts';
@@ -10,7 +10,7 @@ import { costsOf, fitLine, setCosts } from './costs.ts';
 import type { Cost, GroupCosts } from './costs.ts';
 
 export interface MeasureOptions {
-  /** Lengths to measure, in bytes. Default 1 KB, 16 KB, 256 KB and 4 MB. */
+  /** Lengths to measure, in bytes; the line goes through the shortest and the longest. Default 1 KB and 4 MB. */
   readonly bytes?: readonly number[];
   /** Times that every algorithm and length is measured; the quickest counts, the others only lost time. Default 6. */
   readonly rounds?: number;
@@ -19,7 +19,7 @@ export interface MeasureOptions {
   readonly signal?: AbortSignal | undefined;
 }
 
-const DEFAULT_BYTES = [1024, 16 * 1024, 256 * 1024, 4 * 2 ** 20];
+const DEFAULT_BYTES = [1024, 4 * 2 ** 20];
 /** What one measurement of one algorithm at one length may take, so that slow links are not measured for long. */
 const BUDGET_MICROS = 2000;
 /** At least so many calls whatever they take: of short vectors, whose times scatter, and of long ones. */

@@ -8,16 +8,16 @@ import type { Group } from '../cluster/index.ts';
 import type { Region } from '../memory/index.ts';
 import type { Handle, Operation, Steps } from '../progress/index.ts';
 import { Ranks } from './algorithms/ranks.ts';
-import { startCall } from './call.ts';
+import { checkCall, startCall } from './call.ts';
 import type { CallPlan, CollectiveOptions } from './call.ts';
 import { cut, evenParts } from './parts.ts';
-import { Reduction } from './reduction.ts';
+import { checkWeight, Reduction } from './reduction.ts';
 import type { CollectiveOperation } from './reduction.ts';
 
 export interface ReduceScatterOptions extends CollectiveOptions {
   /** How elements are combined. Default 'sum'. */
   readonly op?: CollectiveOperation | undefined;
-  /** How much this rank counts in an average. Default 1. */
+  /** How much this rank counts in an average; if no rank has a weight, the result is zeros. Default 1. */
   readonly weight?: number | undefined;
 }
 
@@ -27,7 +27,9 @@ export function reduceScatter(
   output: Region,
   options: ReduceScatterOptions & CallPlan = {},
 ): Handle {
-  const op = options.op ?? 'sum';
+  checkCall(group, 'reduce-scatter', options);
+  const { op = 'sum', weight = 1 } = options;
+  checkWeight(weight);
   const { dtype, length } = input;
   const reduction = new Reduction(group.kernels, op, dtype);
   const own = evenParts(length, group.size)[group.rank]!;
@@ -39,9 +41,7 @@ export function reduceScatter(
     );
   }
   const fields = { collective: 'reduce-scatter', dtype, length, op, name: options.name };
-  return startCall(group, fields, options, (operation) =>
-    run(operation, input, output, options.weight ?? 1, reduction),
-  );
+  return startCall(group, fields, options, (operation) => run(operation, input, output, weight, reduction));
 }
 
 function* run(
@@ -53,12 +53,16 @@ function* run(
 ): Steps {
   const ranks = Ranks.all(operation);
   const { size, position } = ranks;
-  if (weight !== 0) reduction.weigh(input, weight);
+  const given = reduction.changes(weight) ? operation.scratch(input.dtype, input.length) : input;
+  if (given !== input) {
+    reduction.kernels.copy(given, input);
+    reduction.weigh(given, weight);
+  }
   const parts = evenParts(input.length, size);
   const sends = [];
   const receives = [];
   for (let i = 1; i < size; i++) {
-    sends.push(ranks.send(position + i, 0, cut(input, parts[(position + i) % size]!), weight));
+    sends.push(ranks.send(position + i, 0, cut(given, parts[(position + i) % size]!), weight));
   }
   for (let i = 1; i < size; i++) {
     const into = operation.scratch(output.dtype, output.length);
@@ -69,7 +73,7 @@ function* run(
   for (let at = 0; at < size; at++) {
     const receiving = receives[at];
     if (receiving) yield receiving;
-    sources.push(receiving ? receiving.region : cut(input, parts[position]!));
+    sources.push(receiving ? receiving.region : cut(given, parts[position]!));
     total += receiving ? receiving.weight : weight;
   }
   reduction.combine(output, sources);

@@ -1,6 +1,6 @@
 /**
- * What reducing means for an operation and a type: combining vectors, the neutral element, and the division that ends
- * an average. Invariant: `combine` adds in the order of its sources, so that a result depends on the algorithm
+ * What reducing means for an operation and a type: combining vectors, the neutral element, and the weights and the
+ * division of an average. Invariant: `combine` adds in the order of its sources, so that a result depends on the algorithm
  * and the number of ranks, never on who came first.
  */
 import { UsageError } from '../base/index.ts';
@@ -110,9 +110,22 @@ export class Reduction {
     this.kernels.divide(target as Region<'float32' | 'float64'>, weight);
   }
 
-  /** A contribution that counts more or less than one. */
-  weigh(target: Region, weight: number): void {
-    if (this.op !== 'mean' || weight === 1) return;
-    this.kernels.scale(target as Region<'float32' | 'float64'>, weight);
+  /** Whether `weigh` changes a contribution of this weight. */
+  changes(weight: number): boolean {
+    return this.op === 'mean' && weight !== 1;
   }
+
+  /** A contribution that counts more or less than one; of weight 0 it is zeros, whatever it held. */
+  weigh(target: Region, weight: number): void {
+    if (!this.changes(weight)) return;
+    const averaged = target as Region<'float32' | 'float64'>;
+    // Nothing times infinity would be no number.
+    if (weight === 0) averaged.view.fill(0);
+    else this.kernels.scale(averaged, weight);
+  }
+}
+
+export function checkWeight(weight: number): void {
+  if (weight >= 0 && Number.isFinite(weight)) return;
+  throw new UsageError('INVALID_ARGUMENT', `weight is ${weight}; give a finite number from 0`, { weight });
 }

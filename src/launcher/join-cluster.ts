@@ -3,7 +3,7 @@
  * costs of the links measured. The only place where transports are chosen. Invariant: a transport that was opened is
  * closed again if joining fails.
  */
-import { cpus, hostname } from 'node:os';
+import { hostname } from 'node:os';
 import { UsageError } from '../base/index.ts';
 import { Cluster, hostIdentity } from '../cluster/index.ts';
 import type { ClusterOptions } from '../cluster/index.ts';
@@ -30,42 +30,53 @@ export interface JoinClusterOptions extends Omit<ClusterOptions, 'title' | 'host
   readonly ports?: readonly [from: number, to: number] | undefined;
   /** Connections to each peer on another host. Default 1. */
   readonly connectionsPerPeer?: number | undefined;
+  /** Bytes that are kept for each peer on another host before somebody asks for them; then reading pauses. Default 256 MiB. */
+  readonly maxUnexpectedBytes?: number | undefined;
   /** Encrypts what goes between processes over the network, with certificates on both sides. Default: none. */
   readonly tls?: TlsOptions | undefined;
   /** Processes with the same host share memory. Default: found out. */
   readonly host?: string | undefined;
-  /** Processes of this cluster on this host: with more than cores, waiting ones let others run. Default 1. */
-  readonly ranksOnHost?: number | undefined;
-  /** Whether to measure what each algorithm costs between these members before the first use. Default true. */
+  /**
+   * Whether to measure what each algorithm costs between these members before the first use. A process that is taken into
+   * a running cluster does not: the others are at work, and all choose by a rule of thumb. Default true.
+   */
   readonly measure?: boolean | undefined;
-  /** Receives a line about addresses, reached peers and refused strangers. Default: none. */
+  /**
+   * Receives a line about addresses, reached peers, refused strangers and what joining waits for. Default: the last of
+   * these go to the error output, the others nowhere.
+   */
   readonly log?: ((line: string) => void) | undefined;
 }
 
 export async function joinCluster(options: JoinClusterOptions): Promise<Cluster> {
   const host = options.host ?? hostIdentity();
   const transport = await openTransport(options, host);
-  const { log = () => undefined } = options;
+  const { log } = options;
+  let cluster: Cluster | undefined;
   try {
-    const cluster = await Cluster.join(transport, {
-      // All cores of the machine: a process that is bound to one has it to itself.
-      yieldWhileSpinning: (options.ranksOnHost ?? 1) > cpus().length,
+    cluster = await Cluster.join(transport, {
       ...options,
       title: `process ${process.pid} on ${hostname()}`,
       host,
       tls: options.tls && { ca: options.tls.ca },
-      onWaiting: options.onWaiting ?? (({ text }) => log(text)),
+      onWaiting: options.onWaiting ?? (({ text }) => (log ?? toErrorOutput)(text)),
     });
     const { world } = cluster;
-    log(
+    log?.(
       `rank ${world.rank} of ${world.size} (process ${process.pid} on ${hostname()}): ${describe(transport)}; all ${world.size - 1} peers reached`,
     );
-    if (options.measure ?? true) await measureCosts(world);
+    if ((options.measure ?? true) && !cluster.isNewcomer) await measureCosts(world);
     return cluster;
   } catch (error) {
-    transport.abort(error as Error);
+    if (cluster) await cluster.abort(error as Error);
+    else transport.abort(error as Error);
     throw error;
   }
+}
+
+/** Nobody should wait for others without knowing for whom. */
+function toErrorOutput(line: string): void {
+  process.stderr.write(`${line}\n`);
 }
 
 async function openTransport(options: JoinClusterOptions, host: string): Promise<Transport> {
@@ -82,15 +93,16 @@ async function openTransport(options: JoinClusterOptions, host: string): Promise
   const space = options.space ?? SharedSpace.create();
   if (choice === 'shm') return createSharedMemoryTransport({ space });
   const address = options.address ?? (await localAddressTowards(options.scheduler));
-  const { secret, ports, connectionsPerPeer, tls, log } = options;
+  const { secret, ports, connectionsPerPeer, maxUnexpectedBytes, tls } = options;
   const tcp = await createTcpTransport({
     space,
     secret,
     address,
     ...(ports ? { ports } : {}),
     ...(connectionsPerPeer === undefined ? {} : { connectionsPerPeer }),
+    ...(maxUnexpectedBytes === undefined ? {} : { maxUnexpectedBytes }),
     tls,
-    log,
+    log: options.log,
   });
   if (choice === 'tcp' || !hasSharedMemory()) return tcp;
   return new RoutedTransport(createSharedMemoryTransport({ space }), tcp, host);

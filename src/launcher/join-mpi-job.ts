@@ -3,7 +3,7 @@
  * Ranks on one host exchange through shared memory, those on different hosts through MPI. Invariant: a transport that
  * was opened is closed again if joining fails.
  */
-import { cpus, hostname } from 'node:os';
+import { hostname } from 'node:os';
 import { z } from 'zod';
 import { PeerError } from '../base/index.ts';
 import { Cluster, hostIdentity } from '../cluster/index.ts';
@@ -35,25 +35,22 @@ type Introduction = z.infer<typeof Introduction>;
 
 export async function joinMpiJob(options: JoinMpiJobOptions = {}): Promise<Cluster> {
   const space = options.space ?? SharedSpace.create();
-  const mpi = createMpiTransport({ space });
   const host = hostIdentity();
-  const transport: Transport =
-    (options.sharedMemory ?? hasSharedMemory())
-      ? new RoutedTransport(createSharedMemoryTransport({ space }), mpi, host)
-      : mpi;
+  const mpi = createMpiTransport({ space });
+  let transport: Transport = mpi;
+  let cluster: Cluster | undefined;
   try {
+    if (options.sharedMemory ?? hasSharedMemory()) {
+      transport = new RoutedTransport(createSharedMemoryTransport({ space }), mpi, host);
+    }
     const title = `process ${process.pid} on ${hostname()}`;
     const members = meet(mpi, { title, host, address: { ...transport.address } });
-    const ranksOnHost = members.filter((member) => member.host === host).length;
-    const cluster = await Cluster.ofFixed(transport, members, {
-      // All cores of the machine: a process that is bound to one has it to itself.
-      yieldWhileSpinning: ranksOnHost > cpus().length,
-      ...options,
-    });
+    cluster = await Cluster.ofFixed(transport, members, options);
     if (options.measure ?? true) await measureCosts(cluster.world);
     return cluster;
   } catch (error) {
-    transport.abort(error as Error);
+    if (cluster) await cluster.abort(error as Error);
+    else transport.abort(error as Error);
     throw error;
   }
 }

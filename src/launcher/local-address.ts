@@ -5,19 +5,19 @@
 import { createSocket } from 'node:dgram';
 import { lookup } from 'node:dns/promises';
 import { PeerError } from '../base/index.ts';
+import { parseTarget } from '../cluster/index.ts';
 
-/** `target` is 'host:port'. */
-export async function localAddressTowards(target: string): Promise<string> {
-  const at = target.lastIndexOf(':');
-  const name = target.slice(0, at).replace(/^\[|\]$/g, '');
+/** `scheduler` is 'host:port'. */
+export async function localAddressTowards(scheduler: string): Promise<string> {
+  const { host, port } = parseTarget(scheduler, undefined);
   try {
-    const { address, family } = await lookup(name);
+    const { address, family } = await lookup(host);
     const socket = createSocket(family === 6 ? 'udp6' : 'udp4');
     try {
       await new Promise<void>((resolve, reject) => {
         socket.once('error', reject);
         // Connecting a datagram socket only picks the route.
-        socket.connect(Number(target.slice(at + 1)), address, resolve);
+        socket.connect(port, address, resolve);
       });
       return socket.address().address;
     } finally {
@@ -26,8 +26,8 @@ export async function localAddressTowards(target: string): Promise<string> {
   } catch (cause) {
     throw new PeerError(
       'UNREACHABLE',
-      `there is no way from here to the scheduler at ${target} (${(cause as Error).message}); check its name, or give the address of this process with 'address'`,
-      { target },
+      `there is no way from here to the scheduler at ${scheduler} (${(cause as Error).message}); check its name, or give the address of this process with 'address'`,
+      { target: scheduler },
       cause,
     );
   }

@@ -3,19 +3,20 @@
  * of data. It ends operations only through its host. Invariant: whatever a peer says, in whatever order, at most one
  * answer follows from each notice, so that a conversation always ends.
  */
-import type { OperationKey, Transfer, Transport } from '../transport/index.ts';
+import type { OperationKey, Transport } from '../transport/index.ts';
 import { Dispute } from './dispute.ts';
+import { EndedGroups } from './ended-groups.ts';
 import type { GroupState } from './group-state.ts';
 import { clip, parseNotice } from './notices.ts';
 import type { AbandonNotice, AnswerNotice, CallNotice, JoinNotice, Notice } from './notices.ts';
-import { abandoned } from './operation-errors.ts';
+import { abandoned, asError } from './operation-errors.ts';
 import { keyOf, nameOf } from './operation.ts';
-import type { Members, Operation } from './operation.ts';
+import type { Members, Operation, Steps } from './operation.ts';
 import { Stall } from './stall.ts';
 import type { StallReport } from './stall.ts';
 import type { TributaryError } from '../base/index.ts';
 
-/** Starts the operation that another rank called, with nothing to contribute. */
+/** Starts the operation that another rank called, with nothing to contribute; throws if that cannot be. */
 export type CallHandler = (group: Members, spec: CallNotice['spec'], sequence: number) => void;
 
 export interface ConversationHost {
@@ -37,6 +38,7 @@ export class Conversation {
   readonly #early = new Map<string, { member: number; notice: AbandonNotice }>();
   readonly #disputes = new Map<string, Dispute>();
   readonly #stalls = new Map<Operation, Stall>();
+  readonly #ended = new EndedGroups();
 
   constructor(host: ConversationHost, stallAfterMs: number, onStall: (report: StallReport) => void) {
     this.#host = host;
@@ -68,10 +70,15 @@ export class Conversation {
       case 'join':
         return state && this.#hearJoin(state, member, notice);
       case 'call':
-        if (state?.isJoining && !state.hasBegun(notice.tag, notice.sequence)) {
-          this.onCall?.(state.group, notice.spec, notice.sequence);
-        }
+        return state && this.#hearCall(state, notice);
     }
+  }
+
+  /** This rank takes no further part in an operation: the group learns why, and messages of it are dropped. */
+  abandon(group: Members, key: OperationKey, { code, message }: TributaryError): void {
+    this.#host.stateOf(group.id)?.leave(group.members[group.rank]!, key);
+    this.tellGroup(group, { kind: 'abandon', ...key, code, reason: clip(message) });
+    this.#host.transport.forget(key);
   }
 
   /** An operation begins; if others have spoken of it, it fails or is disputed, and true says so. */
@@ -89,9 +96,11 @@ export class Conversation {
     return true;
   }
 
-  /** Whether others have spoken of operations that have not begun here, or disagree about any. */
-  get hasNews(): boolean {
-    return this.#early.size > 0 || this.#disputes.size > 0;
+  /** Whether others have spoken of operations with this tag that have not begun here, or disagree about any. */
+  hasNewsOf(group: number, tag: number): boolean {
+    if (this.#early.size === 0 && this.#disputes.size === 0) return false;
+    const start = `${group}/${tag}/`;
+    return [...this.#early.keys(), ...this.#disputes.keys()].some((name) => name.startsWith(start));
   }
 
   /** Whether ranks disagree about the operation, so that it must not go on. */
@@ -109,6 +118,14 @@ export class Conversation {
   end(operation: Operation): void {
     this.#stalls.delete(operation);
     if (this.#disputes.size > 0) this.#disputes.delete(nameOf(keyOf(operation)));
+  }
+
+  /** The group has ended here: what was said about it goes, and what is still said is not kept. */
+  endGroup(id: number): void {
+    this.#ended.add(id);
+    for (const spoken of [this.#early, this.#disputes]) {
+      for (const name of spoken.keys()) if (name.startsWith(`${id}/`)) spoken.delete(name);
+    }
   }
 
   stallOf(operation: Operation): Stall | undefined {
@@ -131,20 +148,23 @@ export class Conversation {
     }
   }
 
-  /** This rank has no more data in the group: done once all ranks have said so. */
-  join(state: GroupState): Transfer {
-    const { group, round } = state;
-    const from = state.join();
-    this.tellGroup(group, { kind: 'join', group: group.id, round, from });
-    this.#checkAllJoined(state);
-    return {
+  /** This rank has no more data in the group; ends once all ranks have said so. */
+  *join(state: GroupState, operation: Operation): Steps {
+    const { group } = state;
+    const key = keyOf(operation);
+    const until = (isOver: () => boolean) => ({
       get peer() {
         return group.members.find((member) => !state.joined.has(member)) ?? group.members[group.rank]!;
       },
       get done() {
-        return state.round > round;
+        return isOver();
       },
-    };
+    });
+    // An earlier join of this rank comes first.
+    yield until(() => !state.isJoining);
+    this.tellGroup(group, { kind: 'join', ...key, from: state.join(key) });
+    this.#checkAllJoined(state);
+    yield until(() => state.round > key.sequence);
   }
 
   /** Asks those without data to take part in an operation that has begun here. */
@@ -160,15 +180,17 @@ export class Conversation {
 
   #hearAbandon(member: number, notice: AbandonNotice, state: GroupState | undefined): void {
     const operation = this.#find(notice);
-    if (operation) return this.#host.fail(operation, abandoned(operation, member, notice));
-    if (state?.hasBegun(notice.tag, notice.sequence)) return;
+    if (operation) this.#host.fail(operation, abandoned(operation, member, notice));
+    // Only now: a join of this rank would take the end of its round for success.
+    state?.leave(member, notice);
+    if (operation || this.#isOver(notice, state)) return;
     dropOldest(this.#early);
     this.#early.set(nameOf(notice), { member, notice });
   }
 
   #hearDispute(member: number, key: OperationKey, called: string, state: GroupState | undefined): void {
     const operation = this.#find(key);
-    if (!operation && state?.hasBegun(key.tag, key.sequence)) return;
+    if (!operation && this.#isOver(key, state)) return;
     this.#disputeAbout(key).says(member, called);
     if (!operation) return;
     this.#speak(operation);
@@ -230,6 +252,20 @@ export class Conversation {
     this.#host.transport.notify(member, JSON.stringify(notice));
   }
 
+  /** A rank that cannot take part says so at once: the caller knows no other way to learn of it but its deadline. */
+  #hearCall(state: GroupState, { tag, sequence, spec }: CallNotice): void {
+    if (state.hasBegun(tag, sequence) || !(state.isJoining || state.broken)) return;
+    const { group } = state;
+    try {
+      if (state.broken) throw state.broken;
+      this.onCall?.(group, spec, sequence);
+    } catch (error) {
+      // It counts as begun and failed, so that the next one has the same number on all ranks.
+      state.begin(tag, sequence);
+      this.abandon(group, { group: group.id, tag, sequence }, asError(error));
+    }
+  }
+
   #hearJoin(state: GroupState, member: number, notice: JoinNotice): void {
     if (!state.hear(member, notice)) return;
     for (const operation of this.#host.inFlight) {
@@ -240,6 +276,11 @@ export class Conversation {
 
   #checkAllJoined(state: GroupState): void {
     if (state.joined.size === state.group.size) state.endRound();
+  }
+
+  /** Whether an operation that is not in flight cannot begin here any more. */
+  #isOver({ group, tag, sequence }: OperationKey, state: GroupState | undefined): boolean {
+    return state ? state.hasBegun(tag, sequence) : this.#ended.has(group);
   }
 
   #find(key: OperationKey): Operation | undefined {

@@ -1,23 +1,26 @@
 /**
  * What the engine remembers of one group: how many operations of each tag have begun, whether a member is lost, and who
- * has no more data. Invariant: sequences of a tag begin in order, without gaps, on every rank; a joined rank takes
- * part under the numbers that the others give.
+ * has no more data. Invariants: sequences of a tag begin in order, without gaps, on every rank; a joined rank takes
+ * part under the numbers that the others give; ranks join in rounds, and the number of a round is that of its joins, so
+ * that ranks agree on it even if a join succeeded on some and failed on others.
  */
 import type { PeerError } from '../base/index.ts';
+import type { OperationKey } from '../transport/index.ts';
 import type { JoinNotice } from './notices.ts';
 import type { Members } from './operation.ts';
 
 export class GroupState {
   readonly group: Members;
   broken: PeerError | undefined;
-  /** Members without data, with the first sequence of each tag to which they contribute nothing. */
+  /** Members that have joined in this round, with the first sequence of each tag to which they contribute nothing. */
   joined = new Map<number, ReadonlyMap<number, number>>();
-  /** Counts how often all ranks have joined. */
+  /** The sequence of the joins that are under way or come next; earlier ones have ended, well or not. */
   round = 0;
   readonly #next = new Map<number, number>();
-  #joining = false;
-  /** Notices of ranks that are a round ahead. */
-  #ahead: { member: number; notice: JoinNotice }[] = [];
+  /** The tag of joins, once somebody has joined. */
+  #joinTag: number | undefined;
+  /** What members said that are rounds ahead, while this rank has not heard of all joins of its own round. */
+  readonly #ahead = new Map<number, JoinNotice>();
 
   constructor(group: Members) {
     this.group = group;
@@ -25,7 +28,7 @@ export class GroupState {
 
   /** Whether this rank has joined and waits for the others to. */
   get isJoining(): boolean {
-    return this.#joining;
+    return this.joined.has(this.#self);
   }
 
   /** The number of the next operation with this tag; `given` if another rank has numbered it. */
@@ -44,26 +47,50 @@ export class GroupState {
     return from === undefined || sequence < (from.get(tag) ?? 0);
   }
 
-  join(): [number, number][] {
-    this.#joining = true;
-    this.joined.set(this.group.members[this.group.rank]!, new Map(this.#next));
+  /** This rank joins; returns the first sequence of each tag to which it contributes nothing. */
+  join({ tag, sequence }: OperationKey): [number, number][] {
+    this.#joinTag = tag;
+    if (sequence > this.round) this.#turnTo(sequence);
+    this.joined.set(this.#self, new Map(this.#next));
     return [...this.#next];
   }
 
-  /** Another rank joined; false if that is not of this round. */
+  /** Another rank joined; false if that does not count yet, or no more. */
   hear(member: number, notice: JoinNotice): boolean {
-    if (notice.round === this.round + 1) this.#ahead.push({ member, notice });
-    if (notice.round !== this.round) return false;
+    if (notice.sequence < this.round) return false;
+    this.#joinTag = notice.tag;
+    if (notice.sequence > this.round) {
+      if (this.isJoining) {
+        this.#ahead.set(member, notice);
+        return false;
+      }
+      // A round in which this rank has not joined is behind others only because it failed there.
+      this.#turnTo(notice.sequence);
+    }
     this.joined.set(member, new Map(notice.from));
     return true;
   }
 
+  /** A member left an operation: if that was its join, the round is over for all that had joined. */
+  leave(member: number, { tag, sequence }: OperationKey): void {
+    if (tag !== this.#joinTag) return;
+    if (this.#ahead.get(member)?.sequence === sequence) this.#ahead.delete(member);
+    if (sequence === this.round) this.endRound();
+  }
+
   endRound(): void {
-    this.#joining = false;
+    this.#turnTo(this.round + 1);
+  }
+
+  get #self(): number {
+    return this.group.members[this.group.rank]!;
+  }
+
+  #turnTo(round: number): void {
+    this.round = round;
     this.joined = new Map();
-    this.round++;
-    const ahead = this.#ahead;
-    this.#ahead = [];
-    for (const { member, notice } of ahead) this.hear(member, notice);
+    const ahead = [...this.#ahead];
+    this.#ahead.clear();
+    for (const [member, notice] of ahead) this.hear(member, notice);
   }
 }

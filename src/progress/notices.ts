@@ -34,11 +34,9 @@ export interface DisputeNotice extends OperationKey {
   readonly called: string;
 }
 
-/** The sender has no more data: from these sequences on, by tag, it contributes nothing. */
-export interface JoinNotice {
+/** The sender has no more data: from these sequences on, by tag, it contributes nothing. The key is its join's. */
+export interface JoinNotice extends OperationKey {
   readonly kind: 'join';
-  readonly group: number;
-  readonly round: number;
   readonly from: readonly (readonly [tag: number, sequence: number])[];
 }
 
@@ -66,9 +64,7 @@ const kinds: Readonly<Record<Notice['kind'], (fields: Fields) => boolean>> = {
     isText(fields['doing']),
   dispute: (fields) => isKey(fields) && isText(fields['called']),
   join: (fields) =>
-    isWord(fields['group']) &&
-    isWord(fields['round']) &&
-    isList(fields['from'], (entry) => isList(entry, isWord) && entry.length === 2),
+    isKey(fields) && isList(fields['from'], (entry) => isList(entry, isWord) && entry.length === 2),
   call: (fields) => isKey(fields) && isRecord(fields['spec']),
 };
 

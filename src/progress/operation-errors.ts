@@ -1,5 +1,5 @@
 /** The errors by which operations end: built from facts, each naming the ranks concerned and the next step. */
-import { PeerError } from '../base/index.ts';
+import { InternalError, PeerError, TributaryError } from '../base/index.ts';
 import type { ErrorCode } from '../base/index.ts';
 import type { AbandonNotice } from './notices.ts';
 import type { Members, Operation } from './operation.ts';
@@ -62,5 +62,17 @@ export function late(operation: Operation, stall: Stall | undefined, nowMs: numb
     'TIMEOUT',
     `${call.describe()} of group ${group.id} reached its deadline on rank ${group.rank} after ${(waitedMs / 1000).toFixed(1)} s: ${who} Find out why they do not come, or raise deadlineMs.`,
     { group: group.id, rank: group.rank, missing, waitedMs },
+  );
+}
+
+/** Anything else that an algorithm throws is a fault of ours, and ends its operation like any other failure. */
+export function asError(error: unknown): TributaryError {
+  if (error instanceof TributaryError) return error;
+  const what = error instanceof Error ? error.message : String(error);
+  return new InternalError(
+    'BROKEN_INVARIANT',
+    `an operation broke off: ${what}; please report it`,
+    {},
+    error,
   );
 }

@@ -4,15 +4,14 @@
  * and has none of its own. Invariants: an operation settles exactly once; a failed one is announced to its group and
  * forgotten by the transport before its caller learns of it; no wait is without a deadline.
  */
-import { InternalError, TributaryError, UsageError } from '../base/index.ts';
-import type { PeerError } from '../base/index.ts';
+import { UsageError } from '../base/index.ts';
+import type { PeerError, TributaryError } from '../base/index.ts';
 import { yieldProcessor } from '../memory/index.ts';
 import type { OperationKey, Transfer, Transport } from '../transport/index.ts';
 import { Conversation } from './conversation.ts';
 import type { CallHandler, ConversationHost } from './conversation.ts';
 import { GroupState } from './group-state.ts';
-import { clip } from './notices.ts';
-import { cancelled, late, lostDuring, lostFrom } from './operation-errors.ts';
+import { asError, cancelled, late, lostDuring, lostFrom } from './operation-errors.ts';
 import { keyOf, Operation } from './operation.ts';
 import type { Call, Members, OperationHost, Steps } from './operation.ts';
 import { Scratch } from './scratch.ts';
@@ -69,8 +68,9 @@ export class Progress implements OperationHost, ConversationHost {
   /** After how long one that waits is reported, in milliseconds. */
   readonly stallAfterMs: number;
   readonly onStall: (report: StallReport) => void;
+  /** Whether the processor is handed to others while looking for news. */
+  yieldsWhileSpinning: boolean;
   readonly #spinMs: number;
-  readonly #yields: boolean;
   readonly #conversation: Conversation;
   readonly #groups = new Map<number, GroupState>();
   readonly #lost = new Map<number, PeerError>();
@@ -87,7 +87,7 @@ export class Progress implements OperationHost, ConversationHost {
     this.deadlineMs = options.deadlineMs ?? 600_000;
     this.stallAfterMs = options.stallAfterMs ?? 5000;
     this.#spinMs = (options.spinMicros ?? 200) / 1000;
-    this.#yields = options.yieldWhileSpinning ?? false;
+    this.yieldsWhileSpinning = options.yieldWhileSpinning ?? false;
     this.onStall = options.onStall ?? (({ text }) => void process.stderr.write(`${text}\n`));
     this.#conversation = new Conversation(this, this.stallAfterMs, this.onStall);
     transport.listen({
@@ -123,6 +123,7 @@ export class Progress implements OperationHost, ConversationHost {
       this.fail(operation, cancelled(operation, operation.group.rank, 'the group was dissolved'));
     }
     this.#groups.delete(id);
+    this.#conversation.endGroup(id);
   }
 
   /** Why the group can no longer be used, or undefined. */
@@ -170,14 +171,9 @@ export class Progress implements OperationHost, ConversationHost {
     return state.begin(tag, undefined);
   }
 
-  /** Whether all members contribute and none has spoken of an operation ahead of this rank. */
-  isQuiet(group: Members): boolean {
-    return this.#openState(group).joined.size === 0 && !this.#conversation.hasNews;
-  }
-
-  /** Whether waiting threads hand the processor to others. */
-  get yieldsWhileSpinning(): boolean {
-    return this.#yields;
+  /** Whether all members contribute and none has spoken of an operation with this tag ahead of this rank. */
+  isQuiet(group: Members, tag = 0): boolean {
+    return this.#openState(group).joined.size === 0 && !this.#conversation.hasNewsOf(group.id, tag);
   }
 
   /** For waits outside operations: hears what there is to hear, of members that are gone above all. */
@@ -187,9 +183,9 @@ export class Progress implements OperationHost, ConversationHost {
     this.#lookAfter(performance.now());
   }
 
-  /** This rank has no more data in the group: done once all ranks have said so. */
-  join(group: Members): Transfer {
-    return this.#conversation.join(this.#openState(group));
+  /** This rank has no more data in the group; ends once all ranks have said so, or fails on all that have. */
+  join(operation: Operation): Steps {
+    return this.#conversation.join(this.#openState(operation.group), operation);
   }
 
   poll(): boolean {
@@ -217,7 +213,7 @@ export class Progress implements OperationHost, ConversationHost {
         rounds = 0;
         continue;
       }
-      if (this.#yields && rounds > ROUNDS_BEFORE_YIELD) yieldProcessor();
+      if (this.yieldsWhileSpinning && rounds > ROUNDS_BEFORE_YIELD) yieldProcessor();
       if (++rounds % ROUNDS_A_LOOK !== 0) continue;
       const nowMs = performance.now();
       if (rounds === ROUNDS_A_LOOK) spinUntilMs = nowMs + this.#spinMs;
@@ -238,7 +234,7 @@ export class Progress implements OperationHost, ConversationHost {
     let spinUntilMs = (this.inFlight.at(-1)?.startedMs ?? 0) + this.#spinMs;
     for (let polls = 1; this.inFlight.length > 0 && !isCalled(); polls++) {
       if (this.poll()) rounds = 0;
-      else if (++rounds > ROUNDS_BEFORE_YIELD && this.#yields) yieldProcessor();
+      else if (++rounds > ROUNDS_BEFORE_YIELD && this.yieldsWhileSpinning) yieldProcessor();
       if (polls % ROUNDS_A_LOOK !== 0) continue;
       const nowMs = performance.now();
       if (nowMs >= endMs) break;
@@ -276,12 +272,9 @@ export class Progress implements OperationHost, ConversationHost {
   fail(operation: Operation, error: TributaryError): void {
     if (operation.settled) return;
     this.#remove(operation);
-    const key = keyOf(operation);
-    const reason = clip(error.message);
     // Lets go of peers' memory first: two ranks that give up at once must not wait for each other in `forget`.
     operation.stop();
-    this.#conversation.tellGroup(operation.group, { kind: 'abandon', ...key, code: error.code, reason });
-    this.transport.forget(key);
+    this.#conversation.abandon(operation.group, keyOf(operation), error);
     operation.settle(error);
   }
 
@@ -379,16 +372,4 @@ export class Progress implements OperationHost, ConversationHost {
       { group: group.id },
     );
   }
-}
-
-/** Anything else that an algorithm throws is a fault of ours, and ends its operation like any other failure. */
-function asError(error: unknown): TributaryError {
-  if (error instanceof TributaryError) return error;
-  const what = error instanceof Error ? error.message : String(error);
-  return new InternalError(
-    'BROKEN_INVARIANT',
-    `an operation broke off: ${what}; please report it`,
-    {},
-    error,
-  );
 }

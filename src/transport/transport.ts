@@ -83,10 +83,15 @@ export interface InPlace {
   isShareable(region: Region): boolean;
 }
 
+export type NativeOperation = 'sum' | 'min' | 'max' | 'product';
+
 /** Collectives that the library below the transport brings. They block, so all ranks must have agreed to call them. */
 export interface NativeCollectives {
-  /** In place, among the members given, who all call it with the same list. */
-  allReduce(members: readonly number[], region: Region, op: 'sum' | 'min' | 'max' | 'product'): void;
+  /**
+   * In place, among the members given, who all call it with the same list. The list must not change between calls; give
+   * another one for another group.
+   */
+  allReduce(members: readonly number[], region: Region, operation: NativeOperation): void;
 }
 
 export interface Transport {

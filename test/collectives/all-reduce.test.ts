@@ -119,6 +119,49 @@ describe('allreduce', () => {
     });
   });
 
+  it('leaves vectors of no weight out of an average, whatever they hold', async () => {
+    for (const shared of [false, true]) {
+      // Short vectors are exchanged whole, long ones in parts.
+      for (const length of [2, 5001]) {
+        await runGroup({ size: 3, shared, seed: 9, hosts: twoHosts(3) }, async ({ group, rank, region }) => {
+          const filled = (value: number) => region('float32', Array<number>(length).fill(value));
+          for (const algorithm of availableAlgorithms(group)) {
+            const weight = rank === 1 ? 0 : 2;
+            const single = filled([10, Infinity, 30][rank]!);
+            await allReduce(group, single, { op: 'mean', algorithm, weight });
+            expect(new Set(single.view), algorithm).toEqual(new Set([20]));
+            const pair = [filled([10, 100, 30][rank]!), filled([20, NaN, 40][rank]!)];
+            await allReduce(group, pair, { op: 'mean', algorithm, weight });
+            for (const { view } of pair) expect(new Set(view), algorithm).toEqual(new Set([25]));
+          }
+        });
+      }
+    }
+  });
+
+  it('gives zeros for an average to which nobody gave weight', async () => {
+    for (const size of [1, 3]) {
+      await runGroup({ size, seed: 9, hosts: twoHosts(size) }, async ({ group, region }) => {
+        for (const algorithm of availableAlgorithms(group)) {
+          const vectors = [region('float64', [1, NaN]), region('float64', [2, 3])];
+          await allReduce(group, vectors, { op: 'mean', algorithm, weight: 0 });
+          for (const { view } of vectors) expect([...view], algorithm).toEqual([0, 0]);
+        }
+        const coded = region('float32', [1, 2]);
+        await allReduce(group, coded, { op: 'mean', codec: { kind: 'fp16' }, weight: 0 });
+        expect([...coded.view]).toEqual([0, 0]);
+      });
+    }
+  });
+
+  it('does not weigh what is no average', async () => {
+    await runGroup({ size: 2, seed: 9 }, async ({ group, rank, region }) => {
+      const vector = region('float32', [rank + 1]);
+      await allReduce(group, vector, { weight: rank });
+      expect(vector.view[0]).toBe(3);
+    });
+  });
+
   it('runs many at once, in any order when they have tags, and in overlapping groups', async () => {
     await runGroup({ size: 4, seed: 11 }, async ({ group, rank, region, subgroup }) => {
       const pair = subgroup(10 + (rank >> 1), rank < 2 ? [0, 1] : [2, 3]);

@@ -62,5 +62,18 @@ for (const dtype of DTYPES) {
     }
   }
 }
+
+// Several under way: a rank may be operations ahead of another that still reads the slots.
+const several = Array.from({ length: 8 }, () => cluster.allocate('float32', 100));
+for (let round = 0; round < 200; round++) {
+  several.forEach((vector, k) => vector.view.fill(rank + k + round));
+  const handles = several.map((vector) => allReduce(world, vector, { algorithm: 'direct' }));
+  for (const handle of handles) handle.wait();
+  several.forEach((vector, k) => {
+    const wanted = size * (k + round) + (size * (size - 1)) / 2;
+    if (vector.view[0] === wanted && vector.view[99] === wanted) return;
+    differences.push(`rank ${rank}: vector ${k} of round ${round} is ${vector.view[0]}, expected ${wanted}`);
+  });
+}
 say('ran', { rank, calls, byLane, differences });
 await leaveCluster(cluster);

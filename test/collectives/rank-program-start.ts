@@ -45,7 +45,7 @@ export async function untilTold(line: string): Promise<void> {
 }
 
 export async function enterCluster(options: ProgressOptions = {}): Promise<Cluster> {
-  const { transport, scheduler, secret, size } = settings;
+  const { transport, scheduler, secret } = settings;
   const space = SharedSpace.create({ maxBytes: SPACE_BYTES });
   const times = { deadlineMs: 30_000, ...options };
   if (transport === 'mpi') {
@@ -59,7 +59,6 @@ export async function enterCluster(options: ProgressOptions = {}): Promise<Clust
     space,
     transport: choice,
     measure: false,
-    ranksOnHost: size,
     ...times,
   });
 }

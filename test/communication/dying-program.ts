@@ -12,9 +12,9 @@ import { say, settings } from '../collectives/rank-program-start.ts';
 const workers: Worker[] = [];
 process.on('worker', (worker) => workers.push(worker));
 
-const { scheduler, secret, size } = settings;
+const { scheduler, secret } = settings;
 const thread = await CommunicationThread.start({
-  ...{ scheduler, secret, measure: false, ranksOnHost: size, deadlineMs: 30_000 },
+  ...{ scheduler, secret, measure: false, deadlineMs: 30_000 },
   space: SharedSpace.create({ maxBytes: 64 * 2 ** 20 }),
   transport: settings.transport as TransportChoice,
 });

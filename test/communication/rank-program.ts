@@ -12,12 +12,12 @@ import type { Handle, StallReport } from '../../src/progress/index.ts';
 import { say, settings, untilTold } from '../collectives/rank-program-start.ts';
 import type { TransportChoice } from '../../src/launcher/index.ts';
 
-const { scheduler, secret, size } = settings;
+const { scheduler, secret } = settings;
 const MEGA = 2 ** 20;
 const BURN_MS = 30_000;
 const space = SharedSpace.create({ maxBytes: 256 * MEGA });
 const thread = await CommunicationThread.start({
-  ...{ scheduler, secret, space, measure: false, ranksOnHost: size },
+  ...{ scheduler, secret, space, measure: false },
   transport: settings.transport as TransportChoice,
   stallAfterMs: 200,
   deadlineMs: 30_000,

@@ -41,6 +41,8 @@ export interface RankProcessesOptions {
   readonly program: string;
   readonly transport: RankTransport;
   readonly size: number;
+  /** How many are started at once; the others by `add`. Default all. */
+  readonly processes?: number;
   /** Printed by tests, so that a failure can be repeated. Default 1. */
   readonly seed?: number;
   /** More settings for the program. Default none. */
@@ -65,6 +67,8 @@ export class RankProcess {
   readonly #child: ChildProcess;
   #errors = '';
   #killed = false;
+  /** It has ended, and all that it said was read. */
+  #closed = false;
 
   constructor(child: ChildProcess, onNews: () => void) {
     this.#child = child;
@@ -78,7 +82,10 @@ export class RankProcess {
     });
     // A program that has ended does not read.
     child.stdin!.on('error', () => undefined);
-    child.once('close', onNews);
+    child.once('close', () => {
+      this.#closed = true;
+      onNews();
+    });
     child.once('error', (error) => {
       this.#errors += error.message;
       onNews();
@@ -94,7 +101,7 @@ export class RankProcess {
   }
 
   get ended(): boolean {
-    return this.#child.pid === undefined || this.#child.exitCode !== null || this.#child.signalCode !== null;
+    return this.#child.pid === undefined || this.#closed;
   }
 
   /** Whether it ended in a way that nobody asked for. */
@@ -144,11 +151,11 @@ export class RankProcesses {
 
   /** Starts the ranks; for 'mpi' one mpirun, whose lines are those of all ranks. */
   static async start(options: RankProcessesOptions): Promise<RankProcesses> {
-    const { transport, size } = options;
+    const { transport, size, processes = size } = options;
     const scheduler = transport === 'mpi' ? undefined : await Scheduler.start({ size, secret: SECRET });
     const folder = await mkdtemp(join(tmpdir(), 'ranks-'));
     const ranks = new RankProcesses(options, scheduler, folder);
-    for (let count = 0; count < (scheduler ? size : 1); count++) ranks.add();
+    for (let count = 0; count < (scheduler ? processes : 1); count++) ranks.add();
     return ranks;
   }
 

@@ -100,13 +100,19 @@ describe.skipIf(!hasSharedMemory())('the TCP transport', () => {
   });
 
   it('pauses reading at maxUnexpectedBytes and goes on when receives are posted', async () => {
-    const [a, b] = (await open(2, { maxUnexpectedBytes: 300_000 })) as [End, End];
+    const lines: string[] = [];
+    const log = (line: string) => void lines.push(line);
+    const [a, b] = (await open(2, { maxUnexpectedBytes: 300_000, log })) as [End, End];
     const sends = [0, 1, 2, 3, 4, 5].map((step) =>
       a.transport.send(1, envelope({ step }), bytes(a, 2_000_000, step + 1)),
     );
     const small = a.transport.send(1, envelope({ step: 6 }), bytes(a, 10, 7));
     for (let i = 0; i < 500; i++) for (const { transport } of ends) transport.poll();
     expect(sends.at(-1)!.done).toBe(false);
+    expect(lines).toHaveLength(1);
+    expect(lines[0]).toMatch(
+      /member 1 has stopped reading from member 0 .* 2000000 more .*maxUnexpectedBytes/,
+    );
     for (const step of [6, 3, 0, 5, 1, 2, 4]) {
       const into = bytes(b, step === 6 ? 10 : 2_000_000);
       const receiving = b.transport.receive(0, envelope({ step }), into);

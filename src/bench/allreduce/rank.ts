@@ -21,10 +21,10 @@ let room = cluster.allocate('float32', 0);
 await serveTurns(assignment.control, cluster.world.rank, (turn) => Promise.resolve(take(turn)));
 await cluster.close();
 
-async function enter({ transport, ranks, rank, folder }: RankAssignment): Promise<Cluster> {
+async function enter({ transport, rank, folder }: RankAssignment): Promise<Cluster> {
   if (transport === 'mpi') return joinMpiJob();
   const wantedRank = rank ?? undefined;
-  return joinCluster({ ...readMeeting(folder), transport, wantedRank, ranksOnHost: ranks });
+  return joinCluster({ ...readMeeting(folder), transport, wantedRank });
 }
 
 function take(turn: Turn): TurnResult {

@@ -6,18 +6,29 @@ import { PeerError } from '../../base/index.ts';
 import type { Group } from '../../cluster/index.ts';
 
 const WHAT = 'allreduce (direct, in memory that the ranks share)';
+const ADVICE =
+  'Find out what stopped it, and form a group anew with cluster.regroup(). As long as it lives it may still write to the vector.';
 /** After this the processor is given up between two looks. */
 const SLEEP_AFTER_MS = 2;
+
+/** When a caller wants to have waited long enough. */
+export interface LaneLimits {
+  /** Default: that of the cluster. */
+  readonly deadlineMs?: number | undefined;
+  readonly signal?: AbortSignal | undefined;
+}
 
 export class LaneWatch {
   readonly #group: Group;
   readonly #rank: number;
+  readonly #limits: LaneLimits;
   readonly #startedMs = performance.now();
   #reportMs: number;
 
-  constructor(group: Group, rank: number) {
+  constructor(group: Group, rank: number, limits: LaneLimits) {
     this.#group = group;
     this.#rank = rank;
+    this.#limits = limits;
     this.#reportMs = this.#startedMs + group.progress.stallAfterMs;
   }
 
@@ -28,7 +39,8 @@ export class LaneWatch {
     progress.lookForLosses(waitedMs > SLEEP_AFTER_MS ? 1 : 0);
     if (progress.isLost(members[this.#rank]!)) return this.#group.broken;
     if (performance.now() >= this.#reportMs) this.#report(waitedMs);
-    return waitedMs >= progress.deadlineMs ? this.#late(waitedMs) : undefined;
+    if (this.#limits.signal?.aborted) return this.#cancelled(waitedMs);
+    return waitedMs >= (this.#limits.deadlineMs ?? progress.deadlineMs) ? this.#late(waitedMs) : undefined;
   }
 
   #report(waitedMs: number): void {
@@ -53,10 +65,25 @@ export class LaneWatch {
 
   #late(waitedMs: number): PeerError {
     const { id, rank } = this.#group;
+    return new PeerError('TIMEOUT', `${this.#text(waitedMs)} ${ADVICE}`, {
+      group: id,
+      rank,
+      missing: [this.#rank],
+      waitedMs,
+    });
+  }
+
+  #cancelled(waitedMs: number): PeerError {
+    const { id, rank } = this.#group;
     return new PeerError(
-      'TIMEOUT',
-      `${this.#text(waitedMs)} Find out what stopped it, and form a group anew with cluster.regroup().`,
-      { group: id, rank, missing: [this.#rank], waitedMs },
+      'CANCELLED',
+      `Cancelled by ${this.#group.title(rank)}: ${this.#text(waitedMs)} ${ADVICE}`,
+      {
+        group: id,
+        rank,
+        missing: [this.#rank],
+        waitedMs,
+      },
     );
   }
 }

@@ -22,6 +22,7 @@ import {
   slotWord,
 } from './layout.ts';
 import { LaneWatch } from './lane-watch.ts';
+import type { LaneLimits } from './lane-watch.ts';
 import { LentSegments } from './lent-segments.ts';
 
 /** How long a rank waits for the others before it closes the lane for an operation, in milliseconds. */
@@ -53,9 +54,14 @@ export class Lane {
     this.#lent = new LentSegments(segment.space, this.#words, group.rank);
   }
 
-  /** This operation goes the ordinary way: whoever waits in the lane need not. */
+  /**
+   * This operation goes the ordinary way: whoever waits in the lane need not. While somebody may still look for an older
+   * operation in the same word, the word is left alone; those who come then run out of patience by themselves.
+   */
   decline(sequence: number): void {
-    close(this.#words, arrivedWord(sequence % PARITIES), sequence, this.#group.size);
+    const parity = sequence % PARITIES;
+    if (!this.#slotIsFree(parity)) return;
+    close(this.#words, arrivedWord(parity), sequence, this.#group.size);
   }
 
   /** Sums the vectors of all ranks; false if the operation has to go the ordinary way, with nothing changed. */
@@ -65,6 +71,7 @@ export class Lane {
     vector: Region,
     weight: number,
     reduction: Reduction,
+    limits: LaneLimits = {},
   ): boolean {
     const short = vector.byteLength <= PAYLOAD_BYTES;
     const segment = short ? undefined : vector.space.segmentAt(vector);
@@ -81,7 +88,7 @@ export class Lane {
       return false;
     }
     if (short) this.#sumPayloads(parity, vector, reduction, sequence);
-    else this.#sumInPlace(parity, vector, reduction, sequence);
+    else this.#sumInPlace(parity, vector, reduction, sequence, limits);
     return true;
   }
 
@@ -180,7 +187,13 @@ export class Lane {
     return this.#payloads;
   }
 
-  #sumInPlace(parity: number, vector: Region, reduction: Reduction, sequence: number): void {
+  #sumInPlace(
+    parity: number,
+    vector: Region,
+    reduction: Reduction,
+    sequence: number,
+    limits: LaneLimits,
+  ): void {
     const { size, rank } = this.#group;
     const part = alignedPart(vector.length, size, rank);
     try {
@@ -197,7 +210,7 @@ export class Lane {
       throw error;
     }
     this.#finish(sequence);
-    for (let other = 0; other < size; other++) this.#waitUntilDone(other, sequence);
+    for (let other = 0; other < size; other++) this.#waitUntilDone(other, sequence, limits);
   }
 
   #borrow(rank: number, parity: number, { dtype, length }: Region): Region {
@@ -209,7 +222,7 @@ export class Lane {
   }
 
   /** All ranks are in the operation: only one that died or was stopped can keep the others waiting. */
-  #waitUntilDone(rank: number, sequence: number): void {
+  #waitUntilDone(rank: number, sequence: number, limits: LaneLimits): void {
     const { progress } = this.#group;
     let watch: LaneWatch | undefined;
     for (let round = 1; ; round++) {
@@ -218,9 +231,11 @@ export class Lane {
       if (done === FAILED) throw this.#unmapped(rank);
       if (progress.yieldsWhileSpinning && round % ROUNDS_A_YIELD === 0) yieldProcessor();
       if (round % (64 * ROUNDS_A_LOOK) !== 0) continue;
-      watch ??= new LaneWatch(this.#group, rank);
+      watch ??= new LaneWatch(this.#group, rank, limits);
       const error = watch.look();
       if (!error) continue;
+      // It may have finished, and left, while we looked.
+      if (Atomics.load(this.#words, doneWord(rank)) > sequence) return;
       this.#failed = true;
       Atomics.store(this.#words, doneWord(this.#group.rank), FAILED);
       throw error;

@@ -26,7 +26,7 @@ const PAYLOADS = NAMES + MAX_RANKS * SEGMENTS * NAME_WORDS;
 
 export const LANE_BYTES = PAYLOADS * 4 + MAX_RANKS * PARITIES * PAYLOAD_BYTES;
 
-/** How many ranks have come to an operation; see `LaneCounter`. */
+/** How many ranks have come to an operation; see arrivals.ts. */
 export function arrivedWord(parity: number): number {
   return ARRIVED + parity * LINE_WORDS;
 }

@@ -7,18 +7,9 @@ import { InternalError, UsageError } from '../../base/index.ts';
 import type { Region } from '../../memory/index.ts';
 import { IN_PLACE, SUCCESS } from './library.ts';
 import type { MpiLibrary } from './library.ts';
+import type { NativeCollectives, NativeOperation } from '../transport.ts';
 
-export type NativeOperation = 'sum' | 'min' | 'max' | 'product';
-
-export interface NativeCollectives {
-  /** Whether `allReduce` takes regions of this type. */
-  supports(dtype: Region['dtype']): boolean;
-  /**
-   * Reduces the regions of all members into each of them, by MPI_Allreduce in place. Blocks. The list of members must not
-   * change between calls; give another one for another group.
-   */
-  allReduce(members: readonly number[], region: Region, operation: NativeOperation): void;
-}
+export type { NativeCollectives, NativeOperation };
 
 const DTYPES: ReadonlySet<string> = new Set(['float32', 'float64', 'int32']);
 type MpiType = 'float32' | 'float64' | 'int32';
@@ -41,13 +32,9 @@ export class OpenMpiCollectives implements NativeCollectives {
     this.#communicators.set(Array.from({ length: size }, (_, member) => member).join(), world);
   }
 
-  supports(dtype: Region['dtype']): boolean {
-    return DTYPES.has(dtype);
-  }
-
   allReduce(members: readonly number[], region: Region, operation: NativeOperation): void {
     const { call, handles } = this.#mpi;
-    const type = this.supports(region.dtype) ? handles[region.dtype as MpiType] : undefined;
+    const type = DTYPES.has(region.dtype) ? handles[region.dtype as MpiType] : undefined;
     if (type === undefined) {
       throw new UsageError(
         'INVALID_ARGUMENT',

@@ -19,6 +19,8 @@ import type { Peer } from './peer.ts';
 export interface InboxEvents {
   notice(peer: Peer, text: string): void;
   mismatch(peer: Peer, envelope: Envelope, payloadBytes: number): void;
+  /** Reading from the peer pauses: nobody has asked for what it sent, and there is no room for more. */
+  paused(peer: Peer, envelope: Envelope, payloadBytes: number): void;
 }
 
 export class Inbox implements Receiver {
@@ -112,7 +114,12 @@ export class Inbox implements Receiver {
       return message;
     }
     const isOver = peer.unexpectedBytes + message.keptBytes > this.#maxUnexpectedBytes;
-    if (isOver && !connection.isEnding) return undefined;
+    if (isOver && !connection.isEnding) {
+      if (!peer.isHeldBack) this.#events.paused(peer, envelopeOf(frame), frame.totalBytes);
+      peer.isHeldBack = true;
+      return undefined;
+    }
+    peer.isHeldBack = false;
     message.keep(peer);
     this.#matching.keep(peer.member, frame, message);
     return message;

@@ -37,7 +37,7 @@ export interface TcpOptions {
   readonly maxPendingHandshakes?: number;
   /** Bytes of messages that nobody has asked for yet, kept for each peer; then reading pauses. Default 256 MiB. */
   readonly maxUnexpectedBytes?: number;
-  /** Gets a line of text for each refused connection. Default: none. */
+  /** Gets a line of text for each refused connection, and when reading from a peer pauses. Default: none. */
   readonly log?: ((line: string) => void) | undefined;
 }
 

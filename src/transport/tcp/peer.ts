@@ -50,6 +50,8 @@ export class Peer {
   readonly partial = new Map<string, Incoming>();
   /** Bytes kept for messages that nobody has asked for. */
   unexpectedBytes = 0;
+  /** Reading has paused until somebody asks for what it sent; told once. */
+  isHeldBack = false;
   /** Connections that ended after a bye. */
   endedConnections = 0;
 

@@ -86,6 +86,10 @@ export class SocketTransport implements TcpTransport {
       notice: (peer, text) => this.#events.push((to) => to.notice(peer.member, text)),
       mismatch: (peer, envelope, bytes) =>
         this.#events.push((to) => to.mismatch(peer.member, envelope, bytes)),
+      paused: (peer, { group, tag, sequence }, bytes) =>
+        options.log(
+          `member ${this.#member} has stopped reading from member ${peer.member} (${peer.title}): ${peer.unexpectedBytes} bytes that nobody here has asked for, and ${bytes} more of operation ${sequence} with tag ${tag} in group ${group}; call that operation, or raise maxUnexpectedBytes`,
+        ),
     });
   }
 
