@@ -166,7 +166,8 @@ function* coded(
   const { operation, size, position } = ranks;
   const { kernels } = reduction;
   const own = allocateCodes(operation, codec, target.length);
-  encode(operation, kernels, codec, own, target);
+  // What is left out must stay in the residual, so nothing is taken from it.
+  if (weight > 0) encode(operation, kernels, codec, own, target);
   const sends: Transfer[] = [];
   for (let i = 1; i < size; i++)
     own.forEach((codes, step) => sends.push(ranks.send(position + i, step, codes, weight)));

@@ -127,7 +127,8 @@ export interface Transport {
   readonly idle: boolean;
   /**
    * The operation ended early: its receives are withdrawn, what still comes for it is dropped, and on return no peer
-   * reads or writes its regions in a way that would harm their reuse.
+   * reads or writes its regions in a way that would harm their reuse. A peer that was stopped while it wrote to lent
+   * memory is waited for only so long and then counts as lost: until its process is gone it may write once more.
    */
   forget(operation: Pick<Envelope, 'group' | 'tag' | 'sequence'>): void;
 

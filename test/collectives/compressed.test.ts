@@ -99,5 +99,21 @@ describe.skipIf(!hasShared('vectors/compression.json'))(
         await expect(short).rejects.toMatchObject({ code: 'SHAPE_MISMATCH' });
       });
     });
+
+    it('leaves a rank without weight out, and its residual alone', async () => {
+      const results = await runGroup({ size: 2 }, async ({ group, rank, region }) => {
+        const vector = region('float32', [rank === 0 ? 4 : 100, 0]);
+        const residual = region('float32', [1, 2]);
+        const codec: Codec = { kind: 'topk', k: 1, residual };
+        await allReduce(group, vector, { op: 'mean', weight: rank === 0 ? 3 : 0, codec });
+        return { mean: [...vector.view], residual: [...residual.view] };
+      });
+      // Rank 0 counts three times: what it sends is 3 * 4 and its residual of 1.
+      const mean = [Math.fround(13 / 3), 0];
+      expect(results).toEqual([
+        { mean, residual: [0, 2] },
+        { mean, residual: [1, 2] },
+      ]);
+    });
   },
 );

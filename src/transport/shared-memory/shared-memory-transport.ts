@@ -210,7 +210,9 @@ export class SharedMemoryTransport implements Transport, InPlace {
         if (nowMs < deadline) continue;
         const doing = link.hasQueue ? 'had not read its ring' : 'was still writing';
         const what = `${doing} ${forgetTimeoutMs} ms after an operation was forgotten`;
-        this.#fail(link, link.error('PEER_LOST', what, 'find out what stopped it and form a new group'));
+        const advice =
+          'find out what stopped it and form a new group; until it is gone it may still write to lent memory';
+        this.#fail(link, link.error('PEER_LOST', what, advice));
         break;
       }
     }
