@@ -50,7 +50,7 @@ describe('allreduce', () => {
 
   it('takes several rings for a long vector between hosts, the last slice shorter', async () => {
     const size = 3;
-    // Slices of 3 MB, two under way: four slices and a piece.
+    // Slices of 1.5 MB, four under way: eight slices and a piece.
     const length = (4 * 3 * 2 ** 20) / 4 + 1001;
     const sums = await runGroup({ size, seed: 3, hosts: twoHosts(size) }, async ({ group, rank }) => {
       const long = group.space.allocate(4 * length).allocate('float32', length);

@@ -12,8 +12,8 @@ import type { Ranks } from './ranks.ts';
 import { ring, ringSteps } from './ring.ts';
 
 /** What one message of a slice carries. */
-const MESSAGE_BYTES = 1024 * 1024;
-const SLICES_UNDER_WAY = 2;
+const MESSAGE_BYTES = 512 * 1024;
+const SLICES_UNDER_WAY = 4;
 /**
  * Within one host a transfer is work of the same processors and nothing overlaps: vectors that the cache holds go round
  * one ring there, which takes fewer messages.
