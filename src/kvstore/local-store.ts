@@ -3,7 +3,7 @@
  * training loop without a cluster, for several devices of one process, and as the plainest form of the contract. Not
  * a way to use more processors. Invariant: it does what stores with servers do, since the same core serves it.
  */
-import { UsageError } from '../base/index.ts';
+import { PeerError, UsageError } from '../base/index.ts';
 import { Kernels } from '../kernels/index.ts';
 import type { OptimizerSpec } from '../kernels/index.ts';
 import { SharedSpace } from '../memory/index.ts';
@@ -92,21 +92,26 @@ class LocalServer {
     this.lengths.set(key, length);
   }
 
-  /** Resolves for all when the last one has come. */
+  /** Resolves for all when the last of those who are still here has come. */
   meet(): Promise<void> {
     return new Promise((resolve) => {
       this.#arrived.push(resolve);
-      if (this.#arrived.length < this.workers) return;
-      for (const go of this.#arrived.splice(0)) go();
+      this.#letGo();
     });
   }
 
   leave(worker: number): void {
     this.core.release(worker);
     this.#open--;
+    this.#letGo();
     if (this.#open > 0) return;
     this.core.close();
     for (const segment of this.#segments.splice(0)) segment.close();
+  }
+
+  #letGo(): void {
+    if (this.#arrived.length < this.#open) return;
+    for (const go of this.#arrived.splice(0)) go();
   }
 
   #slotRegion(name: string, length: number): Region<'float32'> {
@@ -123,6 +128,8 @@ class LocalStore implements KVStore {
   readonly #steps = new Map<string, number>();
   /** Copies of gradients that lie in plain memory, or sums over devices. */
   readonly #staged = new Map<string, Region<'float32'>>();
+  /** Pushes that wait for others; told when this worker leaves. */
+  readonly #waiting = new Set<(error: PeerError) => void>();
   #closed = false;
 
   constructor(server: LocalServer, rank: number) {
@@ -209,8 +216,12 @@ class LocalStore implements KVStore {
   }
 
   close(): Promise<void> {
-    if (!this.#closed) this.#server.leave(this.rank);
+    if (this.#closed) return Promise.resolve();
     this.#closed = true;
+    this.#server.leave(this.rank);
+    const message = `worker ${this.rank} closed its store while a push of it waited for other workers; await pushes before closing`;
+    for (const fail of this.#waiting) fail(new PeerError('CANCELLED', message, { worker: this.rank }));
+    this.#waiting.clear();
     return Promise.resolve();
   }
 
@@ -224,8 +235,14 @@ class LocalStore implements KVStore {
 
   /** The step is used up only if the server takes the push: who was refused may push again. */
   #taken(key: string, act: (reply: (reply: PushReply) => void) => void): Promise<KeyStatus> {
-    return new Promise((resolve) => {
-      act(({ version, staleness }) => resolve({ key, version, staleness }));
+    return new Promise((resolve, reject) => {
+      let isAnswered = false;
+      act(({ version, staleness }) => {
+        isAnswered = true;
+        this.#waiting.delete(reject);
+        resolve({ key, version, staleness });
+      });
+      if (!isAnswered) this.#waiting.add(reject);
       this.#steps.set(key, this.#nextStep(key));
     });
   }

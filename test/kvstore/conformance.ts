@@ -145,6 +145,19 @@ export function storeConformance(name: string, open: OpenStores): void {
       expect(await pulled(fast!, 'w', 1)).toEqual([3]);
     });
 
+    it('goes on without a worker that closes, whose own push is cancelled', async () => {
+      const [first, second] = await start({ workers: 2 });
+      await initAll('w', filled(20, 0));
+      const left = expect(second!.push({ key: 'w', gradient: filled(20, 10) })).rejects.toMatchObject({
+        code: 'CANCELLED',
+      });
+      await second!.close();
+      await left;
+      await first!.push({ key: 'w', gradient: filled(20, 1) });
+      await first!.barrier();
+      expect(await pulled(first!, 'w', 20)).toEqual([...filled(20, 1)]);
+    });
+
     it('waits for all workers at a barrier', async () => {
       await start({ workers: 3 });
       const passed: number[] = [];

@@ -22,7 +22,12 @@ const vector = cluster.allocate('float32', 10);
 vector.view.fill(1);
 allReduce(cluster.world, vector).wait();
 const old = pair && (await attempt(() => allReduce(pair, vector)));
-say('summed', { size: cluster.world.size, sum: vector.view[9], old });
+say('summed', {
+  size: cluster.world.size,
+  sum: vector.view[9],
+  old,
+  yields: cluster.progress.yieldsWhileSpinning,
+});
 await leaveCluster(cluster);
 
 async function attempt(act: () => PromiseLike<void>): Promise<string> {
