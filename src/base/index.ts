@@ -1,3 +1,5 @@
 export * from './errors.ts';
+export * from './packed-error.ts';
 export * from './random.ts';
 export * from './schedule.ts';
+export * from './start-thread.ts';

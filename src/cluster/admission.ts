@@ -3,8 +3,8 @@
  * clock. Invariant: nothing but a refusal or a challenge is said to someone who has not proved to know the secret,
  * and nobody who has not proved it gets as far as the roster.
  */
-import { answer, challenge, verify } from './credentials.ts';
-import type { Exchange } from './credentials.ts';
+import { answer, challenge, verify } from '../sockets/index.ts';
+import type { Exchange } from '../sockets/index.ts';
 import { ProtocolFault } from './frames.ts';
 import { PROTOCOL_VERSION, PURPOSE, readMemberMessage } from './messages.ts';
 import type { Join, RefusalReason, SchedulerMessage } from './messages.ts';

@@ -1,7 +1,7 @@
 export { Cluster } from './cluster.ts';
 export type { ClusterEvents, ClusterOptions } from './cluster.ts';
-export { answer, challenge, isNonce, verify } from './credentials.ts';
-export type { Exchange, Role } from './credentials.ts';
+export { answer, challenge, isNonce, verify } from '../sockets/index.ts';
+export type { Exchange, Role } from '../sockets/index.ts';
 export { Group } from './group.ts';
 export { hostIdentity } from './host-identity.ts';
 export { parseTarget } from './joining.ts';

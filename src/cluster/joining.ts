@@ -5,8 +5,8 @@
  */
 import { setTimeout as pause } from 'node:timers/promises';
 import { PeerError, UsageError } from '../base/index.ts';
-import { answer, challenge, verify } from './credentials.ts';
-import type { Exchange } from './credentials.ts';
+import { answer, challenge, verify } from '../sockets/index.ts';
+import type { Exchange } from '../sockets/index.ts';
 import { before, Late } from './deadline.ts';
 import { ProtocolFault } from './frames.ts';
 import { LineClosed } from './line.ts';

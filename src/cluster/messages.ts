@@ -5,7 +5,7 @@
  */
 import type { ErrorCode } from '../base/index.ts';
 import type { MemberAddress } from '../transport/index.ts';
-import { isNonce } from './credentials.ts';
+import { isNonce } from '../sockets/index.ts';
 import { ProtocolFault } from './frames.ts';
 
 export const PROTOCOL_VERSION = 1;

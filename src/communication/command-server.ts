@@ -7,7 +7,7 @@
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import { receiveMessageOnPort } from 'node:worker_threads';
 import type { MessagePort } from 'node:worker_threads';
-import { UsageError } from '../base/index.ts';
+import { UsageError, pack, unpack } from '../base/index.ts';
 import type { Cluster, Group } from '../cluster/index.ts';
 import { costsOf, measureCosts } from '../collectives/index.ts';
 import type { Operation } from '../progress/index.ts';
@@ -22,7 +22,6 @@ import type {
   RequestName,
   Requests,
 } from './messages.ts';
-import { pack, unpack } from './packed-error.ts';
 import { Outcome } from './shared-words.ts';
 import type { SharedWords } from './shared-words.ts';
 import { ThreadRegions } from './thread-regions.ts';

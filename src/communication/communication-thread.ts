@@ -6,6 +6,7 @@
  */
 import { randomBytes } from 'node:crypto';
 import { EventEmitter } from 'node:events';
+import { pack, unpack } from '../base/index.ts';
 import type { TributaryError } from '../base/index.ts';
 import type {
   AllGatherOptions,
@@ -26,7 +27,6 @@ import type { CallOptions, CollectiveName, Report, Requests, ThreadEvents, World
 import { OpenOperations } from './open-operations.ts';
 import { isMpi, plain } from './options.ts';
 import type { CommunicationOptions, MpiCommunicationOptions } from './options.ts';
-import { pack, unpack } from './packed-error.ts';
 import type { ThreadHandle } from './thread-handle.ts';
 import { ThreadLink } from './thread-link.ts';
 

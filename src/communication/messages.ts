@@ -13,10 +13,10 @@ import type {
   ReduceOptions,
   ReduceScatterOptions,
 } from '../collectives/index.ts';
+import type { PackedError } from '../base/index.ts';
 import type { ClusterEvents, Group } from '../cluster/index.ts';
 import type { DType, SegmentRange, WasmMemory } from '../memory/index.ts';
 import type { StallReport } from '../progress/index.ts';
-import type { PackedError } from './packed-error.ts';
 import type { PlainOptions } from './options.ts';
 import type { MessagePort } from 'node:worker_threads';
 

@@ -3,14 +3,13 @@
  * the thread is gone. It knows nothing of collectives. Invariants: the thread keeps the process alive only while someone
  * has a hold on it; whatever way the thread ends, `onEnd` is called once and every request has an answer.
  */
-import { MessageChannel, receiveMessageOnPort, Worker } from 'node:worker_threads';
-import type { MessagePort } from 'node:worker_threads';
-import { InternalError, UsageError } from '../base/index.ts';
+import { MessageChannel, receiveMessageOnPort } from 'node:worker_threads';
+import type { MessagePort, Worker } from 'node:worker_threads';
+import { InternalError, startThread, UsageError, unpack } from '../base/index.ts';
 import type { TributaryError } from '../base/index.ts';
 import type { WasmMemory } from '../memory/index.ts';
 import type { Command, Report, RequestName, Requests, ThreadData } from './messages.ts';
 import type { PlainOptions } from './options.ts';
-import { unpack } from './packed-error.ts';
 import { SharedWords } from './shared-words.ts';
 
 /** How long the thread may take to end after it has left the cluster, after which it is ended. */
@@ -46,7 +45,7 @@ export class ThreadLink {
     const data: ThreadData = { port: port2, words: this.words.buffer, memory, join };
     this.#port = port1.on('message', (report: Report) => this.#take(report));
     this.#port.unref();
-    this.#worker = startWorker(data);
+    this.#worker = startThread(new URL('./thread-main', import.meta.url), data, [port2]);
     this.#worker.on('error', (error) => this.#finish(endedBy(error)));
     this.#exited = new Promise((resolve) => {
       this.#worker.once('exit', () => {
@@ -150,21 +149,6 @@ export class ThreadLink {
     for (const { reject } of this.#questions.values()) reject(why);
     this.#listener.ended(why);
   }
-}
-
-/**
- * A thread cannot load TypeScript by itself, so from the sources it is first given the loader that runs them; the
- * compiled package has only JavaScript.
- */
-function startWorker(workerData: ThreadData): Worker {
-  const options = { workerData, transferList: [workerData.port], execArgv: [], stdin: false };
-  if (!import.meta.url.endsWith('.ts')) {
-    return new Worker(new URL('./thread-main.js', import.meta.url), options);
-  }
-  const here = JSON.stringify(import.meta.url);
-  const entry = JSON.stringify(new URL('./thread-main.ts', import.meta.url).href);
-  const program = `require('node:module').register('tsx/esm', ${here}, { data: true }); void import(${entry});`;
-  return new Worker(program, { ...options, eval: true });
 }
 
 function endedBy(cause: unknown): InternalError {

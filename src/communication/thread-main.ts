@@ -3,6 +3,7 @@
  * worker by `thread-link.ts`, never imported. Invariant: the caller hears of every way in which it can end.
  */
 import { workerData } from 'node:worker_threads';
+import { pack } from '../base/index.ts';
 import { joinCluster, joinMpiJob } from '../launcher/index.ts';
 import type { Cluster } from '../cluster/index.ts';
 import { SharedSpace } from '../memory/index.ts';
@@ -11,7 +12,6 @@ import { CommandServer } from './command-server.ts';
 import { viewOf } from './messages.ts';
 import type { Report, ThreadData } from './messages.ts';
 import { isMpi } from './options.ts';
-import { pack } from './packed-error.ts';
 import { SharedWords } from './shared-words.ts';
 
 const { port, words: buffer, memory, join } = workerData as ThreadData;

@@ -11,3 +11,5 @@ export type {
 } from './kv-store.ts';
 export { createLocalStores } from './local-store.ts';
 export type { LocalStoreOptions } from './local-store.ts';
+export { RemoteStore } from './remote/remote-store.ts';
+export type { RemoteStoreOptions } from './remote/remote-store.ts';

@@ -10,7 +10,8 @@ import type { ClusterOptions } from '../cluster/index.ts';
 import { measureCosts } from '../collectives/index.ts';
 import { hasSharedMemory, SharedSpace } from '../memory/index.ts';
 import { createSharedMemoryTransport, createTcpTransport, RoutedTransport } from '../transport/index.ts';
-import type { TlsOptions, Transport } from '../transport/index.ts';
+import type { TlsOptions } from '../sockets/index.ts';
+import type { Transport } from '../transport/index.ts';
 import { localAddressTowards } from './local-address.ts';
 
 export const TRANSPORTS = ['auto', 'shm', 'tcp'] as const;

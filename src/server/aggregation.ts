@@ -6,7 +6,7 @@
 import { allocateRowPlan, planRows, rowPlanBytes, sumRows } from '../kernels/index.ts';
 import type { Kernels, RowPlan } from '../kernels/index.ts';
 import type { Region, Segment } from '../memory/index.ts';
-import type { DenseContribution, RowsContribution } from './contribution.ts';
+import type { RowsContribution } from './contribution.ts';
 
 /** sum: of the gradients; mean: each weighs by its samples. */
 export type Combine = 'sum' | 'mean';
@@ -22,6 +22,8 @@ export class Aggregator {
   readonly #combine: Combine;
   /** The sum of one chunk. */
   #scratch: { readonly segment: Segment; readonly region: Region<'float32'> } | undefined;
+  /** Its first elements, by their number. */
+  readonly #sums = new Map<number, Region<'float32'>>();
   #rows: RowScratch | undefined;
 
   constructor(kernels: Kernels, combine: Combine) {
@@ -29,28 +31,18 @@ export class Aggregator {
     this.#combine = combine;
   }
 
-  /** Elements `start` to `start + length` of all contributions together; valid until the next call. */
-  chunk(
-    contributions: readonly DenseContribution[],
-    start: number,
-    length: number,
-  ): Scaled<Region<'float32'>> {
-    const total = contributions.reduce((sum, { samples }) => sum + samples, 0);
-    const first = contributions[0]!;
-    const isEven = contributions.every(({ samples }) => samples === first.samples);
-    if (contributions.length === 1) {
-      return { gradient: first.gradient.slice(start, length), gradientScale: 1 };
-    }
-    const sum = this.#chunkScratch(length);
-    if (this.#combine === 'sum' || isEven) {
-      const sources = contributions.map(({ gradient }) => gradient.slice(start, length));
+  /** One chunk of all contributions together, given with their samples; valid until the next call. */
+  chunk(sources: readonly Region<'float32'>[], samples: readonly number[]): Scaled<Region<'float32'>> {
+    const first = sources[0]!;
+    if (sources.length === 1) return { gradient: first, gradientScale: 1 };
+    const sum = this.#chunkScratch(first.length);
+    if (this.#combine === 'sum' || samples.every((count) => count === samples[0])) {
       this.#kernels.sum(sum, sources);
-      return { gradient: sum, gradientScale: this.#combine === 'sum' ? 1 : 1 / contributions.length };
+      return { gradient: sum, gradientScale: this.#combine === 'sum' ? 1 : 1 / sources.length };
     }
+    const total = samples.reduce((all, count) => all + count, 0);
     this.#kernels.fill(sum, 0);
-    for (const { gradient, samples } of contributions) {
-      this.#kernels.axpy(sum, samples / total, gradient.slice(start, length));
-    }
+    sources.forEach((source, i) => this.#kernels.axpy(sum, samples[i]! / total, source));
     return { gradient: sum, gradientScale: 1 };
   }
 
@@ -106,8 +98,11 @@ export class Aggregator {
       this.#scratch?.segment.close();
       const segment = this.#kernels.space.allocate(4 * length);
       this.#scratch = { segment, region: segment.allocate('float32', length) };
+      this.#sums.clear();
     }
-    return this.#scratch.region.slice(0, length);
+    let sum = this.#sums.get(length);
+    if (sum === undefined) this.#sums.set(length, (sum = this.#scratch.region.slice(0, length)));
+    return sum;
   }
 
   #rowScratch(count: number, rowLength: number): RowScratch {

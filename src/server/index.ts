@@ -7,3 +7,20 @@ export { ServerCore } from './server-core.ts';
 export type { DensePush, RowsPush, ServerCoreOptions } from './server-core.ts';
 export { accumulationRule, optimizerRule } from './update-rule.ts';
 export type { ChunkUpdate, RowsUpdate, UpdateRule } from './update-rule.ts';
+export { SERVER_PURPOSE } from './cores/stranger.ts';
+export { ParameterServer } from './parameter-server.ts';
+export type { ParameterServerOptions, ServiceAccess, ServiceOptions } from './parameter-server.ts';
+export { MEMBER_LIMITS, ProtocolFault } from './wire/frame.ts';
+export { MessageStream, StreamResources } from './wire/message-stream.ts';
+export type { Header, Incoming, StreamUser } from './wire/message-stream.ts';
+export { readWelcome, SERVER_PROTOCOL_VERSION } from './wire/messages.ts';
+export type {
+  KeyShape,
+  ListEntry,
+  PieceShape,
+  Place,
+  Request,
+  ServiceSettings,
+  Welcome,
+} from './wire/messages.ts';
+export { segmentPrefix } from './wire/segment-names.ts';

@@ -17,6 +17,8 @@ export interface ChunkRange {
 
 export interface KeyOptions {
   readonly name: string;
+  /** What messages call it. Default its name. */
+  readonly title?: string | undefined;
   /** The value, with all elements of the key; only those in `chunks` are touched. */
   readonly value: Region<'float32'>;
   readonly chunks: readonly ChunkRange[];
@@ -38,6 +40,7 @@ export interface Waiting {
 
 export class Key {
   readonly name: string;
+  readonly title: string;
   readonly value: Region<'float32'>;
   readonly rowLength: number | undefined;
   readonly clocks: Clocks;
@@ -50,16 +53,18 @@ export class Key {
   readonly lastSteps = new Map<number, number>();
   /** The version that each worker pulled last. */
   readonly pulled = new Map<number, number>();
+  readonly #cut = new WeakMap<Region<'float32'>, readonly Region<'float32'>[]>();
 
-  constructor({ name, value, chunks, rowLength }: KeyOptions, staleness: number) {
+  constructor({ name, title = name, value, chunks, rowLength }: KeyOptions, staleness: number) {
     if (rowLength !== undefined && !(rowLength > 0 && Number.isInteger(value.length / rowLength))) {
       throw new UsageError(
         'INVALID_ARGUMENT',
-        `key '${name}' has ${value.length} elements, which are no rows of ${rowLength}; give the table's row length`,
+        `key '${title}' has ${value.length} elements, which are no rows of ${rowLength}; give the table's row length`,
         { key: name, length: value.length, rowLength },
       );
     }
     this.name = name;
+    this.title = title;
     this.value = value;
     this.rowLength = rowLength;
     this.clocks = new Clocks(staleness);
@@ -79,6 +84,16 @@ export class Key {
         Object.entries(slots).map(([name, region]) => [name, region.slice(start, length)]),
       ),
     }));
+  }
+
+  /** The chunks of a gradient, cut once: workers push from the same memory again and again. */
+  chunksOf(gradient: Region<'float32'>): readonly Region<'float32'>[] {
+    let cut = this.#cut.get(gradient);
+    if (cut === undefined) {
+      cut = this.chunks.map(({ start, length }) => gradient.slice(start, length));
+      this.#cut.set(gradient, cut);
+    }
+    return cut;
   }
 
   /** Updates since the worker's last pull. */

@@ -40,6 +40,8 @@ interface Push {
   readonly step: number;
   /** Samples behind the gradient, which weigh in an average. Default 1. */
   readonly samples?: number | undefined;
+  /** Counts as pushed, but its values are left out: whoever pushes has found them not to be finite. Default false. */
+  readonly isSkipped?: boolean | undefined;
 }
 
 export interface DensePush extends Push {
@@ -78,6 +80,7 @@ export class ServerCore {
 
   /** A worker whose pushes are waited for from now on. */
   admit(worker: number): void {
+    if (this.#workers.has(worker)) return;
     this.#workers.add(worker);
     for (const key of this.#keys.values()) key.clocks.admit(worker);
   }
@@ -97,8 +100,8 @@ export class ServerCore {
     if (this.#keys.has(options.name)) {
       throw new UsageError(
         'INVALID_ARGUMENT',
-        `key '${options.name}' is there already; push to it, or use another name`,
-        { key: options.name },
+        `key '${options.title ?? options.name}' is there already; push to it, or use another name`,
+        { key: options.title ?? options.name },
       );
     }
     const staleness = this.#consistency.kind === 'bounded' ? this.#consistency.staleness : Infinity;
@@ -124,16 +127,16 @@ export class ServerCore {
     if (push.gradient.length !== key.value.length) {
       throw new UsageError(
         'SHAPE_MISMATCH',
-        `worker ${push.worker} pushed ${push.gradient.length} elements to key '${key.name}', which has ${key.value.length}; push its whole gradient`,
-        { worker: push.worker, key: key.name, expected: key.value.length, actual: push.gradient.length },
+        `worker ${push.worker} pushed ${push.gradient.length} elements to key '${key.title}', which has ${key.value.length}; push its whole gradient`,
+        { worker: push.worker, key: key.title, expected: key.value.length, actual: push.gradient.length },
       );
     }
     if (this.#isDuplicate(key, push, reply)) return;
     const contribution: DenseContribution = { ...push, samples: samplesOf(push) };
-    const isSkipped = key.chunks.some(
-      ({ start, length }) => !this.#isUsable(key, push, push.gradient.slice(start, length)),
-    );
-    this.#take(key, contribution, isSkipped, reply);
+    const isSkipped = push.isSkipped ?? false;
+    const isUsable =
+      isSkipped || key.chunksOf(push.gradient).every((chunk) => this.#isUsable(key, push, chunk));
+    this.#take(key, contribution, isSkipped || !isUsable, reply);
   }
 
   /** Only the given rows travel, and only they are updated. Indices may repeat. */
@@ -143,10 +146,10 @@ export class ServerCore {
     if (push.rows.length < push.indices.length * rowLength) {
       throw new UsageError(
         'SHAPE_MISMATCH',
-        `worker ${push.worker} pushed ${push.indices.length} indices and ${push.rows.length} elements to key '${key.name}', whose rows have ${rowLength}; push one row for each index`,
+        `worker ${push.worker} pushed ${push.indices.length} indices and ${push.rows.length} elements to key '${key.title}', whose rows have ${rowLength}; push one row for each index`,
         {
           worker: push.worker,
-          key: key.name,
+          key: key.title,
           expected: push.indices.length * rowLength,
           actual: push.rows.length,
         },
@@ -155,14 +158,21 @@ export class ServerCore {
     if (this.#consistency.kind === 'elastic') {
       throw new UsageError(
         'INVALID_ARGUMENT',
-        `worker ${push.worker} pushed rows of key '${key.name}' to a server in elastic mode, which averages whole weights; push them by push`,
-        { worker: push.worker, key: key.name },
+        `worker ${push.worker} pushed rows of key '${key.title}' to a server in elastic mode, which averages whole weights; push them by push`,
+        { worker: push.worker, key: key.title },
       );
     }
     this.#checkIndices(key, push.worker, push.indices, rowLength);
     if (this.#isDuplicate(key, push, reply)) return;
     const contribution: RowsContribution = { ...push, samples: samplesOf(push) };
-    this.#take(key, contribution, !this.#isUsable(key, push, push.rows), reply);
+    const isSkipped = push.isSkipped ?? false;
+    this.#take(key, contribution, isSkipped || !this.#isUsable(key, push, push.rows), reply);
+  }
+
+  /** Number of the next push of a worker: in synchronous mode that of the next update. */
+  nextStep(worker: number, name: string): number {
+    const key = this.#keyOf({ worker, key: name });
+    return 1 + (this.#consistency.kind === 'synchronous' ? key.version : (key.lastSteps.get(worker) ?? 0));
   }
 
   /** The value itself, which the caller copies or reads in place, and how many updates it has seen. */
@@ -237,12 +247,7 @@ export class ServerCore {
       for (const { gradient: weights } of dense) this.#average(key, weights, this.#consistency.alpha);
       return;
     }
-    if (dense.length > 0) {
-      for (const { start, length, value, slots } of key.chunks) {
-        const sum = this.#aggregator.chunk(dense, start, length);
-        this.#rule.update({ t, lr: this.#lr, parameter: value, slots, ...sum });
-      }
-    }
+    if (dense.length > 0) this.#applyDense(key, dense, t);
     if (rows.length > 0) {
       const rowLength = key.rowLength!;
       const sum = this.#aggregator.rows(rows, rowLength, key.value.length / rowLength);
@@ -252,6 +257,18 @@ export class ServerCore {
         ...sum.gradient,
       });
     }
+  }
+
+  #applyDense(key: Key, contributions: readonly DenseContribution[], t: number): void {
+    const cut = contributions.map(({ gradient }) => key.chunksOf(gradient));
+    const samples = contributions.map((one) => one.samples);
+    key.chunks.forEach(({ value, slots }, i) => {
+      const { gradient, gradientScale } = this.#aggregator.chunk(
+        cut.map((chunks) => chunks[i]!),
+        samples,
+      );
+      this.#rule.update({ t, lr: this.#lr, parameter: value, slots, gradient, gradientScale });
+    });
   }
 
   /** Equations 2 and 3 of MXNET-MPI, both from the old values. */
@@ -267,7 +284,12 @@ export class ServerCore {
     const last = isSynchronous ? key.version : (key.lastSteps.get(worker) ?? 0);
     const waiting = key.waiting.get(worker);
     if (waiting && step === waiting.contribution.step) {
-      key.waiting.set(worker, { ...waiting, reply });
+      // Whoever asked before may still have something to clear away.
+      const both = (answer: PushReply) => {
+        waiting.reply(answer);
+        reply(answer);
+      };
+      key.waiting.set(worker, { ...waiting, reply: both });
       return true;
     }
     if (step <= last && Number.isInteger(step) && step > 0) {
@@ -277,8 +299,8 @@ export class ServerCore {
     if (step === last + 1) return false;
     throw new UsageError(
       'INVALID_ARGUMENT',
-      `worker ${worker} pushed step ${step} of key '${key.name}', expected step ${last + 1}; pull the key and go on from its version`,
-      { worker, key: key.name, expected: last + 1, actual: step },
+      `worker ${worker} pushed step ${step} of key '${key.title}', expected step ${last + 1}; pull the key and go on from its version`,
+      { worker, key: key.title, expected: last + 1, actual: step },
     );
   }
 
@@ -289,8 +311,8 @@ export class ServerCore {
     if (this.#nonFinite === 'skip') return false;
     throw new UsageError(
       'NOT_A_NUMBER',
-      `worker ${worker} pushed ${values.view[at]} to key '${key.name}' in step ${step}; look for a division by zero or a learning rate that is too high, or let such pushes be skipped`,
-      { worker, key: key.name, step, value: String(values.view[at]) },
+      `worker ${worker} pushed ${values.view[at]} to key '${key.title}' in step ${step}; look for a division by zero or a learning rate that is too high, or let such pushes be skipped`,
+      { worker, key: key.title, step, value: String(values.view[at]) },
     );
   }
 
@@ -300,8 +322,8 @@ export class ServerCore {
     if (at < 0) return;
     throw new UsageError(
       'OUT_OF_BOUNDS',
-      `worker ${worker} named row ${indices.view[at]} of key '${key.name}', which has ${tableRows}; give rows from 0 to ${tableRows - 1}`,
-      { worker, key: key.name, row: indices.view[at], rows: tableRows },
+      `worker ${worker} named row ${indices.view[at]} of key '${key.title}', which has ${tableRows}; give rows from 0 to ${tableRows - 1}`,
+      { worker, key: key.title, row: indices.view[at], rows: tableRows },
     );
   }
 
@@ -309,8 +331,8 @@ export class ServerCore {
     if (key.rowLength !== undefined) return key.rowLength;
     throw new UsageError(
       'INVALID_ARGUMENT',
-      `worker ${worker} asked for rows of key '${key.name}', which is no table; open it with a row length`,
-      { worker, key: key.name },
+      `worker ${worker} asked for rows of key '${key.title}', which is no table; open it with a row length`,
+      { worker, key: key.title },
     );
   }
 
@@ -354,8 +376,8 @@ function checkSameKind(key: Key, { worker, ...pushed }: Contribution): void {
     const said = (byRows: boolean) => (byRows ? 'rows' : 'a whole gradient');
     throw new UsageError(
       'SHAPE_MISMATCH',
-      `worker ${worker} pushed ${said('rows' in pushed)} of key '${key.name}', worker ${contribution.worker} ${said('rows' in contribution)}; push the same on all workers`,
-      { worker, other: contribution.worker, key: key.name },
+      `worker ${worker} pushed ${said('rows' in pushed)} of key '${key.title}', worker ${contribution.worker} ${said('rows' in contribution)}; push the same on all workers`,
+      { worker, other: contribution.worker, key: key.title },
     );
   }
 }

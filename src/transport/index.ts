@@ -7,5 +7,5 @@ export { createSharedMemoryTransport } from './shared-memory/index.ts';
 export type { SharedMemoryOptions, SharedMemoryTransport } from './shared-memory/index.ts';
 export { createTcpTransport } from './tcp/tcp-transport.ts';
 export type { TcpTransport } from './tcp/tcp-transport.ts';
-export type { TcpOptions, TlsOptions } from './tcp/options.ts';
+export type { TcpOptions } from './tcp/options.ts';
 export type * from './transport.ts';

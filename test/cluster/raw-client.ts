@@ -2,7 +2,7 @@
 import { once } from 'node:events';
 import { connect } from 'node:net';
 import type { Socket } from 'node:net';
-import { answer, challenge } from '../../src/cluster/credentials.ts';
+import { answer, challenge } from '../../src/sockets/index.ts';
 import { encodeFrame, FrameReader } from '../../src/cluster/frames.ts';
 import type { SchedulerMessage } from '../../src/cluster/messages.ts';
 import type { Scheduler } from '../../src/cluster/scheduler.ts';

@@ -17,13 +17,20 @@ export interface Layer {
 
 /** In the order in which data flows. A change here is a change of `docs/ARCHITECTURE.md` and of a decision there. */
 export const layers: readonly Layer[] = [
-  layer('base', 'errors, seeded random numbers, learning-rate schedules', [], []),
+  layer('base', 'errors, seeded random numbers, learning-rate schedules, starting threads', [], []),
   layer('memory', 'shared segments, regions, futex words', ['base'], ['koffi']),
   layer('kernels', 'AssemblyScript sources, their typed wrappers, update rules', ['memory', 'base'], []),
   layer(
+    'sockets',
+    'the system calls of sockets, TLS tunnels, proofs of a shared secret',
+    ['memory', 'base'],
+    ['koffi'],
+  ),
+  layer('engine', 'dependency engine: operations with read and mutate sets', ['base'], []),
+  layer(
     'transport',
     'contract; `shared-memory/`, `tcp/`, `mpi/`, and the choice by host',
-    ['memory', 'base'],
+    ['sockets', 'memory', 'base'],
     ['koffi'],
   ),
   layer(
@@ -34,8 +41,8 @@ export const layers: readonly Layer[] = [
   ),
   layer(
     'cluster',
-    'scheduler (rendezvous), membership, credentials, groups',
-    ['progress', 'transport', 'kernels', 'memory', 'base'],
+    'scheduler (rendezvous), membership, groups',
+    ['progress', 'transport', 'sockets', 'kernels', 'memory', 'base'],
     [],
   ),
   layer(
@@ -47,7 +54,7 @@ export const layers: readonly Layer[] = [
   layer(
     'launcher',
     'how a process gets into a cluster: chooses transport and address',
-    ['collectives', 'cluster', 'progress', 'transport', 'kernels', 'memory', 'base'],
+    ['collectives', 'cluster', 'progress', 'transport', 'sockets', 'kernels', 'memory', 'base'],
     ['zod'],
   ),
   layer(
@@ -59,14 +66,14 @@ export const layers: readonly Layer[] = [
   layer('plan', 'pure: chunks and where they go, bandwidth bounds, hierarchy', ['base'], []),
   layer(
     'server',
-    'one core of a parameter server: aggregation, update rules, consistency',
-    ['kernels', 'memory', 'base'],
+    'parameter server: cores, aggregation, update rules, consistency, tenants, checkpoints',
+    ['plan', 'sockets', 'kernels', 'memory', 'base'],
     [],
   ),
   layer(
     'kvstore',
     'push, pull, pushpull, rows for any framework: contract and stores',
-    ['server', 'plan', 'kernels', 'memory', 'base'],
+    ['server', 'plan', 'collectives', 'cluster', 'engine', 'sockets', 'kernels', 'memory', 'base'],
     [],
   ),
   layer(
@@ -98,8 +105,11 @@ export const layers: readonly Layer[] = [
   layer(
     'bench',
     'comparisons with other systems, `peers/`',
-    ['launcher', 'collectives', 'cluster', 'runtime', 'compute', 'graph', 'memory', 'base'],
-    ['zod'],
+    [
+      ...['kvstore', 'server', 'launcher', 'collectives', 'cluster'],
+      ...['runtime', 'compute', 'graph', 'kernels', 'memory', 'base'],
+    ],
+    ['koffi', 'zod'],
   ),
   layer(
     'cli',

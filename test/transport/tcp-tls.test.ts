@@ -5,7 +5,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest';
 import { hasSharedMemory } from '../../src/memory/index.ts';
-import type { TlsOptions } from '../../src/transport/tcp/options.ts';
+import type { TlsOptions } from '../../src/sockets/index.ts';
 import { createTcpTransport } from '../../src/transport/tcp/tcp-transport.ts';
 import { closeEnds, envelope, memberAddress, openEnd, openEnds, until } from './tcp-pair.ts';
 import type { End } from './tcp-pair.ts';

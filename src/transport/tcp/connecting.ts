@@ -4,12 +4,12 @@
  * not, no dialer holds a descriptor.
  */
 import { PeerError } from '../../base/index.ts';
+import { internetAddress, resolveHost } from '../../sockets/index.ts';
+import type { TlsTunnel } from '../../sockets/index.ts';
 import { Dialer } from './dialer.ts';
 import type { Route } from './dialer.ts';
 import type { CheckedOptions } from './options.ts';
 import type { Peer } from './peer.ts';
-import { internetAddress, resolveHost } from './socket-address.ts';
-import type { TlsTunnel } from './tls-tunnel.ts';
 
 export class Connecting {
   readonly #self: number;

@@ -3,13 +3,13 @@
  * stage their bytes in. It knows nothing of matching. Invariant: the descriptor and the page are given back once.
  */
 import type { Segment, SharedSpace } from '../../memory/index.ts';
+import { libc } from '../../sockets/index.ts';
+import type { ByteRange, SpaceBytes } from '../../sockets/index.ts';
 import { FrameReader } from './frame-reader.ts';
 import { FrameWriter } from './frame-writer.ts';
 import type { Frame } from './frame.ts';
-import { libc } from './libc.ts';
 import type { IncomingPart } from './messages.ts';
 import type { Peer } from './peer.ts';
-import type { ByteRange, SpaceBytes } from './space-bytes.ts';
 
 /** Takes the frames of all connections. */
 export interface Receiver {

@@ -6,6 +6,17 @@
 import { randomBytes } from 'node:crypto';
 import { PeerError } from '../../base/index.ts';
 import {
+  dialAt,
+  EAGAIN,
+  EINTR,
+  errorName,
+  libc,
+  readTunnelRecord,
+  TUNNEL_RECORD_BYTES,
+  writeTunnelRecord,
+} from '../../sockets/index.ts';
+import type { SocketAddress } from '../../sockets/index.ts';
+import {
   ANSWER_BYTES,
   isProof,
   NONCE_BYTES,
@@ -16,12 +27,8 @@ import {
   writeHello,
 } from './handshake.ts';
 import type { Answer, Hello } from './handshake.ts';
-import { EAGAIN, EINTR, errorName, libc } from './libc.ts';
 import type { CheckedOptions } from './options.ts';
 import type { Peer } from './peer.ts';
-import type { SocketAddress } from './socket-address.ts';
-import { dialAt } from './sockets.ts';
-import { readTunnelRecord, TUNNEL_RECORD_BYTES, writeTunnelRecord } from './tls-tunnel-thread.ts';
 
 const RETRY_MS = 25;
 const REASONS: Readonly<Record<string, string>> = {

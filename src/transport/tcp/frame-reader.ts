@@ -3,12 +3,11 @@
  * them pass through a staging range; the rest of a large payload is received straight into its region. Invariants: only
  * checked frames reach the sink; after `ended` is set nothing is read any more.
  */
+import { EAGAIN, EINTR, errorName, libc } from '../../sockets/index.ts';
+import type { ByteRange, Libc, SpaceBytes } from '../../sockets/index.ts';
 import { FRAME_BYTES, ProtocolFault, readFrame } from './frame.ts';
 import type { Frame } from './frame.ts';
-import { EAGAIN, EINTR, errorName, libc } from './libc.ts';
-import type { Libc } from './libc.ts';
 import type { IncomingPart } from './messages.ts';
-import type { ByteRange, SpaceBytes } from './space-bytes.ts';
 
 /** Takes the frames of one connection. */
 export interface FrameSink {

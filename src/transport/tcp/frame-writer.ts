@@ -3,11 +3,10 @@
  * gathered in a staging range, so that several go in one call; large payloads go straight from their region. Invariants:
  * a frame that was begun is sent to its end; after `ended` is set nothing is written any more.
  */
+import { EAGAIN, EINTR, errorName, libc } from '../../sockets/index.ts';
+import type { ByteRange, Libc, SpaceBytes } from '../../sockets/index.ts';
 import { FRAME_BYTES, writeFrame } from './frame.ts';
-import { EAGAIN, EINTR, errorName, libc } from './libc.ts';
-import type { Libc } from './libc.ts';
 import type { OutgoingPart } from './messages.ts';
-import type { ByteRange, SpaceBytes } from './space-bytes.ts';
 
 /** Payloads up to this size are copied behind their header: a copy is cheaper than a call. */
 const SMALL_BYTES = 16 * 1024;

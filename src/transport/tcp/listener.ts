@@ -5,6 +5,18 @@
  */
 import { randomBytes } from 'node:crypto';
 import {
+  addressText,
+  decodeAddress,
+  EAGAIN,
+  EINTR,
+  errorName,
+  libc,
+  MAX_ADDRESS_BYTES,
+  readTunnelRecord,
+  tune,
+  TUNNEL_RECORD_BYTES,
+} from '../../sockets/index.ts';
+import {
   HELLO_BYTES,
   isProof,
   NONCE_BYTES,
@@ -17,12 +29,8 @@ import {
   writeAnswer,
 } from './handshake.ts';
 import type { Hello } from './handshake.ts';
-import { EAGAIN, EINTR, errorName, libc } from './libc.ts';
 import { MAX_CONNECTIONS_PER_PEER } from './options.ts';
 import type { CheckedOptions } from './options.ts';
-import { addressText, decodeAddress, MAX_ADDRESS_BYTES } from './socket-address.ts';
-import { tune } from './sockets.ts';
-import { readTunnelRecord, TUNNEL_RECORD_BYTES } from './tls-tunnel-thread.ts';
 
 /** Why connections were refused, and how many. */
 export interface Refused {

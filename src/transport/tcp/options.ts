@@ -4,17 +4,7 @@
  */
 import { UsageError } from '../../base/index.ts';
 import type { SharedSpace } from '../../memory/index.ts';
-
-export interface TlsOptions {
-  /** The private key of this process, PEM. */
-  readonly key: string;
-  /** The certificate of this process, PEM; signed by `ca`. */
-  readonly cert: string;
-  /** The certificates of those who may sign for members, PEM. Both sides are checked. */
-  readonly ca: string;
-  /** The name that certificates of peers must have. Default: any name, as long as `ca` signed it. */
-  readonly serverName?: string;
-}
+import type { TlsOptions } from '../../sockets/index.ts';
 
 export interface TcpOptions {
   /** The memory in which the regions of all messages lie. */

@@ -6,6 +6,7 @@
 import { randomBytes } from 'node:crypto';
 import { PeerError, UsageError } from '../../base/index.ts';
 import type { Region } from '../../memory/index.ts';
+import { addressText } from '../../sockets/index.ts';
 import type { Envelope, MemberAddress } from '../transport.ts';
 import type { Connection } from './connection.ts';
 import { FrameKind, MAX_NOTICE_BYTES } from './frame.ts';
@@ -13,7 +14,6 @@ import type { Frame } from './frame.ts';
 import { ID_BYTES } from './handshake.ts';
 import { Sending } from './messages.ts';
 import type { Incoming, OutgoingPart, TcpReceiving } from './messages.ts';
-import { addressText } from './socket-address.ts';
 
 /** Messages from this size on are spread over all connections. */
 const STRIPE_BYTES = 1024 * 1024;

@@ -8,6 +8,17 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { UsageError } from '../../base/index.ts';
 import type { PeerError } from '../../base/index.ts';
 import type { Region, Segment, SharedSpace } from '../../memory/index.ts';
+import {
+  libc,
+  POLLERR,
+  POLLHUP,
+  POLLIN,
+  POLLOUT,
+  POLLRDHUP,
+  PollSet,
+  SpaceBytes,
+} from '../../sockets/index.ts';
+import type { TlsTunnel } from '../../sockets/index.ts';
 import type { OperationKey } from '../matching.ts';
 import type {
   ConnectOptions,
@@ -23,17 +34,13 @@ import { checkEnvelope, checkMember, isOf } from './envelope-checks.ts';
 import { ProtocolFault } from './frame.ts';
 import type { Hello } from './handshake.ts';
 import { Inbox } from './inbox.ts';
-import { libc, POLLERR, POLLHUP, POLLIN, POLLOUT, POLLRDHUP } from './libc.ts';
 import { Listener } from './listener.ts';
 import type { Verdict } from './listener.ts';
 import { Sending, TcpReceiving } from './messages.ts';
 import type { CheckedOptions } from './options.ts';
 import { Peer } from './peer.ts';
 import type { TcpAddress } from './peer.ts';
-import { PollSet } from './poll-set.ts';
-import { SpaceBytes } from './space-bytes.ts';
 import type { TcpTransport } from './tcp-transport.ts';
-import type { TlsTunnel } from './tls-tunnel.ts';
 
 const DEFAULT_CONNECT_TIMEOUT_MS = 30_000;
 const CLOSE_TIMEOUT_MS = 5000;

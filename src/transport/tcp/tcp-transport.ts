@@ -2,17 +2,14 @@
  * The way into the TCP transport: what it adds to the contract, and how one is made. Everything else of this folder is
  * its own affair. Invariant: when making it fails, no descriptor, thread or folder is left behind.
  */
+import { libc, listenWithin, resolveHost, TlsTunnel } from '../../sockets/index.ts';
 import type { Transport } from '../transport.ts';
-import { libc } from './libc.ts';
 import type { Refused } from './listener.ts';
 import { checkOptions } from './options.ts';
 import type { TcpOptions } from './options.ts';
 import { newId } from './peer.ts';
 import type { TcpAddress } from './peer.ts';
-import { resolveHost } from './socket-address.ts';
 import { SocketTransport } from './socket-transport.ts';
-import { listenWithin } from './sockets.ts';
-import { TlsTunnel } from './tls-tunnel.ts';
 
 export interface TcpTransport extends Transport {
   readonly kind: 'tcp';

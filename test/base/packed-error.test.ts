@@ -1,7 +1,7 @@
 /** Errors that cross threads arrive as what they were. */
 import { describe, expect, it } from 'vitest';
 import { InternalError, PeerError, UsageError } from '../../src/base/index.ts';
-import { pack, unpack } from '../../src/communication/packed-error.ts';
+import { pack, unpack } from '../../src/base/packed-error.ts';
 
 /** As a port does it. */
 const cross = (error: unknown) => unpack(structuredClone(pack(error)));

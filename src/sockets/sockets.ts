@@ -2,7 +2,7 @@
  * Making sockets: one that listens within a range of ports, one that dials, and the options of both. Not the handshake
  * and not the data. Invariant: a descriptor is either returned or closed.
  */
-import { UsageError } from '../../base/index.ts';
+import { UsageError } from '../base/index.ts';
 import { AF_UNIX, EACCES, EADDRINUSE, EADDRNOTAVAIL, EINPROGRESS, errorName, libc } from './libc.ts';
 import { decodeAddress, internetAddress, MAX_ADDRESS_BYTES } from './socket-address.ts';
 import type { SocketAddress } from './socket-address.ts';

@@ -6,7 +6,7 @@
 import { lookup } from 'node:dns/promises';
 import { isIP } from 'node:net';
 import { networkInterfaces } from 'node:os';
-import { UsageError } from '../../base/index.ts';
+import { UsageError } from '../base/index.ts';
 import { AF_INET, AF_INET6, AF_UNIX } from './libc.ts';
 
 export interface SocketAddress {

@@ -1,9 +1,9 @@
 /**
- * Errors as plain data, so that they cross from one thread to another and arrive as the same class with code, message,
+ * Errors as plain data, so that they cross from one thread or process to another and arrive as the same class with code, message,
  * facts and causes. Invariant: what `pack` returns can be sent to any thread, whatever the error carried.
  */
-import { InternalError, PeerError, TributaryError, UsageError } from '../base/index.ts';
-import type { ErrorCode, Facts } from '../base/index.ts';
+import { InternalError, PeerError, TributaryError, UsageError } from './errors.ts';
+import type { ErrorCode, Facts } from './errors.ts';
 
 const CLASSES = { UsageError, PeerError, InternalError } as const;
 
@@ -36,7 +36,7 @@ export function unpack(packed: PackedError): TributaryError {
   const cause = packed.cause && unpack(packed.cause);
   const error = kind
     ? new CLASSES[kind](code, message, facts, cause)
-    : new InternalError(code, `the communication thread failed: ${message}; please report it`, facts, cause);
+    : new InternalError(code, `another thread failed: ${message}; please report it`, facts, cause);
   // Where it happened tells more than where it was unpacked.
   if (stack !== undefined) error.stack = stack;
   return error;

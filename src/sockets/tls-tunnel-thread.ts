@@ -4,7 +4,7 @@
  * TypeScript: so it runs the same from the compiled package and from the sources. It must stay self-contained.
  * Invariant: nothing of a connection reaches the engine before both certificates were checked.
  */
-import type { TlsOptions } from './options.ts';
+import type { TlsOptions } from './tls-options.ts';
 
 /** A tunnelled connection starts with a record of text: whom to reach, who has come, or what went wrong. */
 export const TUNNEL_RECORD_BYTES = 128;

@@ -6,8 +6,8 @@
 import { createRequire } from 'node:module';
 import { getSystemErrorName } from 'node:util';
 import type * as Koffi from 'koffi';
-import { UsageError } from '../../base/index.ts';
-import { hasSharedMemory } from '../../memory/index.ts';
+import { UsageError } from '../base/index.ts';
+import { hasSharedMemory } from '../memory/index.ts';
 
 export const AF_UNIX = 1;
 export const AF_INET = 2;
@@ -34,6 +34,9 @@ const MSG_NOSIGNAL = 0x4000;
 const MSG_MORE = 0x8000;
 const SIOCOUTQ = 0x5411;
 
+/** What is added to a doorbell's counter. */
+const ONE = Uint8Array.of(1, 0, 0, 0, 0, 0, 0, 0);
+
 export interface Libc {
   /** A non-blocking stream socket. */
   socket(family: number): number;
@@ -53,6 +56,15 @@ export interface Libc {
   receive(fd: number, address: number, bytes: number): number;
   /** For more than a few kilobytes several times as fast as a copy within a shared array. */
   copy(to: number, from: number, bytes: number): void;
+  /** Receives into `count` ranges, given as an array of `struct iovec`. */
+  receiveRanges(fd: number, vectors: number, count: number): number;
+  /** Sends what a `struct msghdr` names. */
+  sendMessage(fd: number, header: number, more: boolean): number;
+  /** A descriptor that becomes readable when somebody rings it. */
+  doorbell(): number;
+  ring(doorbell: number): void;
+  /** Makes it silent again. */
+  hush(doorbell: number): void;
   sendBytes(fd: number, bytes: Uint8Array): number;
   receiveBytes(fd: number, into: Uint8Array): number;
   /** `address` is that of an array of `struct pollfd`. */
@@ -106,10 +118,16 @@ function load(): Libc {
   const recvView = bind('recv', ['int', 'void *', 'size_t', 'int'], 'int64');
   const memcpy = bind('memcpy', ['uint64', 'uint64', 'size_t'], 'uint64');
   const poll = bind('poll', ['uint64', 'uint64', 'int']);
+  const readv = bind('readv', ['int', 'uint64', 'int'], 'int64');
+  const sendmsg = bind('sendmsg', ['int', 'uint64', 'int'], 'int64');
+  const eventfd = bind('eventfd', ['uint', 'int']);
+  const readView = bind('read', ['int', 'void *', 'size_t'], 'int64');
+  const writeView = bind('write', ['int', 'void *', 'size_t'], 'int64');
   const ioctl = bind('ioctl', ['int', 'ulong', 'void *']);
   const close = bind('close', ['int']);
 
   const word = new Int32Array(1);
+  const counter = new Uint8Array(8);
   const length = new Uint32Array(1);
   const orErrno = (result: number) => (result === -1 ? -koffi.errno() : result);
 
@@ -136,6 +154,12 @@ function load(): Libc {
       orErrno(send(fd, address, bytes, more ? MSG_NOSIGNAL | MSG_MORE : MSG_NOSIGNAL)),
     receive: (fd, address, bytes) => orErrno(recv(fd, address, bytes, 0)),
     copy: (to, from, bytes) => void memcpy(to, from, bytes),
+    receiveRanges: (fd, vectors, count) => orErrno(readv(fd, vectors, count)),
+    sendMessage: (fd, header, more) =>
+      orErrno(sendmsg(fd, header, more ? MSG_NOSIGNAL | MSG_MORE : MSG_NOSIGNAL)),
+    doorbell: () => orErrno(eventfd(0, SOCK_NONBLOCK_CLOEXEC)),
+    ring: (doorbell) => void writeView(doorbell, ONE, ONE.byteLength),
+    hush: (doorbell) => void readView(doorbell, counter, counter.byteLength),
     sendBytes: (fd, bytes) => orErrno(sendView(fd, bytes, bytes.byteLength, MSG_NOSIGNAL)),
     receiveBytes: (fd, into) => orErrno(recvView(fd, into, into.byteLength, 0)),
     poll: (address, count, timeoutMs) => orErrno(poll(address, count, timeoutMs)),

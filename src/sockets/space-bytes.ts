@@ -2,7 +2,7 @@
  * The shared space as plain bytes, for the parts of the engine that copy and hand out addresses. Offsets are those of the
  * WebAssembly memory. Invariant: `base + offset` is the native address of the byte at `offset`.
  */
-import type { SharedSpace } from '../../memory/index.ts';
+import type { SharedSpace } from '../memory/index.ts';
 import { libc } from './libc.ts';
 import type { Libc } from './libc.ts';
 

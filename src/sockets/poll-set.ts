@@ -2,8 +2,8 @@
  * The array of `struct pollfd` with which one system call asks after many sockets. It lies in the shared space, where
  * both JavaScript and the kernel can write. Invariant: results are those of the last `wait`, by the order of adding.
  */
-import { UsageError } from '../../base/index.ts';
-import type { Region, Segment, SharedSpace } from '../../memory/index.ts';
+import { UsageError } from '../base/index.ts';
+import type { Region, Segment, SharedSpace } from '../memory/index.ts';
 import { libc } from './libc.ts';
 
 const CAPACITY = 8192;

@@ -7,16 +7,28 @@ import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { Worker } from 'node:worker_threads';
-import { InternalError, UsageError } from '../../base/index.ts';
+import { InternalError, UsageError } from '../base/index.ts';
 import { errorName, libc } from './libc.ts';
-import type { CheckedOptions, TlsOptions } from './options.ts';
 import { localAddress } from './socket-address.ts';
 import type { SocketAddress } from './socket-address.ts';
 import { listenAt } from './sockets.ts';
+import type { TlsOptions } from './tls-options.ts';
 import { TUNNEL_THREAD } from './tls-tunnel-thread.ts';
 import type { TunnelData, TunnelMessage } from './tls-tunnel-thread.ts';
 
 const START_TIMEOUT_MS = 10_000;
+
+export interface TunnelOptions {
+  /** The first and last port that may be listened at; [0, 0] for any. */
+  readonly ports: readonly [number, number];
+  /** Size of the kernel's buffers in bytes; 0: the kernel chooses. */
+  readonly socketBufferBytes: number;
+  readonly handshakeTimeoutMs: number;
+  /** Connections that may be in TLS's handshake at a time. */
+  readonly maxPendingHandshakes: number;
+  /** Gets a line of text for each refused connection. */
+  readonly log: (line: string) => void;
+}
 
 export class TlsTunnel {
   /** Where the engine accepts what came over TLS. */
@@ -40,7 +52,7 @@ export class TlsTunnel {
     this.#refused = refused;
   }
 
-  static async open(tls: TlsOptions, host: string, options: CheckedOptions): Promise<TlsTunnel> {
+  static async open(tls: TlsOptions, host: string, options: TunnelOptions): Promise<TlsTunnel> {
     const folder = mkdtempSync(join(tmpdir(), 'tributary-tls-'));
     const refused = new Int32Array(new SharedArrayBuffer(4));
     const enginePath = join(folder, 'engine');

@@ -1,0 +1,261 @@
+/**
+ * A worker's connection to one core of a server: dials, proves, asks and hears answers, and dials again when the connection
+ * breaks, repeating whatever was not answered. What requests mean is the store's business. Invariants: every request
+ * ends, with its answer or with an error that names the server; requests are sent, and sent again, in the order in
+ * which they were made.
+ */
+import { PeerError, unpack } from '../../base/index.ts';
+import type { PackedError, TributaryError } from '../../base/index.ts';
+import {
+  MEMBER_LIMITS,
+  MessageStream,
+  readWelcome,
+  SERVER_PROTOCOL_VERSION,
+  SERVER_PURPOSE,
+} from '../../server/index.ts';
+import type {
+  Header,
+  Incoming,
+  ServiceAccess,
+  ServiceSettings,
+  StreamResources,
+  StreamUser,
+  Welcome,
+} from '../../server/index.ts';
+import {
+  answer,
+  challenge,
+  dialAt,
+  errorName,
+  isNonce,
+  readTunnelRecord,
+  TUNNEL_RECORD_BYTES,
+  verify,
+  writeTunnelRecord,
+} from '../../sockets/index.ts';
+import type { ByteRange, Exchange, SocketAddress } from '../../sockets/index.ts';
+import { linePump } from './line-pump.ts';
+import type { LinePump, Pumped } from './line-pump.ts';
+
+export interface LineOptions {
+  /** For messages: 'server 0 at 10.0.0.1:7000'. */
+  readonly title: string;
+  readonly address: SocketAddress;
+  /** What a TLS tunnel is to be told; undefined without one. */
+  readonly throughTunnel: string | undefined;
+  readonly access: ServiceAccess;
+  readonly worker: number;
+  readonly incarnation: string;
+  readonly settings: ServiceSettings;
+  readonly resources: StreamResources;
+  /** How long a broken connection is tried again before what waits for it fails, in milliseconds. */
+  readonly reconnectTimeoutMs: number;
+}
+
+interface Pending {
+  readonly header: object;
+  readonly body: readonly ByteRange[];
+  /** Where the body of the answer goes, by its header. */
+  readonly into: (header: Header) => readonly ByteRange[] | undefined;
+  readonly resolve: (header: Header) => void;
+  readonly reject: (error: TributaryError) => void;
+}
+
+const RETRY_MS = 20;
+
+export class CoreLine implements StreamUser, Pumped {
+  readonly options: LineOptions;
+  readonly #pump: LinePump = linePump();
+  readonly #pending = new Map<number, Pending>();
+  /** What a new connection must be told before anything else, by name. */
+  readonly #announced = new Map<string, object>();
+  #stream: MessageStream | undefined;
+  #exchange: Exchange | undefined;
+  #isOpen = false;
+  #whenOpen: { resolve: (welcome: Welcome) => void; reject: (error: Error) => void } | undefined;
+  #nextId = 1;
+  #brokenAtMs: number | undefined;
+  #retryAtMs = 0;
+  #why = 'it did not answer';
+  #end: TributaryError | undefined;
+
+  constructor(options: LineOptions) {
+    this.options = options;
+    this.#pump.add(this);
+  }
+
+  get fd(): number | undefined {
+    return this.#stream?.fd;
+  }
+
+  get hasUnsent(): boolean {
+    return this.#stream?.hasUnsent ?? false;
+  }
+
+  get isWaiting(): boolean {
+    return this.#end === undefined && (this.#pending.size > 0 || this.#whenOpen !== undefined);
+  }
+
+  /** Resolves with what the server says of itself. */
+  open(): Promise<Welcome> {
+    return new Promise((resolve, reject) => {
+      this.#whenOpen = { resolve, reject };
+      this.#brokenAtMs = performance.now();
+      this.#pump.wake();
+    });
+  }
+
+  /** Sent at once if there is a connection, else when there is one again. */
+  request(
+    header: object,
+    body: readonly ByteRange[] = [],
+    into: (header: Header) => readonly ByteRange[] | undefined = () => undefined,
+  ): Promise<Header> {
+    if (this.#end) return Promise.reject(this.#end);
+    return new Promise((resolve, reject) => {
+      const id = this.#nextId++;
+      this.#pending.set(id, { header, body, into, resolve, reject });
+      if (this.#isOpen) {
+        this.#stream!.send({ ...header, id }, body);
+        this.#stream!.write();
+      }
+      this.#pump.wake();
+    });
+  }
+
+  /** A request that holds for this connection only: it is made again, before all others, on a new one. */
+  async announce(name: string, header: object): Promise<void> {
+    await this.request(header);
+    this.#announced.set(name, header);
+  }
+
+  step(nowMs: number): void {
+    if (this.#end) return;
+    if (this.#stream === undefined && nowMs >= this.#retryAtMs && this.isWaiting) this.#dial();
+    const stream = this.#stream;
+    if (stream === undefined) return this.#lookAtTheClock(nowMs);
+    if (stream.hasUnsent) stream.write();
+    while (stream.ended === undefined && stream.read());
+    if (stream.hasUnsent) stream.write();
+    if (stream.ended !== undefined) this.#broke(stream, nowMs);
+    if (!this.#isOpen) this.#lookAtTheClock(nowMs);
+  }
+
+  receive(header: Header): Incoming {
+    if (!this.#isOpen) return { into: undefined, done: () => this.#greet(header) };
+    const pending = this.#pending.get(header.id as number);
+    if (pending === undefined) return { into: undefined, done: () => undefined };
+    const hasFailed = header.error !== undefined;
+    return {
+      into: hasFailed ? undefined : pending.into(header),
+      done: () => {
+        this.#pending.delete(header.id as number);
+        if (hasFailed) pending.reject(unpack(header.error as PackedError));
+        else pending.resolve(header);
+      },
+    };
+  }
+
+  /** Whatever waits fails with this error; nothing can be asked any more. */
+  close(error: TributaryError): void {
+    if (this.#end) return;
+    this.#end = error;
+    this.#pump.remove(this);
+    this.#stream?.close();
+    this.#whenOpen?.reject(error);
+    for (const { reject } of this.#pending.values()) reject(error);
+    this.#pending.clear();
+  }
+
+  #dial(): void {
+    const { address, throughTunnel, resources, access } = this.options;
+    const fd = dialAt(address, 0);
+    if (fd < 0) return this.#failed(errorName(fd));
+    const stream = new MessageStream(fd, resources, MEMBER_LIMITS, this);
+    this.#stream = stream;
+    this.#exchange = {
+      purpose: `${SERVER_PURPOSE} ${access.namespace}`,
+      version: SERVER_PROTOCOL_VERSION,
+      callerNonce: challenge(),
+      listenerNonce: '',
+    };
+    if (throughTunnel !== undefined) {
+      stream.sendPreface(writeTunnelRecord(throughTunnel));
+      stream.preface = {
+        bytes: TUNNEL_RECORD_BYTES,
+        take: (record) => {
+          const problem = readTunnelRecord(record);
+          if (problem !== '') stream.ended ??= problem;
+        },
+      };
+    }
+    const { callerNonce: nonce } = this.#exchange;
+    stream.send({ kind: 'hello', version: SERVER_PROTOCOL_VERSION, namespace: access.namespace, nonce });
+  }
+
+  #greet(header: Header): void {
+    const { access, worker, incarnation, settings, title } = this.options;
+    if (header.kind === 'refused') {
+      const error = header.error as PackedError | undefined;
+      return this.close(error ? unpack(error) : refused(title, worker, access.namespace));
+    }
+    if (header.kind === 'challenge' && isNonce(header.nonce)) {
+      this.#exchange = { ...this.#exchange!, listenerNonce: header.nonce };
+      const proof = answer(access.nonce, 'caller', this.#exchange);
+      return this.#stream!.send({ kind: 'proof', proof, worker, incarnation, settings });
+    }
+    const welcome = readWelcome(header);
+    // A server that does not know the nonce is somebody else's.
+    if (!verify(access.nonce, 'listener', this.#exchange!, welcome.proof)) {
+      return this.close(refused(title, worker, access.namespace));
+    }
+    this.#opened(welcome);
+  }
+
+  #opened(welcome: Welcome): void {
+    this.#isOpen = true;
+    this.#brokenAtMs = undefined;
+    this.#why = 'it did not answer';
+    for (const header of this.#announced.values()) {
+      // Its answer says nothing new, and nobody waits for it.
+      this.#stream!.send({ ...header, id: 0 });
+    }
+    for (const [id, { header, body }] of this.#pending) this.#stream!.send({ ...header, id }, body);
+    this.#whenOpen?.resolve(welcome);
+    this.#whenOpen = undefined;
+  }
+
+  #broke(stream: MessageStream, nowMs: number): void {
+    const reason = typeof stream.ended === 'string' ? stream.ended : `it ${stream.ended!.message}`;
+    this.#brokenAtMs ??= nowMs;
+    stream.close();
+    this.#stream = undefined;
+    this.#isOpen = false;
+    this.#failed(reason === 'end' ? 'it closed the connection' : reason);
+  }
+
+  #failed(why: string): void {
+    this.#why = why;
+    this.#retryAtMs = performance.now() + RETRY_MS;
+  }
+
+  #lookAtTheClock(nowMs: number): void {
+    const { reconnectTimeoutMs, title, worker } = this.options;
+    if (this.#brokenAtMs === undefined || nowMs - this.#brokenAtMs < reconnectTimeoutMs) return;
+    this.close(
+      new PeerError(
+        'UNREACHABLE',
+        `worker ${worker} has not reached ${title} for ${reconnectTimeoutMs} ms: ${this.#why}; check that the server runs and that its address is right`,
+        { worker, server: title, reason: this.#why, timeoutMs: reconnectTimeoutMs },
+      ),
+    );
+  }
+}
+
+function refused(title: string, worker: number, namespace: string): PeerError {
+  return new PeerError(
+    'REFUSED',
+    `${title} and worker ${worker} do not have the same nonce for namespace '${namespace}', or there is no such namespace; give the worker what createService returned`,
+    { server: title, worker, namespace },
+  );
+}

@@ -1,0 +1,204 @@
+/**
+ * Exchanges of lists of keys with all cores. What a list consists of, and where its tensors lie in shared memory, is told
+ * to each core once; afterwards an exchange is a short message, or, between hosts, one for each megabyte, so that
+ * servers sum and answer the first while the last is on its way. Invariant: a list is known to a core before it is used.
+ */
+import { unpack } from '../../base/index.ts';
+import type { PackedError } from '../../base/index.ts';
+import type { Region } from '../../memory/index.ts';
+import type { Header, ListEntry } from '../../server/index.ts';
+import type { ByteRange } from '../../sockets/index.ts';
+import type { KeyStatus } from '../kv-store.ts';
+import type { CoreLine } from './core-line.ts';
+import type { KnownKey } from './remote-store.ts';
+import type { StoreMemory } from './tensors.ts';
+
+/** One key of an exchange, with the memory of its tensors. */
+export interface Exchanged {
+  readonly key: KnownKey;
+  readonly gradient: Region<'float32'> | undefined;
+  /** Where the value goes; undefined: nowhere, or it is read in place. */
+  readonly into: Region<'float32'> | undefined;
+  readonly isInPlace: boolean;
+}
+
+export interface ExchangeCall {
+  readonly push: boolean;
+  readonly pull: boolean;
+  /** One for each key. */
+  readonly steps: readonly number[];
+  readonly samples: number;
+  /** Keys whose values are to be left out. */
+  readonly skipped: readonly number[];
+}
+
+/** What one core has of a list. */
+interface CorePart {
+  readonly line: CoreLine;
+  /** Of each entry: the key's place in the list, and its bytes in both tensors. */
+  readonly entries: readonly {
+    readonly key: number;
+    readonly gradient: readonly ByteRange[];
+    readonly into: readonly ByteRange[];
+    readonly bytes: number;
+  }[];
+  /** First entries of the messages that an exchange is cut into. */
+  readonly cuts: readonly number[];
+}
+
+interface KnownList {
+  readonly number: number;
+  readonly parts: readonly CorePart[];
+}
+
+const MESSAGE_BYTES = 1024 * 1024;
+/** Then the oldest list is forgotten. */
+const MAX_LISTS = 1024;
+const NOTHING: readonly ByteRange[] = [];
+
+export class ExchangeLists {
+  readonly #lines: readonly CoreLine[];
+  readonly #memory: StoreMemory;
+  readonly #sharesMemory: boolean;
+  readonly #known = new Map<string, KnownList>();
+  #next = 0;
+
+  constructor(lines: readonly CoreLine[], memory: StoreMemory, sharesMemory: boolean) {
+    this.#lines = lines;
+    this.#memory = memory;
+    this.#sharesMemory = sharesMemory;
+  }
+
+  /** Resolves when everything is sent; the answers come later. */
+  async exchange(
+    entries: readonly Exchanged[],
+    call: ExchangeCall,
+  ): Promise<{ readonly answers: Promise<readonly KeyStatus[]> }> {
+    const list = await this.#listOf(entries);
+    const statuses = new Statuses(entries);
+    const requests = list.parts.flatMap((part) => this.#send(list.number, part, call, statuses));
+    return { answers: Promise.all(requests).then(() => statuses.result()) };
+  }
+
+  async #listOf(entries: readonly Exchanged[]): Promise<KnownList> {
+    let name = '';
+    for (const { key, gradient, into, isInPlace } of entries) {
+      name += `${key.key}\0${gradient?.byteOffset ?? ''} ${into?.byteOffset ?? ''} ${isInPlace}\n`;
+    }
+    let list = this.#known.get(name);
+    if (list === undefined) {
+      list = { number: this.#next++ % MAX_LISTS, parts: this.#partsOf(entries) };
+      await this.#announce(list, entries);
+      if (this.#known.size >= MAX_LISTS) this.#known.delete(this.#known.keys().next().value!);
+      this.#known.set(name, list);
+    }
+    return list;
+  }
+
+  #partsOf(entries: readonly Exchanged[]): CorePart[] {
+    return this.#lines.flatMap((line, core) => {
+      const own = entries.flatMap(({ key, gradient, into }, i) =>
+        key.pieces
+          .filter((piece) => piece.core === core)
+          .map(({ start, ranges, elements }) => {
+            const bytesOf = (tensor: Region | undefined): readonly ByteRange[] =>
+              tensor === undefined || this.#sharesMemory
+                ? NOTHING
+                : ranges.map(([from, length]) => ({
+                    byteOffset: tensor.byteOffset + 4 * (start + from),
+                    byteLength: 4 * length,
+                  }));
+            return { key: i, gradient: bytesOf(gradient), into: bytesOf(into), bytes: 4 * elements };
+          }),
+      );
+      return own.length === 0 ? [] : [{ line, entries: own, cuts: this.#cutsOf(own) }];
+    });
+  }
+
+  #cutsOf(entries: CorePart['entries']): number[] {
+    const cuts = [0];
+    if (this.#sharesMemory) return cuts;
+    let bytes = 0;
+    entries.forEach((entry, i) => {
+      if (bytes >= MESSAGE_BYTES) {
+        cuts.push(i);
+        bytes = 0;
+      }
+      bytes += entry.bytes;
+    });
+    return cuts;
+  }
+
+  async #announce({ number, parts }: KnownList, entries: readonly Exchanged[]): Promise<void> {
+    await Promise.all(
+      parts.map(({ line }) => {
+        const core = this.#lines.indexOf(line);
+        const own = entries.flatMap(({ key, gradient, into, isInPlace }) =>
+          key.pieces
+            .filter((piece) => piece.core === core)
+            .map((piece): ListEntry => {
+              const placeOf = (tensor: Region<'float32'> | undefined) =>
+                tensor && this.#sharesMemory ? this.#memory.placeOf(tensor) : undefined;
+              return { piece: piece.number, gradient: placeOf(gradient), into: placeOf(into), isInPlace };
+            }),
+        );
+        return line.announce(`list ${number}`, { op: 'list', list: number, entries: own });
+      }),
+    );
+  }
+
+  #send(list: number, part: CorePart, call: ExchangeCall, statuses: Statuses): Promise<void>[] {
+    const { line, entries, cuts } = part;
+    const { push, pull, samples } = call;
+    return cuts.map(async (first, i) => {
+      const own = entries.slice(first, cuts[i + 1] ?? entries.length);
+      const skipped =
+        call.skipped.length === 0 ? [] : own.flatMap(({ key }, j) => (call.skipped.includes(key) ? [j] : []));
+      const steps = push ? own.map(({ key }) => call.steps[key]!) : [];
+      const reply = await line.request(
+        { op: 'exchange', list, first, count: own.length, push, pull, steps, samples, skipped },
+        push ? own.flatMap(({ gradient }) => gradient) : NOTHING,
+        ({ results }) =>
+          own.flatMap(({ into }, j) => (Array.isArray((results as unknown[])[j]) ? into : NOTHING)),
+      );
+      statuses.add(
+        reply,
+        own.map(({ key }) => key),
+      );
+    });
+  }
+}
+
+/** Puts the answers for pieces together to those for keys. */
+class Statuses {
+  readonly #entries: readonly Exchanged[];
+  readonly #versions: number[];
+  readonly #staleness: number[];
+  #error: PackedError | undefined;
+
+  constructor(entries: readonly Exchanged[]) {
+    this.#entries = entries;
+    this.#versions = entries.map(() => Infinity);
+    this.#staleness = entries.map(() => 0);
+  }
+
+  add({ results }: Header, keys: readonly number[]): void {
+    (results as (PackedError | [number, number])[]).forEach((result, i) => {
+      const key = keys[i]!;
+      if (!Array.isArray(result)) {
+        this.#error ??= result;
+        return;
+      }
+      this.#versions[key] = Math.min(this.#versions[key]!, result[0]);
+      this.#staleness[key] = Math.max(this.#staleness[key]!, result[1]);
+    });
+  }
+
+  result(): readonly KeyStatus[] {
+    if (this.#error) throw unpack(this.#error);
+    return this.#entries.map(({ key }, i) => {
+      const version = this.#versions[i]!;
+      return { key: key.key, version: version === Infinity ? 0 : version, staleness: this.#staleness[i]! };
+    });
+  }
+}

@@ -1,0 +1,512 @@
+/**
+ * A worker's store whose parameters are on servers, in this host or others (PHub; MXNET-MPI's dist types). Every worker plans
+ * for itself which core has which piece of a key and talks to all of them. On one host gradients are read where they
+ * lie and values can be read in the server's own memory; between hosts they travel. Invariants: calls of a worker are
+ * sent in the order in which they were made; a gradient that is refused changes nothing on any core.
+ */
+import { randomBytes } from 'node:crypto';
+import { PeerError, UsageError } from '../../base/index.ts';
+import { Kernels } from '../../kernels/index.ts';
+import type { OptimizerSpec } from '../../kernels/index.ts';
+import { SharedSpace } from '../../memory/index.ts';
+import type { Region, Segment } from '../../memory/index.ts';
+import { segmentPrefix, StreamResources } from '../../server/index.ts';
+import type { Combine, Consistency, Header, KeyShape, ServiceAccess } from '../../server/index.ts';
+import { resolveHost, TlsTunnel } from '../../sockets/index.ts';
+import type { TlsOptions } from '../../sockets/index.ts';
+import type {
+  KeyInit,
+  KeyPull,
+  KeyPush,
+  KeyPushPull,
+  KeyStatus,
+  KVStore,
+  OneOrMany,
+  PushOptions,
+  Tensor,
+} from '../kv-store.ts';
+import { ExchangeLists } from './exchange-lists.ts';
+import type { Exchanged } from './exchange-lists.ts';
+import { planKeys } from './key-plan.ts';
+import type { PlacedPiece } from './key-plan.ts';
+import { pullRows, pushRows } from './rows.ts';
+import { ServerLines } from './server-lines.ts';
+import { checkLength, copy, elementsOf, listOf, StoreMemory } from './tensors.ts';
+
+export interface RemoteStoreOptions {
+  /** Addresses of the servers, 'host:port', the same and in the same order on all workers. */
+  readonly servers: readonly string[];
+  /** What `createService` returned. */
+  readonly access: ServiceAccess;
+  /** This worker's number, from 0. */
+  readonly worker: number;
+  /** Workers that train together; the servers wait for so many. */
+  readonly workers: number;
+  /** When pushes take effect. Default synchronous. */
+  readonly consistency?: Consistency | undefined;
+  /** Whether gradients are added or averaged by their samples. Default 'sum'. */
+  readonly combine?: Combine | undefined;
+  /** What becomes of a gradient that is not finite; 'accept' does not look, which saves a pass. Default 'refuse'. */
+  readonly nonFinite?: 'refuse' | 'skip' | 'accept' | undefined;
+  /** Longest piece that is updated at once, in bytes, a multiple of 64. Default 32 KB. */
+  readonly chunkBytes?: number | undefined;
+  /** Whether servers on this host may use this process's memory in place. Default true. */
+  readonly sharedMemory?: boolean | undefined;
+  /** How long an unreachable server is tried again before calls fail, in milliseconds. Default 30,000. */
+  readonly reconnectTimeoutMs?: number | undefined;
+  /** Encrypts and authenticates all connections. Default: none. */
+  readonly tls?: TlsOptions | undefined;
+  /** Memory of tensors; regions in it are used where they lie. Default: a new space. */
+  readonly space?: SharedSpace | undefined;
+}
+
+/** What this worker knows of a key. */
+export interface KnownKey extends KeyShape {
+  readonly pieces: readonly (PlacedPiece & { readonly number: number })[];
+  /** The last push. */
+  step: number;
+  /** The value in the server's memory, where there is one server on this host. */
+  value: Region<'float32'> | undefined;
+  /** Settles when the staged copies of the key are free again. */
+  busy: Promise<unknown>;
+}
+
+export class RemoteStore implements KVStore {
+  readonly rank: number;
+  readonly workers: number;
+  /** Pushes whose values were left out because they were not finite. */
+  skipped = 0;
+  readonly #options: RemoteStoreOptions;
+  readonly #kernels: Kernels;
+  readonly #resources: StreamResources;
+  readonly #lines: ServerLines;
+  readonly #memory: StoreMemory;
+  readonly #lists: ExchangeLists;
+  readonly #tunnel: TlsTunnel | undefined;
+  readonly #keys = new Map<string, KnownKey>();
+  readonly #attached = new Map<string, Segment>();
+  readonly #piecesOnCore: number[];
+  #batches = 0;
+  #meetings = 0;
+  /** Settles when everything that was called so far has been sent. */
+  #sending: Promise<unknown> = Promise.resolve();
+  #closed = false;
+
+  private constructor(
+    options: RemoteStoreOptions,
+    kernels: Kernels,
+    resources: StreamResources,
+    lines: ServerLines,
+    tunnel: TlsTunnel | undefined,
+  ) {
+    const { access, worker, workers } = options;
+    this.rank = worker;
+    this.workers = workers;
+    this.#options = options;
+    this.#kernels = kernels;
+    this.#resources = resources;
+    this.#lines = lines;
+    this.#tunnel = tunnel;
+    this.#memory = new StoreMemory(
+      kernels,
+      segmentPrefix(access.namespace, access.nonce),
+      lines.sharesMemory,
+    );
+    this.#lists = new ExchangeLists(lines.lines, this.#memory, lines.sharesMemory);
+    this.#piecesOnCore = lines.lines.map(() => 0);
+  }
+
+  /** Resolves when all cores of all servers have let this worker in. */
+  static async connect(options: RemoteStoreOptions): Promise<RemoteStore> {
+    checkOptions(options);
+    const { access, worker, workers, combine = 'sum', consistency = { kind: 'synchronous' }, tls } = options;
+    const space = options.space ?? SharedSpace.create();
+    const resources = new StreamResources(space);
+    const tunnel = tls && (await openTunnel(tls));
+    try {
+      const lines = await ServerLines.open(
+        options.servers,
+        {
+          ...{ access, worker, resources, incarnation: randomBytes(32).toString('hex') },
+          settings: { workers, consistency, combine },
+          reconnectTimeoutMs: options.reconnectTimeoutMs ?? 30_000,
+        },
+        tunnel,
+        options.sharedMemory ?? true,
+      );
+      return new RemoteStore(options, Kernels.create(space), resources, lines, tunnel);
+    } catch (error) {
+      await tunnel?.close();
+      resources.close();
+      throw error;
+    }
+  }
+
+  /** Whether servers read this process's memory in place. */
+  get sharesMemory(): boolean {
+    return this.#lines.sharesMemory;
+  }
+
+  get space(): SharedSpace {
+    return this.#memory.space;
+  }
+
+  /** Memory that servers on this host read and write in place; tensors elsewhere are copied. Freed by `close`. */
+  allocate(length: number): Region<'float32'> {
+    this.#checkOpen();
+    return this.#memory.allocate(length);
+  }
+
+  /**
+   * The server's own memory of a value, where one server on this host has all of it. Pulling into it moves nothing: it
+   * is what it is. Between a push and its answer it changes.
+   */
+  value(key: string): Region<'float32'> | undefined {
+    return this.#keyOf(key).value;
+  }
+
+  init(keys: OneOrMany<KeyInit>): Promise<void> {
+    return this.#inOrder(() => this.#init(listOf(keys))).then((done) => done);
+  }
+
+  push(keys: OneOrMany<KeyPush>, options: PushOptions = {}): Promise<readonly KeyStatus[]> {
+    return this.#exchange(listOf(keys), options, true, false);
+  }
+
+  pull(keys: OneOrMany<KeyPull>): Promise<readonly KeyStatus[]> {
+    return this.#exchange(listOf(keys), {}, false, true);
+  }
+
+  pushpull(keys: OneOrMany<KeyPushPull>, options: PushOptions = {}): Promise<readonly KeyStatus[]> {
+    return this.#exchange(listOf(keys), options, true, true);
+  }
+
+  pushRows(key: string, indices: Int32Array, rows: Tensor, options: PushOptions = {}): Promise<KeyStatus> {
+    return this.#answered(() => {
+      const known = this.#tableOf(key);
+      checkLength(key, 'pushed with', rows.length, indices.length * known.rowLength!);
+      const isSkipped = !this.#isUsable(known, rows);
+      const sent = pushRows(this.#lines.lines, this.space, {
+        ...{ known, indices, isSkipped, rows: elementsOf(rows), worker: this.rank },
+        ...{ step: known.step + 1, samples: samplesOf(key, this.rank, options) },
+      });
+      known.step++;
+      return Promise.resolve([sent]);
+    }).then(([status]) => status!);
+  }
+
+  pullRows(key: string, indices: Int32Array, into: Tensor): Promise<KeyStatus> {
+    return this.#answered(() => {
+      const known = this.#tableOf(key);
+      checkLength(key, 'pulled into', into.length, indices.length * known.rowLength!);
+      const target = elementsOf(into);
+      return Promise.resolve([
+        pullRows(this.#lines.lines, this.space, { known, indices, into: target, worker: this.rank }),
+      ]);
+    }).then(([status]) => status!);
+  }
+
+  async setOptimizer(spec: OptimizerSpec): Promise<void> {
+    await this.#answered(() =>
+      Promise.resolve(
+        this.rank === 0 ? this.#lines.lines.map((line) => line.request({ op: 'optimizer', spec })) : [],
+      ),
+    );
+    await this.barrier();
+  }
+
+  async barrier(): Promise<void> {
+    await this.#answered(() =>
+      Promise.resolve([this.#lines.lines[0]!.request({ op: 'barrier', number: this.#meetings++ })]),
+    );
+  }
+
+  async close(): Promise<void> {
+    if (this.#closed) return;
+    this.#closed = true;
+    const byes = this.#lines.lines.map((line) => line.request({ op: 'bye' }));
+    await Promise.race([
+      Promise.allSettled(byes),
+      new Promise((resolve) => setTimeout(resolve, BYE_MS).unref()),
+    ]);
+    this.#lines.close(this.#cancelled());
+    await this.#sending.catch(() => undefined);
+    await this.#tunnel?.close();
+    for (const segment of this.#attached.values()) segment.close();
+    this.#memory.close();
+    this.#resources.close();
+  }
+
+  async #init(inits: readonly KeyInit[]): Promise<Promise<void>> {
+    for (const { key } of inits) {
+      if (!this.#keys.has(key)) continue;
+      throw new UsageError(
+        'INVALID_ARGUMENT',
+        `key '${key}' is there already; push to it, or use another name`,
+        { key },
+      );
+    }
+    const shapes = inits.map(({ key, value, rowLength }) => shapeOf(key, value, rowLength));
+    const { servers, coresPerServer, lines } = this.#lines;
+    const pieces = planKeys(shapes, { servers, coresPerServer, chunkBytes: this.#options.chunkBytes });
+    const byCore = lines.map((_, core) => pieces.filter((piece) => piece.core === core));
+    const firstPieces = [...this.#piecesOnCore];
+    const batch = this.#batches;
+    const opened = await Promise.all(
+      lines.map((line, core) => {
+        const shapesOfCore = byCore[core]!.map(({ key, start, length, ranges }) => ({
+          key,
+          start,
+          length,
+          ranges,
+        }));
+        return line.request({
+          ...{ op: 'open', batch, keys: shapes, pieces: shapesOfCore, firstPiece: firstPieces[core]! },
+        });
+      }),
+    );
+    this.#batches++;
+    byCore.forEach((own, core) => (this.#piecesOnCore[core]! += own.length));
+    const known = shapes.map((shape, i): KnownKey => {
+      const own = byCore.flatMap((list, core) =>
+        list.flatMap((piece, j) => (piece.key === i ? [{ ...piece, number: firstPieces[core]! + j }] : [])),
+      );
+      const value = this.#valueAt(opened[0]!, i, shape.length);
+      return {
+        ...shape,
+        pieces: own,
+        step: stepOf(own, opened, firstPieces),
+        value,
+        busy: Promise.resolve(),
+      };
+    });
+    for (const key of known) this.#keys.set(key.key, key);
+    // The first worker's values count; others were answered when they were there.
+    if (opened.every(({ isFilled }) => isFilled === true)) return Promise.resolve();
+    return this.#sendValues(batch, inits, byCore);
+  }
+
+  async #sendValues(
+    batch: number,
+    inits: readonly KeyInit[],
+    byCore: readonly (readonly PlacedPiece[])[],
+  ): Promise<void> {
+    const elements = inits.reduce((sum, { value }) => sum + value.length, 0);
+    const segment = this.space.allocate(4 * elements + 64 * (inits.length + 1));
+    try {
+      const staged = inits.map(({ value }) => {
+        const region = segment.allocate('float32', value.length);
+        copy(this.#kernels, region, value);
+        return region;
+      });
+      await Promise.all(
+        this.#lines.lines.map((line, core) => {
+          const body = byCore[core]!.flatMap(({ key, start, ranges }) =>
+            ranges.map(([from, length]) => ({
+              byteOffset: staged[key]!.byteOffset + 4 * (start + from),
+              byteLength: 4 * length,
+            })),
+          );
+          return line.request({ op: 'values', batch }, body);
+        }),
+      );
+    } finally {
+      segment.close();
+    }
+  }
+
+  #exchange(
+    keys: readonly (KeyPush | KeyPull | KeyPushPull)[],
+    options: PushOptions,
+    push: boolean,
+    pull: boolean,
+  ): Promise<readonly KeyStatus[]> {
+    return this.#answered(async () => {
+      const known = keys.map(({ key }) => this.#keyOf(key));
+      const samples = push && keys.length > 0 ? samplesOf(keys[0]!.key, this.rank, options) : 1;
+      // Copies of an earlier call on the same key may still be on their way.
+      const staging = known.filter((_, i) => !this.#usesNoStaging(keys[i]!));
+      if (staging.length > 0) await Promise.all(staging.map(({ busy }) => busy));
+      const entries = keys.map((one, i) => this.#entryOf(one, known[i]!));
+      const skipped = push
+        ? entries.flatMap(({ key, gradient }, i) => (this.#isUsable(key, gradient!) ? [] : [i]))
+        : [];
+      const steps = known.map(({ step }) => step + 1);
+      const { answers } = await this.#lists.exchange(entries, { push, pull, steps, samples, skipped });
+      if (push) for (const key of known) key.step++;
+      const whole = answers.then((statuses) => {
+        if (pull) keys.forEach((one, i) => this.#handOver(one as KeyPull, entries[i]!));
+        return statuses;
+      });
+      const settled = whole.catch(() => undefined);
+      for (const key of staging) key.busy = settled;
+      return [whole];
+    }).then(([statuses]) => statuses!);
+  }
+
+  #entryOf(one: KeyPush | KeyPull | KeyPushPull, key: KnownKey): Exchanged {
+    const gradient =
+      'gradient' in one ? this.#memory.gather(key.key, listOf(one.gradient), key.length) : undefined;
+    if (!('into' in one)) return { key, gradient, into: undefined, isInPlace: true };
+    const targets = listOf(one.into);
+    for (const target of targets) checkLength(key.key, 'pulled into', target.length, key.length);
+    if (targets.length === 1 && targets[0] === key.value)
+      return { key, gradient, into: undefined, isInPlace: true };
+    const direct = targets.find((target) => this.#memory.isUsable(target));
+    const into = direct ?? this.#memory.named(`value of ${key.key}`, key.length);
+    return { key, gradient, into: into, isInPlace: false };
+  }
+
+  #usesNoStaging(one: KeyPush | KeyPull | KeyPushPull): boolean {
+    const tensors = [
+      ...('gradient' in one ? listOf(one.gradient) : []),
+      ...('into' in one ? listOf(one.into) : []),
+    ];
+    return tensors.every((tensor) => this.#memory.isUsable(tensor));
+  }
+
+  /** To all tensors that the value did not arrive in. */
+  #handOver({ into: targets }: KeyPull, { into, key }: Exchanged): void {
+    const source = into ?? key.value;
+    for (const target of listOf(targets)) {
+      if (target === source || source === undefined) continue;
+      if (target instanceof Float32Array || target.space !== source.space)
+        elementsOf(target).set(source.view);
+      else this.#kernels.copy(target, source);
+    }
+  }
+
+  #isUsable({ key, step }: KnownKey, gradient: Tensor): boolean {
+    const { nonFinite = 'refuse' } = this.#options;
+    if (nonFinite === 'accept' || gradient.length === 0) return true;
+    const view = elementsOf(gradient);
+    const isRegion = !(gradient instanceof Float32Array) && gradient.space === this.space;
+    const isSane = isRegion && Number.isFinite(this.#kernels.sumOfSquares(gradient));
+    const at = isSane ? -1 : view.findIndex((value) => !Number.isFinite(value));
+    if (at < 0) return true;
+    if (nonFinite === 'skip') {
+      this.skipped++;
+      return false;
+    }
+    throw new UsageError(
+      'NOT_A_NUMBER',
+      `worker ${this.rank} pushed ${view[at]} to key '${key}' in step ${step + 1}; look for a division by zero or a learning rate that is too high, or let such pushes be skipped`,
+      { worker: this.rank, key, step: step + 1, value: String(view[at]) },
+    );
+  }
+
+  /** Prepares and sends after everything called before; then waits for the answers. */
+  async #answered<T>(send: () => Promise<readonly Promise<T>[]>): Promise<readonly T[]> {
+    const answers = await this.#inOrder(async () => ({ answers: Promise.all(await send()) }));
+    return answers.answers;
+  }
+
+  async #inOrder<T>(send: () => Promise<T>): Promise<T> {
+    this.#checkOpen();
+    const sent = this.#sending.then(() => {
+      if (this.#closed) throw this.#cancelled();
+      return send();
+    });
+    this.#sending = sent.catch(() => undefined);
+    return sent;
+  }
+
+  /** The place of a value that one server on this host has alone. */
+  #valueAt({ places }: Header, key: number, length: number): Region<'float32'> | undefined {
+    if (!this.sharesMemory || this.#lines.servers > 1) return undefined;
+    const [name, byteOffset] = (places as [string, number][])[key]!;
+    let segment = this.#attached.get(name);
+    if (segment === undefined) this.#attached.set(name, (segment = this.space.attachSegment(name)));
+    return segment.region('float32', byteOffset, length);
+  }
+
+  #tableOf(key: string): KnownKey {
+    const known = this.#keyOf(key);
+    if (known.rowLength !== undefined) return known;
+    throw new UsageError(
+      'INVALID_ARGUMENT',
+      `worker ${this.rank} asked for rows of key '${key}', which is no table; open it with a row length`,
+      { worker: this.rank, key },
+    );
+  }
+
+  #keyOf(key: string): KnownKey {
+    const known = this.#keys.get(key);
+    if (known) return known;
+    throw new UsageError(
+      'INVALID_ARGUMENT',
+      `worker ${this.rank} used key '${key}', which is not there; init it first`,
+      { worker: this.rank, key },
+    );
+  }
+
+  #cancelled(): PeerError {
+    return new PeerError(
+      'CANCELLED',
+      `worker ${this.rank} closed its store while a call of it waited for an answer; await calls before closing`,
+      { worker: this.rank },
+    );
+  }
+
+  #checkOpen(): void {
+    if (!this.#closed) return;
+    throw new UsageError(
+      'INVALID_ARGUMENT',
+      `the store of worker ${this.rank} is closed; connect a new one`,
+      {
+        worker: this.rank,
+      },
+    );
+  }
+}
+
+const BYE_MS = 1000;
+
+async function openTunnel(tls: TlsOptions): Promise<TlsTunnel> {
+  return TlsTunnel.open(tls, await resolveHost('127.0.0.1'), {
+    ...{ ports: [0, 0], socketBufferBytes: 0, handshakeTimeoutMs: 5000, maxPendingHandshakes: 1 },
+    log: () => undefined,
+  });
+}
+
+/** Where the pieces of a key stand; after a crash in the middle of a step the last one counts. */
+function stepOf(
+  pieces: KnownKey['pieces'],
+  opened: readonly Header[],
+  firstPieces: readonly number[],
+): number {
+  const steps = pieces.map(
+    ({ core, number }) => (opened[core]!.steps as number[])[number - firstPieces[core]!] ?? 0,
+  );
+  return steps.length === 0 ? 0 : Math.min(...steps);
+}
+
+function shapeOf(key: string, value: Tensor, rowLength: number | undefined): KeyShape {
+  if (rowLength === undefined || (rowLength > 0 && Number.isInteger(value.length / rowLength))) {
+    return { key, length: value.length, rowLength };
+  }
+  throw new UsageError(
+    'INVALID_ARGUMENT',
+    `key '${key}' has ${value.length} elements, which are no rows of ${rowLength}; give the table's row length`,
+    { key, length: value.length, rowLength },
+  );
+}
+
+function samplesOf(key: string, worker: number, { samples = 1 }: PushOptions): number {
+  if (samples > 0 && Number.isFinite(samples)) return samples;
+  throw new UsageError(
+    'INVALID_ARGUMENT',
+    `worker ${worker} pushed key '${key}' with ${samples} samples; give a positive number`,
+    { worker, key, samples },
+  );
+}
+
+function checkOptions({ servers, worker, workers }: RemoteStoreOptions): void {
+  const isFine = Number.isInteger(workers) && workers > 0 && Number.isInteger(worker) && worker >= 0;
+  if (isFine && servers.length > 0) return;
+  throw new UsageError(
+    'INVALID_ARGUMENT',
+    `worker ${worker} of ${workers} with ${servers.length} servers cannot be; give a worker from 0, one or more workers, and the addresses of one or more servers`,
+    { worker, workers, servers },
+  );
+}

@@ -1,0 +1,105 @@
+/**
+ * The connections of a worker to all cores of all servers: finds the cores of each server, and whether it shares memory with
+ * this process. Invariant: cores are numbered through all servers, in the order in which the servers were given.
+ */
+import { PeerError, UsageError } from '../../base/index.ts';
+import type { TributaryError } from '../../base/index.ts';
+import type { SharedSpace } from '../../memory/index.ts';
+import type { Welcome } from '../../server/index.ts';
+import { internetAddress, resolveHost } from '../../sockets/index.ts';
+import type { TlsTunnel } from '../../sockets/index.ts';
+import { CoreLine } from './core-line.ts';
+import type { LineOptions } from './core-line.ts';
+
+export type CommonLineOptions = Omit<LineOptions, 'title' | 'address' | 'throughTunnel'>;
+
+export class ServerLines {
+  readonly lines: readonly CoreLine[];
+  readonly servers: number;
+  readonly coresPerServer: number;
+  /** Whether every server maps the memory of this process. */
+  readonly sharesMemory: boolean;
+
+  private constructor(byServer: readonly (readonly CoreLine[])[], sharesMemory: boolean) {
+    this.lines = byServer.flat();
+    this.servers = byServer.length;
+    this.coresPerServer = byServer[0]!.length;
+    this.sharesMemory = sharesMemory;
+  }
+
+  /** `mayShareMemory`: false to send everything even within one host. */
+  static async open(
+    addresses: readonly string[],
+    options: CommonLineOptions,
+    tunnel: TlsTunnel | undefined,
+    mayShareMemory: boolean,
+  ): Promise<ServerLines> {
+    const open: CoreLine[] = [];
+    const lineTo = async (host: string, port: number, server: number): Promise<[CoreLine, Welcome]> => {
+      const line = new CoreLine({
+        ...options,
+        title: `server ${server} at ${host}:${port}`,
+        address: tunnel?.dialAddress ?? internetAddress(await resolveHost(host), port),
+        throughTunnel: tunnel && `${host} ${port}`,
+      });
+      open.push(line);
+      return [line, await line.open()];
+    };
+    try {
+      const byServer = await Promise.all(
+        addresses.map(async (address, server) => {
+          const { host, port } = parseAddress(address);
+          const [first, welcome] = await lineTo(host, port, server);
+          const others = await Promise.all(
+            welcome.ports.slice(1).map(async (other) => (await lineTo(host, other, server))[0]),
+          );
+          return { lines: [first, ...others], welcome };
+        }),
+      );
+      checkSameCores(byServer.map(({ lines }) => lines.length));
+      const { space } = options.resources;
+      const isHere = byServer.every(({ welcome }) => isOnThisHost(space, welcome));
+      return new ServerLines(
+        byServer.map(({ lines }) => lines),
+        mayShareMemory && isHere,
+      );
+    } catch (error) {
+      for (const line of open) line.close(error as TributaryError);
+      throw error;
+    }
+  }
+
+  close(error: TributaryError): void {
+    for (const line of this.lines) line.close(error);
+  }
+}
+
+/** Only a process of the same host finds the server's segment, with the word in it that the server named. */
+function isOnThisHost(space: SharedSpace, { beacon }: Welcome): boolean {
+  if (beacon === undefined) return false;
+  try {
+    const segment = space.attachSegment(beacon.segment);
+    const [word] = segment.region('int32', 0, 1).view;
+    segment.close();
+    return word === beacon.word;
+  } catch {
+    return false;
+  }
+}
+
+function parseAddress(address: string): { readonly host: string; readonly port: number } {
+  const [, host, port] = /^(?:\[?(.+?)\]?):(\d{1,5})$/.exec(address) ?? [];
+  if (host !== undefined && Number(port) > 0 && Number(port) < 65536) return { host, port: Number(port) };
+  throw new UsageError('INVALID_ARGUMENT', `'${address}' is no address of a server; give 'host:port'`, {
+    address,
+  });
+}
+
+function checkSameCores(cores: readonly number[]): void {
+  if (cores.every((count) => count === cores[0])) return;
+  throw new PeerError(
+    'REFUSED',
+    `the servers have ${cores.join(', ')} cores; start all of them with the same number`,
+    { cores },
+  );
+}

@@ -1,0 +1,222 @@
+/**
+ * The life of one core thread: one loop that accepts connections, reads and answers requests of the workers of all tenants,
+ * and sleeps in the kernel when there is nothing to do. Nothing here waits for anything else. Invariants: at most
+ * so many strangers hold a descriptor, none for longer than its time; what one connection does wrong ends that
+ * connection only.
+ */
+import { randomBytes } from 'node:crypto';
+import { TributaryError } from '../../base/index.ts';
+import { Kernels } from '../../kernels/index.ts';
+import type { SharedSpace } from '../../memory/index.ts';
+import {
+  decodeAddress,
+  addressText,
+  libc,
+  MAX_ADDRESS_BYTES,
+  POLLIN,
+  POLLOUT,
+  PollSet,
+  readTunnelRecord,
+  tune,
+  TUNNEL_RECORD_BYTES,
+} from '../../sockets/index.ts';
+import { MEMBER_LIMITS, ProtocolFault, STRANGER_LIMITS } from '../wire/frame.ts';
+import { MessageStream, StreamResources } from '../wire/message-stream.ts';
+import type { Hello, Proof, Welcome } from '../wire/messages.ts';
+import type { Office, OfficeNews, Service } from './office.ts';
+import { packedForOthers, Session } from './session.ts';
+import { Stranger } from './stranger.ts';
+import type { Doorkeeper } from './stranger.ts';
+import { Tenant } from './tenant.ts';
+
+export interface CoreOptions {
+  readonly listeningFd: number;
+  /** Rung by the office when it has said something. */
+  readonly doorbell: number;
+  /** What every worker is told. */
+  readonly welcome: Pick<Welcome, 'ports' | 'beacon'>;
+  /** How long a connection may take to prove itself, in milliseconds. */
+  readonly handshakeTimeoutMs: number;
+  /** Connections that may be proving themselves at a time. */
+  readonly maxStrangers: number;
+  /** Connections come through a TLS tunnel, which says first who they are. */
+  readonly isTunnelled: boolean;
+}
+
+interface Connection {
+  readonly stream: MessageStream;
+  remote: string;
+  stranger: Stranger | undefined;
+  session: Session | undefined;
+}
+
+/** Longest sleep, so that a thread that is to be ended never hangs in the kernel. */
+const MAX_SLEEP_MS = 500;
+const ACCEPTS_A_TURN = 64;
+
+export class CoreLoop implements Doorkeeper, OfficeNews {
+  readonly #options: CoreOptions;
+  readonly #office: Office;
+  readonly #kernels: Kernels;
+  readonly #resources: StreamResources;
+  readonly #poll: PollSet;
+  readonly #tenants = new Map<string, Tenant>();
+  /** What unknown namespaces are checked against. */
+  readonly #nobody = randomBytes(32).toString('hex');
+  readonly #remote = new Uint8Array(MAX_ADDRESS_BYTES);
+  #connections: Connection[] = [];
+  #closing = false;
+
+  constructor(space: SharedSpace, office: Office, options: CoreOptions) {
+    this.#options = options;
+    this.#office = office;
+    this.#kernels = Kernels.create(space);
+    this.#resources = new StreamResources(space);
+    this.#poll = new PollSet(space);
+  }
+
+  run(): void {
+    while (!this.#closing) {
+      this.#sleep();
+      this.#turn();
+    }
+    for (const connection of this.#connections) connection.stream.close();
+    for (const tenant of this.#tenants.values()) tenant.close();
+    this.#poll.close();
+    this.#resources.close();
+  }
+
+  service(service: Service): void {
+    this.#tenants.set(service.namespace, new Tenant(service, this.#kernels, this.#office));
+  }
+
+  endService(namespace: string): void {
+    const tenant = this.#tenants.get(namespace);
+    if (tenant === undefined) return;
+    this.#tenants.delete(namespace);
+    for (const { session, stream } of this.#connections) {
+      if (session?.tenant !== tenant) continue;
+      session.hasLeft = true;
+      stream.ended ??= 'closed';
+    }
+    tenant.close();
+  }
+
+  close(): void {
+    this.#closing = true;
+  }
+
+  nonceOf(namespace: string): string {
+    return this.#tenants.get(namespace)?.service.nonce ?? this.#nobody;
+  }
+
+  admit({ namespace }: Hello, proof: Proof, stream: MessageStream): Omit<Welcome, 'proof'> {
+    const tenant = this.#tenants.get(namespace)!;
+    const { worker, incarnation, settings } = proof;
+    for (const { session, stream: earlier } of this.#connections) {
+      if (session?.tenant !== tenant || session.worker !== worker) continue;
+      // Its process was started anew, or its connection broke without a word.
+      session.hasLeft = true;
+      earlier.ended ??= 'closed';
+    }
+    tenant.enter(worker, incarnation, settings);
+    const session = new Session(tenant, { worker, incarnation }, stream, this.#resources, this.#office);
+    const connection = this.#connections.find((one) => one.stream === stream)!;
+    connection.session = session;
+    connection.stranger = undefined;
+    stream.user = session;
+    stream.limits = MEMBER_LIMITS;
+    return this.#options.welcome;
+  }
+
+  #sleep(): void {
+    const { listeningFd, doorbell } = this.#options;
+    const nowMs = performance.now();
+    let sleepMs = MAX_SLEEP_MS;
+    for (const tenant of this.#tenants.values()) sleepMs = Math.min(sleepMs, tenant.lookAfter(nowMs));
+    this.#poll.clear();
+    this.#poll.add(doorbell, POLLIN);
+    this.#poll.add(listeningFd, POLLIN);
+    for (const { stream } of this.#connections) {
+      this.#poll.add(stream.fd, stream.hasUnsent ? POLLIN | POLLOUT : POLLIN);
+    }
+    this.#poll.wait(sleepMs);
+  }
+
+  #turn(): void {
+    if (this.#poll.found(0) !== 0) {
+      libc().hush(this.#options.doorbell);
+      this.#office.listen(this);
+    }
+    const nowMs = performance.now();
+    const known = this.#connections.length;
+    for (let i = 0; i < known; i++) {
+      const connection = this.#connections[i]!;
+      const found = this.#poll.found(i + 2);
+      if ((found & ~POLLOUT) !== 0) this.#listenTo(connection);
+      if (connection.stranger && nowMs > connection.stranger.deadlineMs) {
+        connection.stream.ended ??= new ProtocolFault('said too little in time');
+      }
+    }
+    if (this.#poll.found(1) !== 0) this.#accept(nowMs);
+    // A request of one may have completed the step of all.
+    for (const { stream } of this.#connections) if (stream.hasUnsent) stream.write();
+    if (this.#connections.some(({ stream }) => stream.ended !== undefined)) this.#clear();
+  }
+
+  #listenTo({ stream, remote, session }: Connection): void {
+    try {
+      while (stream.read());
+    } catch (error) {
+      // A fault of ours must not end the thread, on which other tenants depend.
+      const text = error instanceof TributaryError ? error.message : String((error as Error).stack ?? error);
+      this.#office.log(`closed ${remote}${session ? ` (worker ${session.worker})` : ''}: ${text}`);
+      if (error instanceof TributaryError) stream.send({ kind: 'refused', error: packedForOthers(error) });
+      stream.ended ??= 'closed';
+    }
+  }
+
+  #accept(nowMs: number): void {
+    const { listeningFd, handshakeTimeoutMs, maxStrangers, isTunnelled } = this.#options;
+    let strangers = this.#connections.filter(({ stranger }) => stranger).length;
+    for (let i = 0; i < ACCEPTS_A_TURN; i++) {
+      const fd = libc().accept(listeningFd);
+      if (fd < 0) return;
+      if (strangers++ >= maxStrangers) {
+        libc().close(fd);
+        continue;
+      }
+      libc().remoteAddress(fd, this.#remote);
+      const { host, port } = decodeAddress(this.#remote);
+      if (!isTunnelled) tune(fd, host);
+      const stranger = new Stranger(this, nowMs + handshakeTimeoutMs);
+      const stream = new MessageStream(fd, this.#resources, STRANGER_LIMITS, stranger);
+      stranger.stream = stream;
+      const connection: Connection = {
+        stream,
+        remote: addressText(host, port),
+        stranger,
+        session: undefined,
+      };
+      if (isTunnelled) {
+        const take = (record: Uint8Array) => void (connection.remote = readTunnelRecord(record));
+        stream.preface = { bytes: TUNNEL_RECORD_BYTES, take };
+      }
+      this.#connections.push(connection);
+    }
+  }
+
+  #clear(): void {
+    const gone = this.#connections.filter(({ stream }) => stream.ended !== undefined);
+    this.#connections = this.#connections.filter(({ stream }) => stream.ended === undefined);
+    for (const { stream, session, remote } of gone) {
+      if (stream.ended instanceof ProtocolFault) {
+        const who = session ? `worker ${session.worker} of '${session.tenant.service.namespace}' at ` : '';
+        this.#office.log(`closed ${who}${remote}: it ${stream.ended.message}`);
+      }
+      stream.farewell();
+      stream.close();
+      if (session && !session.hasLeft) session.tenant.lose(session.worker);
+    }
+  }
+}

@@ -1,0 +1,132 @@
+/**
+ * What the threads of a server say to each other: cores ask the main thread, the office, for memory that several cores
+ * use; the office tells cores of services. Types, and the core's end of the line. Invariant: every question is answered
+ * once, with memory or with an error; a core never waits for an answer, it goes on with other workers.
+ */
+import { receiveMessageOnPort } from 'node:worker_threads';
+import type { MessagePort } from 'node:worker_threads';
+import { unpack } from '../../base/index.ts';
+import type { PackedError, TributaryError } from '../../base/index.ts';
+import type { KeyShape, ServiceSettings } from '../wire/messages.ts';
+
+/** A tenant: who knows the nonce may use the namespace. */
+export interface Service {
+  readonly namespace: string;
+  readonly nonce: string;
+  /** Default: those of the first worker that comes. */
+  readonly settings: ServiceSettings | undefined;
+  /** How long a worker whose connection broke is waited for, in milliseconds. */
+  readonly graceMs: number;
+  /** Chunks that all keys may have on one core. */
+  readonly maxChunks: number;
+  /** Bytes that it may take: values, slots, and gradients on their way. */
+  readonly maxBytes: number;
+}
+
+/** A range of the process's space, in whatever segment. */
+export interface SpaceRange {
+  readonly byteOffset: number;
+  readonly byteLength: number;
+}
+
+/** Where a key lies, for all cores. */
+export interface KeyMemory {
+  readonly key: string;
+  readonly value: SpaceRange;
+  readonly slots: Readonly<Record<string, SpaceRange>>;
+  /** The value as workers on this host find it. */
+  readonly segment: string;
+  readonly offsetInSegment: number;
+}
+
+export type Question = { readonly namespace: string } & (
+  | {
+      readonly kind: 'keys';
+      readonly keys: readonly KeyShape[];
+      /** Names of what the update rule keeps for each element. */
+      readonly slots: readonly string[];
+    }
+  /** Memory for the gradients that one worker sends. */
+  | { readonly kind: 'staging'; readonly worker: number; readonly keys: readonly string[] }
+  /** A segment of a worker on this host. */
+  | { readonly kind: 'map'; readonly worker: number; readonly segment: string }
+  /** A worker is gone: what was taken for it is given back. */
+  | { readonly kind: 'forget'; readonly worker: number }
+);
+
+export interface Answers {
+  keys: readonly KeyMemory[];
+  staging: readonly SpaceRange[];
+  map: SpaceRange;
+  forget: null;
+}
+
+export type ToOffice =
+  | { readonly token: number; readonly question: Question }
+  | { readonly log: string }
+  | { readonly ended: PackedError | null };
+
+export type ToCore =
+  | { readonly token: number; readonly answer: Answers[keyof Answers] }
+  | { readonly token: number; readonly error: PackedError }
+  | { readonly service: Service }
+  | { readonly endService: string }
+  | { readonly close: true };
+
+export interface OfficeNews {
+  service(service: Service): void;
+  endService(namespace: string): void;
+  close(): void;
+}
+
+export class Office {
+  readonly #port: MessagePort;
+  readonly #open = new Map<
+    number,
+    { take: (answer: never) => void; fail: (error: TributaryError) => void }
+  >();
+  #next = 0;
+
+  constructor(port: MessagePort) {
+    this.#port = port;
+  }
+
+  ask<K extends Question['kind']>(
+    question: Extract<Question, { kind: K }>,
+    take: (answer: Answers[K]) => void,
+    fail: (error: TributaryError) => void,
+  ): void {
+    const token = this.#next++;
+    this.#open.set(token, { take, fail });
+    this.#post({ token, question });
+  }
+
+  log(line: string): void {
+    this.#post({ log: line });
+  }
+
+  /** The last word. */
+  ended(error: PackedError | null): void {
+    this.#post({ ended: error });
+  }
+
+  /** Takes what has come; the doorbell told so. */
+  listen(news: OfficeNews): void {
+    for (let next = receiveMessageOnPort(this.#port); next; next = receiveMessageOnPort(this.#port)) {
+      const message = next.message as ToCore;
+      if ('service' in message) news.service(message.service);
+      else if ('endService' in message) news.endService(message.endService);
+      else if ('close' in message) news.close();
+      else {
+        const asked = this.#open.get(message.token)!;
+        this.#open.delete(message.token);
+        if ('error' in message) asked.fail(unpack(message.error));
+        else asked.take(message.answer as never);
+      }
+    }
+  }
+
+  #post(message: ToOffice): void {
+    this.#port.postMessage(message);
+  }
+}

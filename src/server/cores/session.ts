@@ -1,0 +1,437 @@
+/**
+ * One admitted connection of one worker to one core: understands its requests, finds the memory they mean, hands them to
+ * the tenant and answers. Invariants: it touches its own tenant only; a request that is refused is answered by an error
+ * that names what was wrong, and changes nothing; whatever a worker names is looked up, never computed with.
+ */
+import { InternalError, pack, TributaryError, UsageError } from '../../base/index.ts';
+import type { PackedError } from '../../base/index.ts';
+import type { Region, Segment } from '../../memory/index.ts';
+import type { ByteRange } from '../../sockets/index.ts';
+import type { PushReply } from '../contribution.ts';
+import { ProtocolFault } from '../wire/frame.ts';
+import type { Header, Incoming, MessageStream, StreamResources, StreamUser } from '../wire/message-stream.ts';
+import { readRequest } from '../wire/messages.ts';
+import type { ListEntry, Place, Request } from '../wire/messages.ts';
+import type { Office, SpaceRange } from './office.ts';
+import { rangesIn } from './tenant.ts';
+import type { Batch, Piece, Tenant } from './tenant.ts';
+
+type RequestOf<Op extends Request['op']> = Extract<Request, { op: Op }>;
+
+/** An entry of a list with all that an exchange needs, found once. */
+interface PreparedEntry {
+  readonly name: string;
+  readonly piece: Piece;
+  readonly gradient: Region<'float32'>;
+  /** Where the gradient goes when it comes in a body. */
+  readonly staged: readonly ByteRange[] | undefined;
+  /** Where the value is copied to, range by range; undefined: it goes in the body of the reply, or nowhere. */
+  readonly into: readonly ByteRange[] | undefined;
+  readonly isInPlace: boolean;
+}
+
+/** Rows of one request, and the memory they lie in. */
+interface RowBuffer {
+  readonly segment: Segment;
+  readonly indices: Region<'int32'>;
+  readonly rows: Region<'float32'>;
+}
+
+const NOTHING: readonly ByteRange[] = [];
+
+export class Session implements StreamUser {
+  readonly tenant: Tenant;
+  readonly worker: number;
+  readonly incarnation: string;
+  /** Said goodbye: the end of the connection is no loss. */
+  hasLeft = false;
+  readonly #stream: MessageStream;
+  readonly #resources: StreamResources;
+  readonly #office: Office;
+  readonly #lists = new Map<number, readonly PreparedEntry[]>();
+  readonly #segments = new Map<string, SpaceRange>();
+
+  constructor(
+    tenant: Tenant,
+    identity: { readonly worker: number; readonly incarnation: string },
+    stream: MessageStream,
+    resources: StreamResources,
+    office: Office,
+  ) {
+    this.tenant = tenant;
+    this.worker = identity.worker;
+    this.incarnation = identity.incarnation;
+    this.#stream = stream;
+    this.#resources = resources;
+    this.#office = office;
+  }
+
+  receive(header: Header, bodyBytes: number): Incoming {
+    const request = readRequest(header);
+    try {
+      const into = this.#placeOfBody(request, bodyBytes);
+      return { ...into, done: () => this.#attempt(request.id, into.done) };
+    } catch (error) {
+      if (error instanceof ProtocolFault) throw error;
+      // The body comes all the same; only then is the next request.
+      return { into: undefined, done: () => this.#refuse(request.id, error) };
+    }
+  }
+
+  #placeOfBody(request: Request, bodyBytes: number): Incoming {
+    switch (request.op) {
+      case 'values':
+        return this.#placeOfValues(request, bodyBytes);
+      case 'exchange':
+        return this.#placeOfGradients(request, bodyBytes);
+      case 'push-rows':
+      case 'pull-rows':
+        return this.#placeOfRows(request, bodyBytes);
+      default:
+        if (bodyBytes > 0) throw new ProtocolFault(`sent a body of ${bodyBytes} bytes with '${request.op}'`);
+        return { into: NOTHING, done: () => this.#answer(request) };
+    }
+  }
+
+  #answer(request: Exclude<Request, { op: 'values' | 'exchange' | 'push-rows' | 'pull-rows' }>): void {
+    const { id } = request;
+    switch (request.op) {
+      case 'open':
+        return this.#open(request);
+      case 'list':
+        return this.#addList(request);
+      case 'optimizer':
+        return this.tenant.setOptimizer(
+          request.spec,
+          () => this.#reply(id, {}),
+          (error) => this.#refuse(id, error),
+        );
+      case 'barrier':
+        return this.tenant.meet(this.worker, request.number, () => this.#reply(id, {}));
+      case 'bye':
+        this.hasLeft = true;
+        this.tenant.release(this.worker);
+        return this.#reply(id, {});
+    }
+  }
+
+  #open({ id, batch: number, keys, pieces, firstPiece }: RequestOf<'open'>): void {
+    const { tenant, worker } = this;
+    const plan = JSON.stringify([keys, pieces, firstPiece]);
+    const known = tenant.batches.get(number);
+    if (known) {
+      if (known.plan !== plan) throw otherPlan(worker, keys[0]?.key ?? '');
+      return this.#whenThere(known, () => this.#sayWhere(id, known));
+    }
+    for (const { key, start, length } of pieces) {
+      const shape = keys[key];
+      if (shape === undefined || start + length > shape.length || firstPiece !== tenant.pieceCount) {
+        throw new ProtocolFault(
+          `named elements ${start} to ${start + length} of key ${key}, which are not there`,
+        );
+      }
+    }
+    for (const { key } of keys) if (tenant.hasKey(key)) throw otherPlan(worker, key);
+    tenant.reserveChunks(worker, pieces);
+    const batch: Batch = {
+      keys: new Set(keys.map(({ key }) => key)),
+      ...{ plan, firstPiece, pieceCount: pieces.length },
+      ...{ memory: undefined, isFilled: false, waiting: [] },
+    };
+    tenant.batches.set(number, batch);
+    tenant.pieceCount += pieces.length;
+    this.#office.ask(
+      { kind: 'keys', namespace: tenant.service.namespace, keys, slots: tenant.slotNames },
+      (memory) => {
+        tenant.addPieces(batch, keys, pieces, memory);
+        this.#sayWhere(id, batch);
+        for (const go of batch.waiting.splice(0)) go();
+      },
+      (error) => {
+        tenant.batches.delete(number);
+        tenant.pieceCount = firstPiece;
+        this.#refuse(id, error);
+        for (const go of batch.waiting.splice(0)) go();
+      },
+    );
+  }
+
+  /** Once the batch has memory, and, for all but the first worker, values. */
+  #whenThere(batch: Batch, act: () => void): void {
+    const isThere = batch.isFilled || (this.worker === 0 && batch.memory !== undefined);
+    if (isThere) act();
+    else batch.waiting.push(() => this.#whenThere(batch, act));
+  }
+
+  #sayWhere(id: number, batch: Batch): void {
+    const { core, pieces } = this.tenant;
+    const steps: number[] = [];
+    for (let i = batch.firstPiece; batch.isFilled && i < batch.firstPiece + batch.pieceCount; i++) {
+      if (pieces.has(i)) steps.push(core.nextStep(this.worker, String(i)) - 1);
+    }
+    const places = batch.memory!.map(({ segment, offsetInSegment }) => [segment, offsetInSegment]);
+    this.#reply(id, { isFilled: batch.isFilled, places, steps });
+  }
+
+  #placeOfValues({ id, batch: number }: RequestOf<'values'>, bodyBytes: number): Incoming {
+    const batch = this.tenant.batches.get(number);
+    if (batch?.memory === undefined)
+      throw new ProtocolFault(`sent values of batch ${number}, which is not open`);
+    // A retry whose answer was lost.
+    if (batch.isFilled) return { into: undefined, done: () => this.#reply(id, {}) };
+    const own = Array.from({ length: batch.pieceCount }, (_, i) =>
+      this.tenant.pieces.get(batch.firstPiece + i)!,
+    );
+    const into = own.flatMap(({ valueBytes }) => valueBytes);
+    expectBytes(bodyBytes, total(own));
+    return {
+      into,
+      done: () => {
+        if (!batch.isFilled) this.tenant.fill(batch);
+        this.#reply(id, {});
+      },
+    };
+  }
+
+  #addList({ id, list, entries }: RequestOf<'list'>): void {
+    const { namespace } = this.tenant.service;
+    const pieces = entries.map(({ piece }) => this.#pieceOf(piece));
+    const segments = new Set(entries.flatMap(({ gradient, into }) => [gradient?.[0], into?.[0]]));
+    const wanted = [...segments].filter(
+      (name) => name !== undefined && !this.#segments.has(name),
+    ) as string[];
+    const staged = [...new Set(entries.flatMap(({ gradient }, i) => (gradient ? [] : [pieces[i]!.key.key])))];
+    let open = wanted.length + 1;
+    const fail = (error: Error) => {
+      if (open > 0) this.#refuse(id, error);
+      open = 0;
+    };
+    let staging = new Map<string, SpaceRange>();
+    const oneIsThere = () => {
+      if (--open !== 0) return;
+      this.#attempt(id, () => {
+        this.#lists.set(
+          list,
+          entries.map((entry, i) => this.#prepare(entry, pieces[i]!, staging)),
+        );
+        this.#reply(id, {});
+      });
+    };
+    for (const segment of wanted) {
+      const take = (range: SpaceRange) => {
+        this.#segments.set(segment, range);
+        oneIsThere();
+      };
+      this.#office.ask({ kind: 'map', namespace, worker: this.worker, segment }, take, fail);
+    }
+    if (staged.length === 0) return oneIsThere();
+    this.#office.ask(
+      { kind: 'staging', namespace, worker: this.worker, keys: staged },
+      (ranges) => {
+        staging = new Map(staged.map((key, i) => [key, ranges[i]!]));
+        oneIsThere();
+      },
+      fail,
+    );
+  }
+
+  #prepare(entry: ListEntry, piece: Piece, staging: ReadonlyMap<string, SpaceRange>): PreparedEntry {
+    const { shape, key } = piece;
+    const isStaged = entry.gradient === undefined;
+    const whole = entry.gradient
+      ? this.#tensorAt(entry.gradient, key.length)
+      : this.#region(staging.get(key.key)!, 0, key.length);
+    const gradient = whole.slice(shape.start, shape.length);
+    const target = entry.into && this.#tensorAt(entry.into, key.length).slice(shape.start, shape.length);
+    return {
+      ...{ name: String(entry.piece), piece, gradient, isInPlace: entry.isInPlace },
+      staged: isStaged ? rangesIn(gradient, shape) : undefined,
+      into: target && rangesIn(target, shape),
+    };
+  }
+
+  #placeOfGradients(request: RequestOf<'exchange'>, bodyBytes: number): Incoming {
+    const { list, first, count, push, steps } = request;
+    const all = this.#lists.get(list);
+    if (all === undefined || first + count > all.length || (push && steps.length !== count)) {
+      throw new ProtocolFault(
+        `named entries ${first} to ${first + count} of list ${list}, which are not there`,
+      );
+    }
+    const entries = first === 0 && count === all.length ? all : all.slice(first, first + count);
+    const into = push ? entries.flatMap(({ staged }) => staged ?? NOTHING) : NOTHING;
+    expectBytes(bodyBytes, push ? total(entries.flatMap(({ staged, piece }) => (staged ? [piece] : []))) : 0);
+    return { into, done: () => this.#exchange(request, entries) };
+  }
+
+  #exchange(request: RequestOf<'exchange'>, entries: readonly PreparedEntry[]): void {
+    const { id, push, pull, steps, samples, skipped } = request;
+    const results = new Array<readonly [version: number, staleness: number] | PackedError>(entries.length);
+    let open = entries.length;
+    const settle = (i: number, result: PushReply | Error) => {
+      results[i] = result instanceof Error ? packedForOthers(result) : [result.version, result.staleness];
+      if (pull && !(result instanceof Error)) this.#hand(entries[i]!, push);
+      if (--open === 0) this.#reply(id, { results }, pull ? this.#bodyOf(entries, results, push) : NOTHING);
+    };
+    if (open === 0) return this.#reply(id, { results });
+    entries.forEach(({ name, gradient }, i) => {
+      try {
+        if (!push) return settle(i, { ...this.#pulled(name), staleness: 0, duplicate: false });
+        const isSkipped = skipped.includes(i);
+        const contribution = {
+          worker: this.worker,
+          key: name,
+          step: steps[i]!,
+          samples,
+          isSkipped,
+          gradient,
+        };
+        this.tenant.core.push(contribution, (reply) => settle(i, reply));
+      } catch (error) {
+        settle(i, error as Error);
+      }
+    });
+  }
+
+  #pulled(name: string): { readonly version: number } {
+    return { version: this.tenant.core.pull(this.worker, name).version };
+  }
+
+  /** The value, or in elastic mode the worker's own new weights, to where the worker reads it. */
+  #hand(entry: PreparedEntry, push: boolean): void {
+    if (push) this.#pulled(entry.name);
+    if (!entry.into) return;
+    const from = this.#sourceOf(entry, push);
+    const { bytes } = this.#resources;
+    from.forEach(({ byteOffset, byteLength }, i) =>
+      bytes.copy(entry.into![i]!.byteOffset, byteOffset, byteLength),
+    );
+  }
+
+  #sourceOf({ gradient, piece }: PreparedEntry, push: boolean): readonly ByteRange[] {
+    const isMoved = push && this.tenant.settings.consistency.kind === 'elastic';
+    return isMoved ? rangesIn(gradient, piece.shape) : piece.valueBytes;
+  }
+
+  #bodyOf(entries: readonly PreparedEntry[], results: readonly unknown[], push: boolean): ByteRange[] {
+    return entries.flatMap((entry, i) =>
+      Array.isArray(results[i]) && !entry.into && !entry.isInPlace ? this.#sourceOf(entry, push) : NOTHING,
+    );
+  }
+
+  #placeOfRows(request: RequestOf<'push-rows' | 'pull-rows'>, bodyBytes: number): Incoming {
+    const piece = this.#pieceOf(request.piece);
+    const rowLength = piece.key.rowLength ?? 1;
+    const isPush = request.op === 'push-rows';
+    const { count } = request;
+    expectBytes(bodyBytes, 4 * count * (isPush ? 1 + rowLength : 1));
+    if (4 * count * (1 + rowLength) > this.tenant.service.maxBytes) {
+      throw new UsageError(
+        'OUT_OF_SHARED_MEMORY',
+        `worker ${this.worker} named ${count} rows of key '${piece.key.key}' at once, which is beyond its namespace's ${this.tenant.service.maxBytes} bytes; push fewer rows or ask for a larger quota`,
+        { worker: this.worker, key: piece.key.key, count },
+      );
+    }
+    const buffer = this.#rowBuffer(count, rowLength);
+    const into: ByteRange[] = [buffer.indices, ...(isPush ? [buffer.rows] : [])].filter(
+      ({ byteLength }) => byteLength > 0,
+    );
+    return { into, done: () => (isPush ? this.#pushRows(request, buffer) : this.#pullRows(request, buffer)) };
+  }
+
+  #pushRows({ id, piece, step, samples, isSkipped }: RequestOf<'push-rows'>, buffer: RowBuffer): void {
+    const push = { worker: this.worker, key: String(piece), step, samples, isSkipped, ...buffer };
+    try {
+      this.tenant.core.pushRows(push, ({ version, staleness }) => {
+        this.#giveBack(buffer);
+        this.#reply(id, { results: [[version, staleness]] });
+      });
+    } catch (error) {
+      this.#giveBack(buffer);
+      throw error;
+    }
+  }
+
+  #pullRows({ id, piece }: RequestOf<'pull-rows'>, buffer: RowBuffer): void {
+    const { indices, rows } = buffer;
+    try {
+      const { version } = this.tenant.core.pullRows(this.worker, String(piece), indices, rows);
+      this.#reply(id, { results: [[version, 0]] }, rows.byteLength > 0 ? [rows] : NOTHING, () =>
+        this.#giveBack(buffer),
+      );
+    } catch (error) {
+      this.#giveBack(buffer);
+      throw error;
+    }
+  }
+
+  #rowBuffer(count: number, rowLength: number): RowBuffer {
+    const segment = this.#resources.space.allocate(4 * count * (1 + rowLength) + 2 * 64);
+    const indices = segment.allocate('int32', count);
+    this.tenant.keep(this.worker, segment);
+    return { segment, indices, rows: segment.allocate('float32', count * rowLength) };
+  }
+
+  #giveBack({ segment }: RowBuffer): void {
+    this.tenant.drop(this.worker, segment);
+  }
+
+  #pieceOf(number: number): Piece {
+    const piece = this.tenant.pieces.get(number);
+    if (piece) return piece;
+    throw new ProtocolFault(`named piece ${number}, which is not on this core`);
+  }
+
+  #tensorAt([segment, byteOffset]: Place, length: number): Region<'float32'> {
+    return this.#region(this.#segments.get(segment)!, byteOffset, length);
+  }
+
+  /** Throws if it reaches outside. */
+  #region(range: SpaceRange, byteOffset: number, length: number): Region<'float32'> {
+    return this.#resources.space.adoptSegment(range).region('float32', byteOffset, length);
+  }
+
+  #attempt(id: number, act: () => void): void {
+    try {
+      act();
+    } catch (error) {
+      if (error instanceof ProtocolFault) throw error;
+      this.#refuse(id, error);
+    }
+  }
+
+  #refuse(id: number, error: unknown): void {
+    this.#reply(id, { error: packedForOthers(error) });
+  }
+
+  #reply(id: number, header: object, body: readonly ByteRange[] = NOTHING, onSent?: () => void): void {
+    if (this.#stream.ended === undefined) this.#stream.send({ id, ...header }, body, onSent);
+    else onSent?.();
+  }
+}
+
+/** Without the place in our code, which is nobody's business. */
+export function packedForOthers(error: unknown): PackedError {
+  const ours =
+    error instanceof TributaryError
+      ? error
+      : new InternalError('BROKEN_INVARIANT', `the server failed: ${String(error)}; please report it`);
+  return { ...pack(ours), stack: undefined };
+}
+
+function total(pieces: readonly Piece[]): number {
+  return pieces.reduce((sum, { bytes }) => sum + bytes, 0);
+}
+
+function expectBytes(actual: number, expected: number): void {
+  if (actual === expected) return;
+  throw new ProtocolFault(`sent a body of ${actual} bytes where ${expected} were expected`);
+}
+
+function otherPlan(worker: number, key: string): UsageError {
+  return new UsageError(
+    'INVALID_ARGUMENT',
+    `worker ${worker} has another plan than the others, or key '${key}' is there already; init the same keys in the same order on all workers, each once`,
+    { worker, key },
+  );
+}

@@ -1,0 +1,171 @@
+/**
+ * The checkpoints of one server in one folder, a file for each step: which there are, which are good, which may go. All
+ * calls block; they run in the checkpoint thread. One process uses a folder at a time. Invariants: under its final name
+ * a file is complete (written beside, flushed, renamed, folder flushed); older ones are removed only after that, and
+ * never one of the newest two that are good.
+ */
+import { randomBytes } from 'node:crypto';
+import { closeSync, fsyncSync, mkdirSync, openSync, readdirSync, renameSync, rmSync } from 'node:fs';
+import { endianness } from 'node:os';
+import { join } from 'node:path';
+import { InternalError, UsageError } from '../../base/index.ts';
+import { readCheckpointFile, writeCheckpointFile } from './checkpoint-file.ts';
+import type { CheckpointContent } from './checkpoint-file.ts';
+import type { Manifest } from './server-state.ts';
+
+const FINAL_NAME = /^step-(\d{12,16})\.checkpoint$/;
+const TEMPORARY_NAME = /^\.writing-step-\d{12,16}-[0-9a-f]{16}$/;
+const KEPT = 2;
+
+export interface Listing {
+  /** Steps of the good ones, ascending. */
+  readonly steps: number[];
+  /** What is wrong with each of the others. */
+  readonly problems: string[];
+}
+
+export class CheckpointFolder {
+  readonly #folder: string;
+  /** Steps whose files this process has written or verified, so that they are not read again before each removal. */
+  readonly #good = new Set<number>();
+
+  /** Makes the folder and removes what killed writes have left. */
+  constructor(folder: string) {
+    if (endianness() !== 'LE') {
+      throw new InternalError('BROKEN_INVARIANT', 'Checkpoints of a server need a little-endian machine.');
+    }
+    this.#folder = folder;
+    try {
+      mkdirSync(folder, { recursive: true });
+      for (const name of readdirSync(folder)) {
+        if (TEMPORARY_NAME.test(name)) rmSync(join(folder, name), { force: true });
+      }
+    } catch (cause) {
+      throw new UsageError(
+        'CHECKPOINT_NOT_WRITTEN',
+        `The checkpoint folder ${folder} cannot be used: ${messageOf(cause)}. Give another folder.`,
+        { path: folder },
+        cause,
+      );
+    }
+  }
+
+  write(manifest: Manifest, data: readonly Float32Array[]): void {
+    const { step } = manifest;
+    const path = this.#pathOf(step);
+    try {
+      const newer = this.#stored().find((other) => other > step && this.#isGood(other));
+      if (newer !== undefined) throw wouldGoBack(this.#folder, step, newer);
+      const temporary = join(this.#folder, `.writing-${nameOf(step)}-${randomBytes(8).toString('hex')}`);
+      try {
+        writeCheckpointFile(temporary, manifest, data);
+        renameSync(temporary, path);
+      } catch (cause) {
+        rmSync(temporary, { force: true });
+        throw cause;
+      }
+      flushFolder(this.#folder);
+      this.#good.add(step);
+    } catch (cause) {
+      if (cause instanceof UsageError) throw cause;
+      throw new UsageError(
+        'CHECKPOINT_NOT_WRITTEN',
+        `The checkpoint ${path} could not be written: ${messageOf(cause)}. ` +
+          'Earlier checkpoints are untouched; check the free space and the permissions of the folder.',
+        { path, step },
+        cause,
+      );
+    }
+    this.#prune();
+  }
+
+  read(step: number): CheckpointContent {
+    return readCheckpointFile(this.#pathOf(step), step, true);
+  }
+
+  list(): Listing {
+    const steps: number[] = [];
+    const problems: string[] = [];
+    this.#good.clear();
+    for (const step of this.#stored().reverse()) {
+      try {
+        readCheckpointFile(this.#pathOf(step), step, false);
+        this.#good.add(step);
+        steps.push(step);
+      } catch (cause) {
+        problems.push(messageOf(cause));
+      }
+    }
+    return { steps, problems };
+  }
+
+  /** What cannot be removed costs room, not safety: the checkpoint itself is written, so nothing fails. */
+  #prune(): void {
+    let good = 0;
+    for (const step of this.#stored()) {
+      if (good < KEPT) {
+        if (this.#isGood(step)) good++;
+        continue;
+      }
+      this.#good.delete(step);
+      try {
+        rmSync(this.#pathOf(step), { force: true });
+      } catch {
+        // Tried again after the next checkpoint.
+      }
+    }
+  }
+
+  /** Steps that have a file, newest first. */
+  #stored(): number[] {
+    return readdirSync(this.#folder)
+      .map((name) => FINAL_NAME.exec(name))
+      .flatMap((match) =>
+        match && `${nameOf(Number(match[1]))}.checkpoint` === match[0] ? [Number(match[1])] : [],
+      )
+      .sort((a, b) => b - a);
+  }
+
+  #isGood(step: number): boolean {
+    if (this.#good.has(step)) return true;
+    try {
+      readCheckpointFile(this.#pathOf(step), step, false);
+    } catch {
+      return false;
+    }
+    this.#good.add(step);
+    return true;
+  }
+
+  #pathOf(step: number): string {
+    return join(this.#folder, `${nameOf(step)}.checkpoint`);
+  }
+}
+
+function nameOf(step: number): string {
+  return `step-${String(step).padStart(12, '0')}`;
+}
+
+function wouldGoBack(folder: string, step: number, newer: number): UsageError {
+  return new UsageError(
+    'INVALID_ARGUMENT',
+    `The folder ${folder} holds a good checkpoint of step ${newer}, so step ${step} cannot be written after it: ` +
+      'a restart would take the older state for the newer one. Continue from that one, or give another folder.',
+    { path: folder, step, newer },
+  );
+}
+
+function flushFolder(path: string): void {
+  // Windows opens no folders; its file system journals the rename by itself.
+  if (process.platform === 'win32') return;
+  const folder = openSync(path, 'r');
+  try {
+    fsyncSync(folder);
+  } finally {
+    closeSync(folder);
+  }
+}
+
+function messageOf(cause: unknown): string {
+  return cause instanceof Error ? cause.message : String(cause);
+}

@@ -1,0 +1,104 @@
+/**
+ * The checkpoints of a parameter server, for its main thread: written in the background by a thread of their own, atomic,
+ * checksummed, the last two kept. Not for the core threads. Invariants: once `write` is done the checkpoint survives a
+ * kill and a power cut, and whatever happens before leaves the earlier ones as they were.
+ */
+import { setImmediate } from 'node:timers/promises';
+import { UsageError } from '../../base/index.ts';
+import { CheckpointLink } from './checkpoint-link.ts';
+import { assembleState, describeState, isCount } from './server-state.ts';
+import type { ServerState } from './server-state.ts';
+
+/** What the main thread copies before it lets others go on, in elements: well under a millisecond. */
+const COPY_ELEMENTS = 2 ** 18;
+
+export interface ServerCheckpointsOptions {
+  /** Where the checkpoints lie; made if it is not there. One process uses it at a time. */
+  readonly folder: string;
+  /** Told of each file that `list` skipped, and why. Default: nobody is told. */
+  readonly onProblem?: ((text: string) => void) | undefined;
+  /** How long one call may take, in milliseconds. Default 600,000. */
+  readonly timeoutMs?: number | undefined;
+}
+
+export class ServerCheckpoints {
+  readonly #link: CheckpointLink;
+  readonly #onProblem: (text: string) => void;
+
+  private constructor({ folder, onProblem, timeoutMs = 600_000 }: ServerCheckpointsOptions) {
+    if (!(timeoutMs > 0 && timeoutMs < 2 ** 31)) {
+      throw new UsageError('INVALID_ARGUMENT', `timeoutMs is ${timeoutMs}; give milliseconds above 0`, {
+        timeoutMs,
+      });
+    }
+    this.#link = new CheckpointLink(folder, timeoutMs);
+    this.#onProblem = onProblem ?? (() => {});
+  }
+
+  /** Opens the folder and removes what killed writes have left in it. */
+  static async open(options: ServerCheckpointsOptions): Promise<ServerCheckpoints> {
+    const checkpoints = new ServerCheckpoints(options);
+    try {
+      await checkpoints.#link.ask('open', null);
+    } catch (error) {
+      await checkpoints.close();
+      throw error;
+    }
+    return checkpoints;
+  }
+
+  /**
+   * Writes a checkpoint; done when it is durable and older ones than the last two are removed. The tensors must stand
+   * still until then: what changes meanwhile is written half old, half new. Steps grow; the newest may be rewritten.
+   */
+  async write(step: number, state: ServerState): Promise<void> {
+    const { manifest, data } = describeState(step, state);
+    await this.#link.ask('write', { manifest, data: await onSharedMemory(data) });
+  }
+
+  /** The steps whose checkpoints are good to the last byte, ascending. */
+  async list(): Promise<number[]> {
+    const { steps, problems } = await this.#link.ask('list', null);
+    for (const problem of problems) this.#onProblem(problem);
+    return steps;
+  }
+
+  /** Reads one, every byte checked: CHECKPOINT_CORRUPT if it is damaged, FILE_NOT_FOUND if it is not there. */
+  async read(step: number): Promise<ServerState> {
+    if (!isCount(step)) {
+      throw new UsageError('INVALID_ARGUMENT', `step is ${String(step)}; give a whole number from 0`, {
+        step,
+      });
+    }
+    const { manifest, data } = await this.#link.ask('read', step);
+    return assembleState(manifest, data);
+  }
+
+  /** Ends the thread. A write that is under way is given up: await it first. */
+  close(): Promise<void> {
+    return this.#link.close();
+  }
+}
+
+/** The thread reads shared memory in place; what lies elsewhere is copied, with a rest after each piece. */
+async function onSharedMemory(tensors: readonly Float32Array[]): Promise<Float32Array[]> {
+  const result: Float32Array[] = [];
+  let copied = 0;
+  for (const tensor of tensors) {
+    if (tensor.buffer instanceof SharedArrayBuffer) {
+      result.push(tensor);
+      continue;
+    }
+    const copy = new Float32Array(new SharedArrayBuffer(tensor.byteLength));
+    for (let start = 0; start < tensor.length; start += COPY_ELEMENTS) {
+      const piece = tensor.subarray(start, start + COPY_ELEMENTS);
+      copy.set(piece, start);
+      copied += piece.length;
+      if (copied < COPY_ELEMENTS) continue;
+      copied = 0;
+      await setImmediate();
+    }
+    result.push(copy);
+  }
+  return result;
+}

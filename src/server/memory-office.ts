@@ -1,0 +1,181 @@
+/**
+ * The memory of a server's tenants: values and slots of keys, gradients on their way, segments of workers on this host. The
+ * main thread's end of `cores/office.ts`; it alone allocates what several cores use. Invariants: the same question gets
+ * the same memory, whichever core asks; a tenant never has more than its quota; all is given back when it ends.
+ */
+import { randomBytes } from 'node:crypto';
+import { UsageError } from '../base/index.ts';
+import type { Segment, SharedSpace } from '../memory/index.ts';
+import type { Answers, KeyMemory, Question, Service, SpaceRange } from './cores/office.ts';
+import type { KeyShape } from './wire/messages.ts';
+import { segmentPrefix } from './wire/segment-names.ts';
+
+const LINE_BYTES = 64;
+
+interface KeyRecord {
+  readonly length: number;
+  readonly value: SpaceRange;
+  readonly slots: Record<string, SpaceRange>;
+  readonly segment: Segment;
+}
+
+export class TenantMemory {
+  readonly #space: SharedSpace;
+  readonly #service: Service;
+  readonly #keys = new Map<string, KeyRecord>();
+  /** By worker, what was taken for it. */
+  readonly #staging = new Map<
+    number,
+    Map<string, { readonly range: SpaceRange; readonly segment: Segment }>
+  >();
+  readonly #mapped = new Map<number, Map<string, Segment>>();
+  readonly #segments = new Set<Segment>();
+  #bytes = 0;
+
+  constructor(space: SharedSpace, service: Service) {
+    this.#space = space;
+    this.#service = service;
+  }
+
+  /** Bytes that are taken now. */
+  get bytes(): number {
+    return this.#bytes;
+  }
+
+  answer(question: Question): Answers[keyof Answers] {
+    switch (question.kind) {
+      case 'keys':
+        return this.#openKeys(question.keys, question.slots);
+      case 'staging':
+        return this.#stage(question.worker, question.keys);
+      case 'map':
+        return this.#map(question.worker, question.segment);
+      case 'forget':
+        this.#forget(question.worker);
+        return null;
+    }
+  }
+
+  close(): void {
+    for (const worker of [...this.#staging.keys(), ...this.#mapped.keys()]) this.#forget(worker);
+    for (const segment of this.#segments) segment.close();
+    this.#segments.clear();
+  }
+
+  /** Keys that are not there yet get a value; all get the slots that they do not have. Length 0 only asks. */
+  #openKeys(shapes: readonly KeyShape[], slots: readonly string[]): readonly KeyMemory[] {
+    const fresh = shapes.filter(({ key, length }) => !this.#keys.has(key) && length >= 0);
+    if (fresh.length > 0) this.#allocateValues(fresh);
+    for (const { key, length } of shapes) {
+      const known = this.#keys.get(key)!;
+      if (length > 0 && known.length !== length) throw otherLength(this.#service, key, known.length, length);
+    }
+    this.#allocateSlots(
+      shapes.map(({ key }) => this.#keys.get(key)!),
+      slots,
+    );
+    return shapes.map(({ key }) => {
+      const { value, segment, slots: own } = this.#keys.get(key)!;
+      const offsetInSegment = value.byteOffset - segment.byteOffset;
+      const wanted = Object.fromEntries(slots.map((slot) => [slot, own[slot]!]));
+      return { key, value, slots: wanted, segment: segment.name!, offsetInSegment };
+    });
+  }
+
+  #allocateValues(shapes: readonly KeyShape[]): void {
+    const bytes = shapes.reduce((sum, { length }) => sum + aligned(4 * length), 0);
+    const { namespace, nonce } = this.#service;
+    const name = `${segmentPrefix(namespace, nonce)}values-${randomBytes(6).toString('hex')}`;
+    const segment = this.#take(bytes, () => this.#space.createSegment(name, Math.max(LINE_BYTES, bytes)));
+    for (const { key, length } of shapes) {
+      const { byteOffset, byteLength } = segment.allocate('float32', length);
+      this.#keys.set(key, { length, value: { byteOffset, byteLength }, slots: {}, segment });
+    }
+  }
+
+  #allocateSlots(keys: readonly KeyRecord[], names: readonly string[]): void {
+    for (const name of names) {
+      const without = keys.filter(({ slots }) => slots[name] === undefined);
+      const bytes = without.reduce((sum, { length }) => sum + aligned(4 * length), 0);
+      if (bytes === 0) {
+        for (const { slots, value } of without) slots[name] = { ...value, byteLength: 0 };
+        continue;
+      }
+      const segment = this.#take(bytes, () => this.#space.allocate(bytes));
+      for (const { slots, length } of without) {
+        const { byteOffset, byteLength } = segment.allocate('float32', length);
+        slots[name] = { byteOffset, byteLength };
+      }
+    }
+  }
+
+  #stage(worker: number, keys: readonly string[]): readonly SpaceRange[] {
+    const own = this.#staging.get(worker) ?? new Map<string, { range: SpaceRange; segment: Segment }>();
+    this.#staging.set(worker, own);
+    const missing = keys.filter((key) => !own.has(key));
+    for (const key of missing) {
+      const { length } = this.#keys.get(key)!;
+      const segment = this.#take(4 * length, () => this.#space.allocate(Math.max(LINE_BYTES, 4 * length)));
+      const { byteOffset, byteLength } = segment.allocate('float32', length);
+      own.set(key, { range: { byteOffset, byteLength }, segment });
+    }
+    return keys.map((key) => own.get(key)!.range);
+  }
+
+  #map(worker: number, name: string): SpaceRange {
+    const { namespace, nonce } = this.#service;
+    if (!name.startsWith(segmentPrefix(namespace, nonce))) {
+      throw new UsageError(
+        'INVALID_ARGUMENT',
+        `worker ${worker} named segment '${name}', which is not one of namespace '${namespace}'; allocate it by the store`,
+        { worker, segment: name, namespace },
+      );
+    }
+    const own = this.#mapped.get(worker) ?? new Map<string, Segment>();
+    this.#mapped.set(worker, own);
+    let segment = own.get(name);
+    if (segment === undefined) {
+      segment = this.#space.attachSegment(name);
+      own.set(name, segment);
+    }
+    return { byteOffset: segment.byteOffset, byteLength: segment.byteLength };
+  }
+
+  #forget(worker: number): void {
+    for (const { segment } of this.#staging.get(worker)?.values() ?? []) {
+      this.#bytes -= segment.byteLength;
+      this.#segments.delete(segment);
+      segment.close();
+    }
+    for (const segment of this.#mapped.get(worker)?.values() ?? []) segment.close();
+    this.#staging.delete(worker);
+    this.#mapped.delete(worker);
+  }
+
+  #take(bytes: number, allocate: () => Segment): Segment {
+    const { maxBytes, namespace } = this.#service;
+    if (this.#bytes + bytes > maxBytes) {
+      throw new UsageError(
+        'OUT_OF_SHARED_MEMORY',
+        `namespace '${namespace}' has ${this.#bytes} of ${maxBytes} bytes and asked for ${bytes} more; use a smaller model or ask for a larger quota`,
+        { namespace, expected: maxBytes, actual: this.#bytes + bytes },
+      );
+    }
+    const segment = allocate();
+    this.#bytes += segment.byteLength;
+    this.#segments.add(segment);
+    return segment;
+  }
+}
+
+function aligned(bytes: number): number {
+  return Math.ceil(bytes / LINE_BYTES) * LINE_BYTES;
+}
+
+function otherLength({ namespace }: Service, key: string, expected: number, actual: number): UsageError {
+  return new UsageError(
+    'SHAPE_MISMATCH',
+    `key '${key}' of namespace '${namespace}' has ${expected} elements, not ${actual}; init it the same on all workers, once`,
+    { namespace, key, expected, actual },
+  );
+}

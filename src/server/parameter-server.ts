@@ -1,0 +1,268 @@
+/**
+ * A parameter server (PHub): core threads that own chunks, one listening socket each, and the services that tenants have
+ * been given. This is its main thread: it starts and ends the cores, gives out memory and keeps the list of services; no
+ * gradient passes here. Invariants: nothing listens beyond the address that was asked for; when it is closed no thread,
+ * socket or segment is left.
+ */
+import { randomBytes } from 'node:crypto';
+import { MessageChannel } from 'node:worker_threads';
+import type { MessagePort, Worker } from 'node:worker_threads';
+import { pack, startThread, unpack, UsageError } from '../base/index.ts';
+import type { TributaryError } from '../base/index.ts';
+import { SharedSpace } from '../memory/index.ts';
+import type { Segment } from '../memory/index.ts';
+import { challenge, isNonce, libc, listenWithin, resolveHost, TlsTunnel } from '../sockets/index.ts';
+import type { TlsOptions } from '../sockets/index.ts';
+import type { CoreThreadData } from './cores/core-thread.ts';
+import type { Service, ToCore, ToOffice } from './cores/office.ts';
+import { TenantMemory } from './memory-office.ts';
+import { isNamespace } from './wire/messages.ts';
+import type { ServiceSettings } from './wire/messages.ts';
+
+export interface ParameterServerOptions {
+  /** Threads that own chunks. Default 1. */
+  readonly cores?: number | undefined;
+  /** The address to listen at. Default 127.0.0.1. */
+  readonly address?: string | undefined;
+  /** The port of the first core; the others have those that follow. Default: any that the system gives. */
+  readonly port?: number | undefined;
+  /** Encrypts and authenticates all connections. Default: none. */
+  readonly tls?: TlsOptions | undefined;
+  /** How long a connection may take to prove itself, in milliseconds. Default 5,000. */
+  readonly handshakeTimeoutMs?: number | undefined;
+  /** Connections that may be proving themselves at a time on each core. Default 64. */
+  readonly maxStrangers?: number | undefined;
+  /** Memory of all tenants. Default: a new space. */
+  readonly space?: SharedSpace | undefined;
+  /** Gets a line of text for each connection that was closed for a fault. Default: none. */
+  readonly log?: ((line: string) => void) | undefined;
+}
+
+export interface ServiceOptions {
+  /** Letters, digits, '.', '_' and '-'. */
+  readonly namespace: string;
+  /** 64 hexadecimal digits that workers must know. Default: random. */
+  readonly nonce?: string | undefined;
+  /** How it is trained. Default: as the first worker says. */
+  readonly settings?: ServiceSettings | undefined;
+  /** How long a worker whose connection broke is waited for before it is counted out, in milliseconds. Default 5,000. */
+  readonly graceMs?: number | undefined;
+  /** Bytes that it may take: values, slots, and gradients on their way. Default 4 GiB. */
+  readonly maxBytes?: number | undefined;
+  /** Chunks that its keys may have on one core. Default 1,000,000. */
+  readonly maxChunks?: number | undefined;
+}
+
+/** What a worker must know to use a service. */
+export interface ServiceAccess {
+  readonly namespace: string;
+  readonly nonce: string;
+}
+
+interface Core {
+  readonly port: MessagePort;
+  readonly doorbell: number;
+  readonly listeningFd: number;
+  readonly tunnel: TlsTunnel | undefined;
+  readonly listensAt: number;
+  readonly ended: Promise<void>;
+  /** Undefined until it has been started. */
+  worker: Worker | undefined;
+}
+
+export class ParameterServer {
+  /** Where workers find it. */
+  readonly address: string;
+  readonly #options: ParameterServerOptions;
+  readonly #space: SharedSpace;
+  readonly #cores: Core[] = [];
+  readonly #services = new Map<string, { readonly service: Service; readonly memory: TenantMemory }>();
+  readonly #beacon: Segment;
+  /** The cores' ends of the lines to them. */
+  readonly #transferred: MessagePort[] = [];
+  /** Why a core ended that should not have. */
+  failure: TributaryError | undefined;
+  #closing = false;
+
+  private constructor(options: ParameterServerOptions, address: string, space: SharedSpace) {
+    this.#options = options;
+    this.address = address;
+    this.#space = space;
+    this.#beacon = space.createSegment(`beacon-${process.pid}-${randomBytes(6).toString('hex')}`, 64);
+  }
+
+  static async start(options: ParameterServerOptions = {}): Promise<ParameterServer> {
+    const { cores = 1, address = '127.0.0.1', port = 0 } = options;
+    checkCount('cores', cores, 1, 256);
+    checkCount('port', port, 0, 65535 - cores);
+    const host = await resolveHost(address);
+    const server = new ParameterServer(options, address, options.space ?? SharedSpace.create());
+    try {
+      for (let i = 0; i < cores; i++) await server.#listen(host, port === 0 ? 0 : port + i);
+      for (let i = 0; i < cores; i++) server.#startCore(i);
+      return server;
+    } catch (error) {
+      await server.close();
+      throw error;
+    }
+  }
+
+  /** The port of the first core, by which workers find the others. */
+  get port(): number {
+    return this.#cores[0]!.listensAt;
+  }
+
+  get cores(): number {
+    return this.#cores.length;
+  }
+
+  get services(): readonly { readonly namespace: string; readonly bytes: number }[] {
+    return [...this.#services.values()].map(({ service, memory }) => ({
+      namespace: service.namespace,
+      bytes: memory.bytes,
+    }));
+  }
+
+  /** A namespace of its own for a tenant, and the nonce by which its workers prove that they belong to it. */
+  createService(options: ServiceOptions): ServiceAccess {
+    const { namespace, nonce = challenge() } = options;
+    if (!isNamespace(namespace) || this.#services.has(namespace)) {
+      const why = isNamespace(namespace) ? 'is taken' : 'is no name';
+      throw new UsageError(
+        'INVALID_ARGUMENT',
+        `namespace '${namespace}' ${why}; give another one of 1 to 64 letters, digits, '.', '_' and '-'`,
+        { namespace },
+      );
+    }
+    if (!isNonce(nonce)) {
+      throw new UsageError(
+        'INVALID_ARGUMENT',
+        `the nonce of namespace '${namespace}' is not made of 64 hexadecimal digits; leave it out for a random one`,
+        { namespace },
+      );
+    }
+    const { graceMs = 5000, maxBytes = 4 * 2 ** 30, maxChunks = 1_000_000 } = options;
+    checkCount('graceMs', graceMs, 0, 2 ** 31);
+    checkCount('maxBytes', maxBytes, 1, 2 ** 40);
+    checkCount('maxChunks', maxChunks, 1, 2 ** 31);
+    const service = { namespace, nonce, settings: options.settings, graceMs, maxBytes, maxChunks };
+    this.#services.set(namespace, { service, memory: new TenantMemory(this.#space, service) });
+    this.#tell({ service });
+    return { namespace, nonce };
+  }
+
+  /** Ends a service: its workers are disconnected and its memory is given back. */
+  endService(namespace: string): void {
+    const known = this.#services.get(namespace);
+    if (known === undefined) return;
+    this.#services.delete(namespace);
+    this.#tell({ endService: namespace });
+    // Cores may be in the middle of an update; they have let go once they have heard of it.
+    setTimeout(() => known.memory.close(), LETTING_GO_MS);
+  }
+
+  async close(): Promise<void> {
+    if (this.#closing) return;
+    this.#closing = true;
+    // Until now a server that was forgotten did not keep its process alive.
+    for (const { port } of this.#cores) port.ref();
+    this.#tell({ close: true });
+    await Promise.all(this.#cores.filter(({ worker }) => worker).map(({ ended }) => ended));
+    for (const { worker, port, doorbell, listeningFd, tunnel } of this.#cores) {
+      await worker?.terminate();
+      port.close();
+      libc().close(doorbell);
+      libc().close(listeningFd);
+      await tunnel?.close();
+    }
+    for (const { memory } of this.#services.values()) memory.close();
+    this.#beacon.close();
+  }
+
+  async #listen(host: string, port: number): Promise<void> {
+    const { tls, handshakeTimeoutMs = 5000, maxStrangers = 64, log = () => undefined } = this.#options;
+    const ports = [port, port] as const;
+    const limits = {
+      ports,
+      socketBufferBytes: 0,
+      handshakeTimeoutMs,
+      maxPendingHandshakes: maxStrangers,
+      log,
+    };
+    const tunnel = tls && (await TlsTunnel.open(tls, host, limits));
+    const listening = tunnel ? { fd: tunnel.listeningFd, port: tunnel.port } : listenWithin(host, ports, 0);
+    const { port1, port2 } = new MessageChannel();
+    this.#transferred.push(port2);
+    let hasEnded: () => void = () => undefined;
+    const ended = new Promise<void>((resolve) => (hasEnded = resolve));
+    const core: Core = {
+      ...{ port: port1, doorbell: libc().doorbell(), listeningFd: listening.fd, tunnel },
+      ...{ listensAt: listening.port, ended, worker: undefined },
+    };
+    port1.on('message', (message: ToOffice) => this.#hear(core, message, hasEnded));
+    port1.unref();
+    this.#cores.push(core);
+  }
+
+  #startCore(index: number): void {
+    const core = this.#cores[index]!;
+    const { handshakeTimeoutMs = 5000, maxStrangers = 64, tls } = this.#options;
+    const word = randomBytes(4).readUInt32LE() & 0x7fffffff;
+    if (index === 0) this.#beacon.region('int32', 0, 1).view[0] = word;
+    const beacon = { segment: this.#beacon.name!, word: this.#beacon.region('int32', 0, 1).view[0]! };
+    const data: CoreThreadData = {
+      port: this.#transferred[index]!,
+      memory: this.#space.memory,
+      options: {
+        ...{ listeningFd: core.listeningFd, doorbell: core.doorbell, handshakeTimeoutMs, maxStrangers },
+        isTunnelled: tls !== undefined,
+        welcome: { ports: this.#cores.map(({ listensAt }) => listensAt), beacon },
+      },
+    };
+    core.worker = startThread(new URL('./cores/core-thread', import.meta.url), data, [data.port]);
+    core.worker.unref();
+  }
+
+  #hear(core: Core, message: ToOffice, hasEnded: () => void): void {
+    if ('log' in message) return this.#options.log?.(message.log);
+    if ('ended' in message) {
+      if (message.ended) {
+        this.failure = unpack(message.ended);
+        this.#options.log?.(`a core failed: ${this.failure.message}`);
+      }
+      return hasEnded();
+    }
+    const { token, question } = message;
+    let answer: ToCore;
+    try {
+      const tenant = this.#services.get(question.namespace);
+      if (tenant === undefined)
+        throw new UsageError('INVALID_ARGUMENT', 'the service has ended; ask for another');
+      answer = { token, answer: tenant.memory.answer(question) };
+    } catch (error) {
+      answer = { token, error: pack(error) };
+    }
+    core.port.postMessage(answer);
+    libc().ring(core.doorbell);
+  }
+
+  #tell(message: ToCore): void {
+    for (const { port, doorbell } of this.#cores) {
+      port.postMessage(message);
+      libc().ring(doorbell);
+    }
+  }
+}
+
+const LETTING_GO_MS = 1000;
+
+function checkCount(name: string, value: number, least: number, most: number): void {
+  if (Number.isInteger(value) && value >= least && value <= most) return;
+  throw new UsageError(
+    'INVALID_ARGUMENT',
+    `${name} is ${value}; give a whole number from ${least} to ${most}`,
+    {
+      [name]: value,
+    },
+  );
+}

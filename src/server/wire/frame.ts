@@ -1,0 +1,64 @@
+/**
+ * Frames between workers and servers: sixteen bytes (a magic word, the length of the header, the length of the body), a
+ * header in JSON, a body of raw bytes. What headers mean is said in `messages.ts`. Invariant: lengths above the limits
+ * are refused before a byte of what they announce is kept.
+ */
+
+export const PREFIX_BYTES = 16;
+/** 'TRPS' as the bytes lie in memory. */
+const MAGIC = 0x53505254;
+
+export interface FrameLimits {
+  readonly headerBytes: number;
+  readonly bodyBytes: number;
+}
+
+/** For somebody who has not proved yet that he belongs here. */
+export const STRANGER_LIMITS: FrameLimits = { headerBytes: 8 * 1024, bodyBytes: 0 };
+/** Plans of a hundred thousand keys, and bodies as large as a space. */
+export const MEMBER_LIMITS: FrameLimits = { headerBytes: 64 * 2 ** 20, bodyBytes: 4 * 2 ** 30 };
+
+/** What came is not of the protocol. The message is a clause for a sentence: 'announced a header of 5 GB'. */
+export class ProtocolFault extends Error {
+  override readonly name = 'ProtocolFault';
+}
+
+/** Prefix and header in one piece. */
+export function encodeHead(header: object, bodyBytes: number): Buffer {
+  const text = JSON.stringify(header);
+  const head = Buffer.allocUnsafe(PREFIX_BYTES + Buffer.byteLength(text));
+  head.writeUInt32LE(MAGIC, 0);
+  head.writeUInt32LE(head.length - PREFIX_BYTES, 4);
+  head.writeBigUInt64LE(BigInt(bodyBytes), 8);
+  head.write(text, PREFIX_BYTES);
+  return head;
+}
+
+export function decodePrefix(bytes: Uint8Array, limits: FrameLimits): FrameLimits {
+  const view = new DataView(bytes.buffer, bytes.byteOffset, PREFIX_BYTES);
+  if (view.getUint32(0, true) !== MAGIC) throw new ProtocolFault('speaks another protocol');
+  const headerBytes = view.getUint32(4, true);
+  const bodyBytes = Number(view.getBigUint64(8, true));
+  if (headerBytes === 0 || headerBytes > limits.headerBytes) {
+    throw new ProtocolFault(
+      `announced a header of ${headerBytes} bytes where 1 to ${limits.headerBytes} are allowed`,
+    );
+  }
+  if (bodyBytes > limits.bodyBytes) {
+    throw new ProtocolFault(`announced a body of ${bodyBytes} bytes where ${limits.bodyBytes} are allowed`);
+  }
+  return { headerBytes, bodyBytes };
+}
+
+export function decodeHeader(bytes: Uint8Array): Readonly<Record<string, unknown>> {
+  let header: unknown;
+  try {
+    header = JSON.parse(Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength).toString('utf8'));
+  } catch {
+    throw new ProtocolFault('sent a header that is not JSON');
+  }
+  if (typeof header === 'object' && header !== null && !Array.isArray(header)) {
+    return header as Readonly<Record<string, unknown>>;
+  }
+  throw new ProtocolFault('sent a header that is no object');
+}

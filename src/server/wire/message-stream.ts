@@ -1,0 +1,280 @@
+/**
+ * One connection as a stream of messages, both ways, without ever waiting: headers through small buffers, bodies straight
+ * from and into the ranges of the space where they belong. It knows nothing of what is said. Invariants: a message that
+ * was begun is sent to its end; only frames within the limits are read; after `ended` is set nothing moves any more.
+ */
+import type { Segment, SharedSpace } from '../../memory/index.ts';
+import { EAGAIN, EINTR, errorName, libc, SpaceBytes } from '../../sockets/index.ts';
+import type { ByteRange } from '../../sockets/index.ts';
+import { decodeHeader, decodePrefix, encodeHead, PREFIX_BYTES, ProtocolFault } from './frame.ts';
+import type { FrameLimits } from './frame.ts';
+import { KernelVectors, Scatter } from './scattered-bytes.ts';
+
+export type Header = Readonly<Record<string, unknown>>;
+
+/** Where a body goes and what happens when all of it is there. */
+export interface Incoming {
+  /** Ranges of exactly the announced length; undefined: nobody wants the bytes. */
+  readonly into: readonly ByteRange[] | undefined;
+  readonly done: () => void;
+}
+
+export interface StreamUser {
+  /** A header came. Throws `ProtocolFault` if it may not. */
+  receive(header: Header, bodyBytes: number): Incoming;
+}
+
+interface Outgoing {
+  head: Uint8Array;
+  readonly body: Scatter | undefined;
+  readonly onSent: (() => void) | undefined;
+}
+
+/** What all connections of a thread share. */
+export class StreamResources {
+  readonly space: SharedSpace;
+  readonly bytes: SpaceBytes;
+  readonly vectors: KernelVectors;
+  /** Takes the bytes that nobody wants. */
+  readonly waste: ByteRange;
+  readonly #segment: Segment;
+
+  constructor(space: SharedSpace) {
+    this.space = space;
+    this.bytes = new SpaceBytes(space);
+    this.vectors = new KernelVectors(space);
+    this.#segment = space.allocate(WASTE_BYTES);
+    this.waste = { byteOffset: this.#segment.byteOffset, byteLength: WASTE_BYTES };
+  }
+
+  close(): void {
+    this.vectors.close();
+    this.#segment.close();
+  }
+}
+
+const WASTE_BYTES = 64 * 1024;
+/** Few, because the start of a body that comes with its header is copied once more. */
+const STAGED_BYTES = 16 * 1024;
+/** Calls of one turn; then other connections have theirs. */
+const CALLS_A_TURN = 4;
+
+/** Bytes before the first frame, by which a tunnel says who has come or what went wrong. */
+export interface Preface {
+  readonly bytes: number;
+  take(bytes: Uint8Array): void;
+}
+
+export class MessageStream {
+  readonly fd: number;
+  /** Why nothing can be said or heard any more: an errno name, 'end', 'closed' or a fault of the other side. */
+  ended: string | ProtocolFault | undefined;
+  limits: FrameLimits;
+  /** Who is told; another one once the other side has proved itself. */
+  user: StreamUser;
+  /** Awaited before the first frame; undefined: none, or it has come. */
+  preface: Preface | undefined;
+  readonly #resources: StreamResources;
+  readonly #queue: Outgoing[] = [];
+  readonly #staged = new Uint8Array(STAGED_BYTES);
+  #start = 0;
+  #end = 0;
+  #announced: FrameLimits | undefined;
+  /** A header longer than the staging, as far as it has come. */
+  #long: { readonly bytes: Uint8Array; filled: number } | undefined;
+  #incoming: { readonly done: () => void; readonly scatter: Scatter; readonly wanted: boolean } | undefined;
+
+  constructor(fd: number, resources: StreamResources, limits: FrameLimits, user: StreamUser) {
+    this.fd = fd;
+    this.limits = limits;
+    this.#resources = resources;
+    this.user = user;
+  }
+
+  get hasUnsent(): boolean {
+    return this.#queue.length > 0;
+  }
+
+  /** The ranges must stay as they are until the message is sent. */
+  send(header: object, body: readonly ByteRange[] = [], onSent?: () => void): void {
+    const scatter = body.length === 0 ? undefined : new Scatter(body);
+    this.#queue.push({ head: encodeHead(header, scatter?.left ?? 0), body: scatter, onSent });
+  }
+
+  /** Before all messages: what a tunnel is to be told. */
+  sendPreface(bytes: Uint8Array): void {
+    this.#queue.push({ head: bytes, body: undefined, onSent: undefined });
+  }
+
+  /** Sends what the kernel takes; true if anything moved. */
+  write(): boolean {
+    let moved = false;
+    for (let calls = 0; calls < CALLS_A_TURN && this.ended === undefined; calls++) {
+      const next = this.#queue[0];
+      if (next === undefined) return moved;
+      const sent =
+        next.head.length > 0
+          ? libc().sendBytes(this.fd, next.head)
+          : this.#resources.vectors.send(this.fd, next.body!);
+      if (!this.#moved(sent)) return moved;
+      moved = true;
+      if (next.head.length > 0) next.head = next.head.subarray(sent);
+      else next.body!.advance(sent);
+      if (next.head.length > 0 || (next.body?.left ?? 0) > 0) continue;
+      this.#queue.shift();
+      next.onSent?.();
+    }
+    return moved;
+  }
+
+  /** Reads what is there; true if anything moved. */
+  read(): boolean {
+    let moved = false;
+    try {
+      for (let calls = 0; calls < CALLS_A_TURN && this.ended === undefined; calls++) {
+        if (!this.#receive()) return moved || this.ended !== undefined;
+        moved = true;
+        while (this.ended === undefined && this.#take());
+      }
+    } catch (error) {
+      if (!(error instanceof ProtocolFault)) throw error;
+      this.ended = error;
+    }
+    return moved;
+  }
+
+  /** A last attempt to say why it ends; what does not go at once is lost. */
+  farewell(): void {
+    const reason = this.ended;
+    this.ended = undefined;
+    this.write();
+    this.ended = reason;
+  }
+
+  close(): void {
+    this.ended ??= 'closed';
+    for (const { onSent } of this.#queue.splice(0)) onSent?.();
+    this.#incoming = undefined;
+    libc().close(this.fd);
+  }
+
+  /** One call of the kernel: into the body, a long header, or the staging. */
+  #receive(): boolean {
+    const incoming = this.#incoming;
+    if (incoming) {
+      const { bytes, vectors, waste } = this.#resources;
+      const got = incoming.wanted
+        ? vectors.receive(this.fd, incoming.scatter)
+        : libc().receive(
+            this.fd,
+            bytes.base + waste.byteOffset,
+            Math.min(waste.byteLength, incoming.scatter.left),
+          );
+      if (!this.#moved(got)) return false;
+      this.#advanceBody(got);
+      return true;
+    }
+    const long = this.#long;
+    if (long) {
+      const got = libc().receiveBytes(this.fd, long.bytes.subarray(long.filled));
+      if (!this.#moved(got)) return false;
+      long.filled += got;
+      return true;
+    }
+    if (this.#start > 0) {
+      this.#staged.copyWithin(0, this.#start, this.#end);
+      this.#end -= this.#start;
+      this.#start = 0;
+    }
+    const got = libc().receiveBytes(this.fd, this.#staged.subarray(this.#end));
+    if (!this.#moved(got)) return false;
+    this.#end += got;
+    return true;
+  }
+
+  /** Understands one thing more of what has come; false if more must come first. */
+  #take(): boolean {
+    if (this.#incoming) return this.#takeStagedBody(this.#incoming);
+    const available = this.#end - this.#start;
+    if (this.preface) {
+      const { preface } = this;
+      const { bytes } = preface;
+      if (available < bytes) return false;
+      this.preface = undefined;
+      preface.take(this.#staged.slice(this.#start, this.#start + bytes));
+      this.#start += bytes;
+      return true;
+    }
+    if (this.#announced === undefined) {
+      if (available < PREFIX_BYTES) return false;
+      this.#announced = decodePrefix(this.#staged.subarray(this.#start), this.limits);
+      this.#start += PREFIX_BYTES;
+      return true;
+    }
+    const { headerBytes } = this.#announced;
+    if (this.#long) {
+      if (this.#long.filled < headerBytes) return false;
+      const { bytes } = this.#long;
+      this.#long = undefined;
+      this.#open(bytes);
+      return true;
+    }
+    if (available >= headerBytes) {
+      const header = this.#staged.subarray(this.#start, this.#start + headerBytes);
+      this.#start += headerBytes;
+      this.#open(header);
+      return true;
+    }
+    if (headerBytes > STAGED_BYTES) {
+      const bytes = new Uint8Array(headerBytes);
+      bytes.set(this.#staged.subarray(this.#start, this.#end));
+      this.#long = { bytes, filled: available };
+      this.#start = this.#end;
+    }
+    return false;
+  }
+
+  #open(headerBytes: Uint8Array): void {
+    const { bodyBytes } = this.#announced!;
+    this.#announced = undefined;
+    const { into, done } = this.user.receive(decodeHeader(headerBytes), bodyBytes);
+    if (bodyBytes === 0) return done();
+    const ranges = into ?? [{ byteOffset: 0, byteLength: bodyBytes }];
+    const scatter = new Scatter(ranges);
+    if (scatter.left !== bodyBytes) {
+      throw new ProtocolFault(`sent a body of ${bodyBytes} bytes where ${scatter.left} were expected`);
+    }
+    this.#incoming = { done, scatter, wanted: into !== undefined };
+  }
+
+  #takeStagedBody({ scatter, wanted }: { readonly scatter: Scatter; readonly wanted: boolean }): boolean {
+    const bytes = Math.min(this.#end - this.#start, scatter.left);
+    if (bytes === 0) return false;
+    if (wanted) {
+      let from = this.#start;
+      scatter.peek(Infinity, bytes, (byteOffset, count) => {
+        this.#resources.bytes.bytes.set(this.#staged.subarray(from, from + count), byteOffset);
+        from += count;
+      });
+    }
+    this.#start += bytes;
+    this.#advanceBody(bytes);
+    return true;
+  }
+
+  #advanceBody(bytes: number): void {
+    const { scatter, done } = this.#incoming!;
+    scatter.advance(bytes);
+    if (scatter.left > 0) return;
+    this.#incoming = undefined;
+    done();
+  }
+
+  /** Whether bytes moved; notes why they never will again. */
+  #moved(result: number): boolean {
+    if (result > 0) return true;
+    if (result === 0) this.ended = 'end';
+    else if (result !== -EAGAIN && result !== -EINTR) this.ended = errorName(result);
+    return false;
+  }
+}

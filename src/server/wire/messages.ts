@@ -1,0 +1,293 @@
+/**
+ * What workers and the cores of a server say to each other, and the checks of every field that comes in. Types and pure
+ * functions. Terms: a piece is the part of a key that belongs to one core; a list is a set of pieces that travel
+ * together, announced once. Invariant: what a `read` function returns has been checked field by field; whatever is
+ * malformed is a `ProtocolFault`, which ends the connection.
+ */
+import { isNonce } from '../../sockets/index.ts';
+import type { Combine } from '../aggregation.ts';
+import type { Consistency } from '../consistency.ts';
+import { ProtocolFault } from './frame.ts';
+import type { Header } from './message-stream.ts';
+
+export const SERVER_PROTOCOL_VERSION = 1;
+const MAX_WORKERS = 65536;
+const MAX_ELEMENTS = 2 ** 30;
+const NAMESPACE = /^[A-Za-z0-9._-]{1,64}$/;
+
+/** How a tenant's parameters are trained; the same for all its workers. */
+export interface ServiceSettings {
+  /** Workers (or clients) whose pushes are waited for at the start. */
+  readonly workers: number;
+  readonly consistency: Consistency;
+  readonly combine: Combine;
+}
+
+export interface Hello {
+  readonly namespace: string;
+  readonly nonce: string;
+}
+
+export interface Proof {
+  readonly proof: string;
+  readonly worker: number;
+  /** Chosen anew by every process, so that a restarted worker is told apart from one that reconnects. */
+  readonly incarnation: string;
+  readonly settings: ServiceSettings;
+}
+
+export interface Welcome {
+  readonly proof: string;
+  /** The ports of all cores of this server. */
+  readonly ports: readonly number[];
+  /** A segment and the word in it, by which the worker finds out whether it shares memory with this server. */
+  readonly beacon: { readonly segment: string; readonly word: number } | undefined;
+}
+
+export interface KeyShape {
+  readonly key: string;
+  /** Elements. */
+  readonly length: number;
+  readonly rowLength: number | undefined;
+}
+
+export interface PieceShape {
+  /** Which of the keys it is a piece of. */
+  readonly key: number;
+  /** The elements of the key among which its ranges lie: all, or some rows of a table. */
+  readonly start: number;
+  readonly length: number;
+  /** First element and number of elements, counted from `start`. */
+  readonly ranges: readonly (readonly [start: number, length: number])[];
+}
+
+/** Where a tensor lies in shared memory: the name of the segment, and the first byte in it. */
+export type Place = readonly [segment: string, byteOffset: number];
+
+export interface ListEntry {
+  readonly piece: number;
+  /** The whole key's gradient; undefined: it comes in the body. */
+  readonly gradient: Place | undefined;
+  /** Where the whole key's value goes; undefined: in the body of the reply. */
+  readonly into: Place | undefined;
+  /** The worker reads the server's own memory: the value goes nowhere. */
+  readonly isInPlace: boolean;
+}
+
+export type Request = { readonly id: number } & (
+  | {
+      readonly op: 'open';
+      /** Number of the call, the same on all workers. */
+      readonly batch: number;
+      readonly keys: readonly KeyShape[];
+      /** Those of this core; numbered on from those of earlier calls. */
+      readonly pieces: readonly PieceShape[];
+      readonly firstPiece: number;
+    }
+  | { readonly op: 'values'; readonly batch: number }
+  | { readonly op: 'list'; readonly list: number; readonly entries: readonly ListEntry[] }
+  | {
+      readonly op: 'exchange';
+      readonly list: number;
+      /** Which entries of the list. */
+      readonly first: number;
+      readonly count: number;
+      readonly push: boolean;
+      readonly pull: boolean;
+      /** One for each entry, if it pushes. */
+      readonly steps: readonly number[];
+      readonly samples: number;
+      /** Entries whose values are to be left out. */
+      readonly skipped: readonly number[];
+    }
+  | {
+      readonly op: 'push-rows';
+      readonly piece: number;
+      readonly step: number;
+      readonly samples: number;
+      readonly count: number;
+      readonly isSkipped: boolean;
+    }
+  | { readonly op: 'pull-rows'; readonly piece: number; readonly count: number }
+  | { readonly op: 'optimizer'; readonly spec: unknown }
+  | { readonly op: 'barrier'; readonly number: number }
+  | { readonly op: 'bye' }
+);
+
+export function readHello(header: Header): Hello {
+  check(header.kind === 'hello' && header.version === SERVER_PROTOCOL_VERSION, 'hello', header);
+  const { namespace, nonce } = header;
+  check(isNamespace(namespace) && isNonce(nonce), 'hello', header);
+  return { namespace, nonce };
+}
+
+export function readProof(header: Header): Proof {
+  const { proof, worker, incarnation } = header;
+  check(header.kind === 'proof' && isNonce(proof) && isNonce(incarnation), 'proof', header);
+  check(isCount(worker, MAX_WORKERS - 1), 'proof', header);
+  return { proof, worker, incarnation, settings: readSettings(header.settings) };
+}
+
+export function readSettings(value: unknown): ServiceSettings {
+  const settings = objectOf(value, 'settings');
+  const { workers, combine } = settings;
+  check(isCount(workers, MAX_WORKERS) && workers > 0, 'settings', settings);
+  check(combine === 'sum' || combine === 'mean', 'settings', settings);
+  return { workers, combine, consistency: readConsistency(settings.consistency) };
+}
+
+export function readRequest(header: Header): Request {
+  const { id, op } = header;
+  check(isCount(id), 'request', header);
+  switch (op) {
+    case 'open':
+      return {
+        ...{ id, op, batch: countOf(header, 'batch'), firstPiece: countOf(header, 'firstPiece') },
+        keys: listOf(header, 'keys').map(readKey),
+        pieces: listOf(header, 'pieces').map(readPiece),
+      };
+    case 'values':
+      return { id, op, batch: countOf(header, 'batch') };
+    case 'list':
+      return { id, op, list: countOf(header, 'list'), entries: listOf(header, 'entries').map(readEntry) };
+    case 'exchange': {
+      const { push, pull } = header;
+      check(typeof push === 'boolean' && typeof pull === 'boolean', 'exchange', header);
+      return {
+        ...{ id, op, push, pull, list: countOf(header, 'list') },
+        first: countOf(header, 'first'),
+        count: countOf(header, 'count'),
+        steps: countsOf(header, 'steps'),
+        skipped: countsOf(header, 'skipped'),
+        samples: samplesOf(header),
+      };
+    }
+    case 'push-rows': {
+      const { isSkipped } = header;
+      check(typeof isSkipped === 'boolean', op, header);
+      const counts = { piece: countOf(header, 'piece'), step: countOf(header, 'step') };
+      return { id, op, ...counts, count: countOf(header, 'count'), samples: samplesOf(header), isSkipped };
+    }
+    case 'pull-rows':
+      return { id, op, piece: countOf(header, 'piece'), count: countOf(header, 'count') };
+    case 'optimizer':
+      return { id, op, spec: header.spec };
+    case 'barrier':
+      return { id, op, number: countOf(header, 'number') };
+    case 'bye':
+      return { id, op };
+    default:
+      throw malformed('request', header);
+  }
+}
+
+export function readWelcome(header: Header): Welcome {
+  const { proof, ports } = header;
+  check(header.kind === 'welcome' && isNonce(proof), 'welcome', header);
+  check(Array.isArray(ports) && ports.every((port) => isCount(port, 65535)), 'welcome', header);
+  if (header.beacon === undefined) return { proof, ports, beacon: undefined };
+  const { segment, word } = objectOf(header.beacon, 'beacon');
+  check(typeof segment === 'string' && isCount(word), 'beacon', header);
+  return { proof, ports, beacon: { segment, word } };
+}
+
+function readKey(value: unknown): KeyShape {
+  const shape = objectOf(value, 'key');
+  const { key, length, rowLength } = shape;
+  check(typeof key === 'string' && key.length > 0 && key.length <= 1024, 'key', shape);
+  check(isCount(length, MAX_ELEMENTS), 'key', shape);
+  check(
+    rowLength === undefined ||
+      (isCount(rowLength, MAX_ELEMENTS) && rowLength > 0 && length % rowLength === 0),
+    'key',
+    shape,
+  );
+  return { key, length, rowLength };
+}
+
+function readPiece(value: unknown): PieceShape {
+  const shape = objectOf(value, 'piece');
+  const [key, start, length] = [countOf(shape, 'key'), countOf(shape, 'start'), countOf(shape, 'length')];
+  let end = 0;
+  const ranges = listOf(shape, 'ranges').map((range): readonly [number, number] => {
+    check(Array.isArray(range) && range.length === 2, 'range', shape);
+    const [from, count] = range as unknown[];
+    // Ascending, so that no element belongs to a piece twice.
+    check(isCount(from) && isCount(count) && from >= end && count > 0, 'range', shape);
+    end = from + count;
+    check(end <= length, 'range', shape);
+    return [from, count];
+  });
+  return { key, start, length, ranges };
+}
+
+function readEntry(value: unknown): ListEntry {
+  const entry = objectOf(value, 'entry');
+  const { isInPlace } = entry;
+  check(typeof isInPlace === 'boolean', 'entry', entry);
+  const places = { gradient: readPlace(entry.gradient), into: readPlace(entry.into) };
+  return { piece: countOf(entry, 'piece'), ...places, isInPlace };
+}
+
+function readPlace(value: unknown): Place | undefined {
+  if (value === undefined) return undefined;
+  check(Array.isArray(value) && value.length === 2, 'place', value);
+  const [segment, byteOffset] = value as unknown[];
+  check(typeof segment === 'string' && isCount(byteOffset) && byteOffset % 4 === 0, 'place', value);
+  return [segment, byteOffset];
+}
+
+function readConsistency(value: unknown): Consistency {
+  const consistency = objectOf(value, 'consistency');
+  const { kind, staleness, alpha } = consistency;
+  if (kind === 'synchronous' || kind === 'asynchronous') return { kind };
+  if (kind === 'bounded' && isCount(staleness)) return { kind, staleness };
+  if (kind === 'elastic' && typeof alpha === 'number' && alpha > 0 && alpha < 1) return { kind, alpha };
+  throw malformed('consistency', consistency);
+}
+
+export function isNamespace(value: unknown): value is string {
+  return typeof value === 'string' && NAMESPACE.test(value);
+}
+
+function samplesOf(header: Header): number {
+  const { samples } = header;
+  check(typeof samples === 'number' && samples > 0 && Number.isFinite(samples), 'samples', header);
+  return samples;
+}
+
+function countOf(header: Header, name: string): number {
+  const value = header[name];
+  check(isCount(value), name, header);
+  return value;
+}
+
+function countsOf(header: Header, name: string): readonly number[] {
+  const values = listOf(header, name);
+  for (const value of values) check(isCount(value), name, header);
+  return values as number[];
+}
+
+function listOf(header: Header, name: string): readonly unknown[] {
+  const value = header[name];
+  check(Array.isArray(value), name, header);
+  return value as unknown[];
+}
+
+function objectOf(value: unknown, what: string): Header {
+  check(typeof value === 'object' && value !== null && !Array.isArray(value), what, value);
+  return value as Header;
+}
+
+function isCount(value: unknown, most = 2 ** 40): value is number {
+  return Number.isInteger(value) && (value as number) >= 0 && (value as number) <= most;
+}
+
+function check(condition: boolean, what: string, value: unknown): asserts condition {
+  if (!condition) throw malformed(what, value);
+}
+
+function malformed(what: string, value: unknown): ProtocolFault {
+  const text = JSON.stringify(value) ?? 'nothing';
+  return new ProtocolFault(`sent a malformed ${what}: ${text.slice(0, 120)}`);
+}

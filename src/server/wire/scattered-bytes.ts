@@ -1,0 +1,99 @@
+/**
+ * Bytes that lie in several ranges of the space and travel as one: the body of a message, whose chunks are elsewhere in
+ * memory. It hands the ranges that are still to come to the kernel, many in one call. Invariant: `left` is the sum
+ * of what the ranges have not had yet.
+ */
+import type { Region, Segment, SharedSpace } from '../../memory/index.ts';
+import { libc } from '../../sockets/index.ts';
+import type { ByteRange } from '../../sockets/index.ts';
+
+/** Ranges of one call; the kernel takes 1024. */
+const VECTORS = 64;
+const VECTOR_WORDS = 2;
+/** Bytes of one call, few enough that connections take turns. */
+const CALL_BYTES = 1024 * 1024;
+/** name, name length, vectors, number of vectors, control, control length, flags. */
+const MESSAGE_WORDS = 7;
+const MESSAGE_VECTORS = 2;
+const MESSAGE_COUNT = 3;
+
+export class Scatter {
+  readonly #ranges: readonly ByteRange[];
+  #index = 0;
+  /** Bytes of the current range that are done. */
+  #done = 0;
+  left: number;
+
+  constructor(ranges: readonly ByteRange[]) {
+    this.#ranges = ranges;
+    this.left = ranges.reduce((sum, { byteLength }) => sum + byteLength, 0);
+  }
+
+  /** Calls back with the next ranges, as many as fit; does not move on. */
+  peek(maxRanges: number, maxBytes: number, visit: (byteOffset: number, bytes: number) => void): number {
+    let bytes = 0;
+    for (let i = this.#index, seen = 0; i < this.#ranges.length && seen < maxRanges; i++, seen++) {
+      const { byteOffset, byteLength } = this.#ranges[i]!;
+      const skip = i === this.#index ? this.#done : 0;
+      const take = Math.min(byteLength - skip, maxBytes - bytes);
+      if (take <= 0 && bytes > 0) break;
+      visit(byteOffset + skip, take);
+      bytes += take;
+    }
+    return bytes;
+  }
+
+  advance(bytes: number): void {
+    this.left -= bytes;
+    this.#done += bytes;
+    while (this.#index < this.#ranges.length && this.#done >= this.#ranges[this.#index]!.byteLength) {
+      this.#done -= this.#ranges[this.#index]!.byteLength;
+      this.#index++;
+    }
+  }
+}
+
+/** The structures through which the kernel learns of ranges; one for a thread. */
+export class KernelVectors {
+  readonly #segment: Segment;
+  readonly #words: Region<'float64'>;
+  readonly #view: BigUint64Array;
+  readonly #base: bigint;
+  readonly #vectors: number;
+  readonly #message: number;
+
+  constructor(space: SharedSpace) {
+    this.#segment = space.allocate(8 * (VECTORS * VECTOR_WORDS + MESSAGE_WORDS));
+    this.#words = this.#segment.allocate('float64', VECTORS * VECTOR_WORDS + MESSAGE_WORDS);
+    this.#view = new BigUint64Array(space.buffer, this.#words.byteOffset, this.#words.length);
+    this.#base = space.baseAddress;
+    this.#vectors = Number(this.#words.address);
+    this.#message = this.#vectors + 8 * VECTORS * VECTOR_WORDS;
+    this.#view[VECTORS * VECTOR_WORDS + MESSAGE_VECTORS] = BigInt(this.#vectors);
+  }
+
+  /** Returns the bytes that came, or the negative errno. */
+  receive(fd: number, scatter: Scatter): number {
+    const count = this.#fill(scatter);
+    return libc().receiveRanges(fd, this.#vectors, count);
+  }
+
+  send(fd: number, scatter: Scatter): number {
+    this.#view[VECTORS * VECTOR_WORDS + MESSAGE_COUNT] = BigInt(this.#fill(scatter));
+    return libc().sendMessage(fd, this.#message, false);
+  }
+
+  close(): void {
+    this.#segment.close();
+  }
+
+  #fill(scatter: Scatter): number {
+    let count = 0;
+    scatter.peek(VECTORS, CALL_BYTES, (byteOffset, bytes) => {
+      this.#view[VECTOR_WORDS * count] = this.#base + BigInt(byteOffset);
+      this.#view[VECTOR_WORDS * count + 1] = BigInt(bytes);
+      count++;
+    });
+    return count;
+  }
+}
