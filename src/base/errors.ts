@@ -38,6 +38,7 @@ export const ErrorCodes = {
   COLLECTIVE_MISMATCH: 'Ranks called a collective with different shapes, types, operations or names.',
   CANCELLED: 'A rank cancelled an operation that others take part in.',
   REFUSED: 'The other side refused the connection: wrong secret, other version, or a rank that is taken.',
+  REWOUND: 'A server or a worker was started again: training goes back to the last checkpoint.',
   PROTOCOL_VIOLATION: 'A peer sent bytes that are not of the protocol.',
   // We must act.
   RUNTIME_FAILURE: 'ONNX Runtime reported an error.',

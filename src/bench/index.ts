@@ -15,3 +15,23 @@ export { barChart } from './bar-chart.ts';
 export type { Bar, BarChartOptions } from './bar-chart.ts';
 export { describeMachine } from './machine.ts';
 export type { Machine } from './machine.ts';
+export {
+  benchExchange,
+  chunkSweepChart,
+  EXCHANGE_PEERS,
+  exchangeModels,
+  PLACEMENTS,
+  SWEEPS,
+  tenantsChart,
+} from './exchange/index.ts';
+export type {
+  AssignmentCase,
+  ExchangeBench,
+  ExchangeBenchOptions,
+  ExchangeCase,
+  ExchangePeer,
+  ExchangeTransport,
+  Placement,
+  RowsCase,
+  Sweep,
+} from './exchange/index.ts';

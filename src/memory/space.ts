@@ -313,6 +313,12 @@ export class SharedSpace {
     return segment;
   }
 
+  /** Gives back a private segment that another thread of this process allocated and handed over. */
+  releaseRange({ byteOffset, byteLength }: Pick<SegmentRange, 'byteOffset' | 'byteLength'>): void {
+    checkRange(byteOffset, byteLength, this.#buffer.byteLength);
+    this.#giveBack(byteOffset, byteLength);
+  }
+
   /** The open named segment around a region, if this object created, attached or adopted it. */
   segmentAt(region: Region): Segment | undefined {
     if (region.space.buffer !== this.#buffer) return undefined;

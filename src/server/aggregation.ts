@@ -11,6 +11,12 @@ import type { RowsContribution } from './contribution.ts';
 /** sum: of the gradients; mean: each weighs by its samples. */
 export type Combine = 'sum' | 'mean';
 
+/**
+ * tall: a chunk across all workers, then the next; wide: all chunks of one worker, then of the next, and the update at
+ * last, which is slower because nothing stays in the cache; for comparison only.
+ */
+export type Aggregation = 'tall' | 'wide';
+
 /** What a sum has still to be multiplied with. */
 export interface Scaled<T> {
   readonly gradient: T;
@@ -25,6 +31,8 @@ export class Aggregator {
   /** Its first elements, by their number. */
   readonly #sums = new Map<number, Region<'float32'>>();
   #rows: RowScratch | undefined;
+  /** The sum of a whole key. */
+  #wide: { readonly segment: Segment; readonly region: Region<'float32'> } | undefined;
 
   constructor(kernels: Kernels, combine: Combine) {
     this.#kernels = kernels;
@@ -44,6 +52,26 @@ export class Aggregator {
     this.#kernels.fill(sum, 0);
     sources.forEach((source, i) => this.#kernels.axpy(sum, samples[i]! / total, source));
     return { gradient: sum, gradientScale: 1 };
+  }
+
+  /** The sums of all chunks, worker after worker; valid until the next call. */
+  wide(contributions: readonly (readonly Region<'float32'>[])[]): Region<'float32'>[] {
+    const elements = contributions[0]!.reduce((sum, { length }) => sum + length, 0);
+    if (this.#wide === undefined || this.#wide.region.length < elements) {
+      this.#wide?.segment.close();
+      const segment = this.#kernels.space.allocate(4 * elements);
+      this.#wide = { segment, region: segment.allocate('float32', elements) };
+    }
+    const { region } = this.#wide;
+    let at = 0;
+    const sums = contributions[0]!.map(({ length }) => region.slice((at += length) - length, length));
+    contributions.forEach((chunks, worker) =>
+      chunks.forEach((chunk, i) => {
+        if (worker === 0) this.#kernels.copy(sums[i]!, chunk);
+        else this.#kernels.sum(sums[i]!, [sums[i]!, chunk]);
+      }),
+    );
+    return sums;
   }
 
   /** The rows of all contributions, each index once; valid until the next call. */
@@ -89,7 +117,9 @@ export class Aggregator {
   close(): void {
     this.#scratch?.segment.close();
     this.#rows?.segment.close();
+    this.#wide?.segment.close();
     this.#scratch = undefined;
+    this.#wide = undefined;
     this.#rows = undefined;
   }
 

@@ -54,6 +54,14 @@ export class Clocks {
     this.#open();
   }
 
+  /** Steps are what they were at an earlier time; whoever waits may go on. */
+  restart(steps: ReadonlyMap<number, number>): void {
+    for (const worker of this.#steps.keys()) this.#steps.set(worker, steps.get(worker) ?? 0);
+    const waiting = [...this.#waiting];
+    this.#waiting.clear();
+    for (const { go } of waiting) go();
+  }
+
   /** The worker has done the step; `go` is called when it may begin the next. */
   advance(worker: number, step: number, go: () => void): void {
     this.#steps.set(worker, step);

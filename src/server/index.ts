@@ -1,5 +1,5 @@
 export { Aggregator } from './aggregation.ts';
-export type { Combine } from './aggregation.ts';
+export type { Aggregation, Combine } from './aggregation.ts';
 export type { Consistency } from './consistency.ts';
 export type { PushReply } from './contribution.ts';
 export type { ChunkRange, KeyOptions } from './key.ts';

@@ -4,6 +4,7 @@
  * were applied; a push is applied once, however often it is sent.
  */
 import { UsageError } from '../base/index.ts';
+import type { TributaryError } from '../base/index.ts';
 import type { Slots } from '../kernels/index.ts';
 import type { Region } from '../memory/index.ts';
 import type { Contribution, PushReply } from './contribution.ts';
@@ -35,7 +36,10 @@ export interface Chunk extends ChunkRange {
 export interface Waiting {
   readonly contribution: Contribution;
   readonly isSkipped: boolean;
+  /** Told when it has been applied. */
   readonly reply: (reply: PushReply) => void;
+  /** Told when it never will be. */
+  readonly fail: (error: TributaryError) => void;
 }
 
 export class Key {

@@ -12,6 +12,8 @@ import { segmentPrefix } from './wire/segment-names.ts';
 
 const LINE_BYTES = 64;
 
+export type MemoryQuestion = Extract<Question, { kind: 'keys' | 'staging' | 'map' | 'forget' }>;
+
 interface KeyRecord {
   readonly length: number;
   readonly value: SpaceRange;
@@ -42,7 +44,7 @@ export class TenantMemory {
     return this.#bytes;
   }
 
-  answer(question: Question): Answers[keyof Answers] {
+  answer(question: MemoryQuestion): Answers[MemoryQuestion['kind']] {
     switch (question.kind) {
       case 'keys':
         return this.#openKeys(question.keys, question.slots);

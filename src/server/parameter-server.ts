@@ -14,8 +14,9 @@ import type { Segment } from '../memory/index.ts';
 import { challenge, isNonce, libc, listenWithin, resolveHost, TlsTunnel } from '../sockets/index.ts';
 import type { TlsOptions } from '../sockets/index.ts';
 import type { CoreThreadData } from './cores/core-thread.ts';
-import type { Service, ToCore, ToOffice } from './cores/office.ts';
+import type { Answers, Question, Service, ToCore, ToOffice } from './cores/office.ts';
 import { TenantMemory } from './memory-office.ts';
+import { TenantCheckpoints } from './tenant-checkpoints.ts';
 import { isNamespace } from './wire/messages.ts';
 import type { ServiceSettings } from './wire/messages.ts';
 
@@ -47,6 +48,14 @@ export interface ServiceOptions {
   readonly settings?: ServiceSettings | undefined;
   /** How long a worker whose connection broke is waited for before it is counted out, in milliseconds. Default 5,000. */
   readonly graceMs?: number | undefined;
+  /**
+   * What becomes of synchronous training without a lost worker: 'release' goes on with the others, 'wait' waits until it
+   * has been started again and then goes back to the last checkpoint, so that the result is that of a run without the
+   * loss. Default 'release'.
+   */
+  readonly lostWorkers?: 'release' | 'wait' | undefined;
+  /** Folder of its checkpoints and logs, of this server alone. Default: nothing is kept. */
+  readonly folder?: string | undefined;
   /** Bytes that it may take: values, slots, and gradients on their way. Default 4 GiB. */
   readonly maxBytes?: number | undefined;
   /** Chunks that its keys may have on one core. Default 1,000,000. */
@@ -57,6 +66,12 @@ export interface ServiceOptions {
 export interface ServiceAccess {
   readonly namespace: string;
   readonly nonce: string;
+}
+
+interface Tenancy {
+  readonly service: Service;
+  readonly memory: TenantMemory;
+  readonly checkpoints: TenantCheckpoints | undefined;
 }
 
 interface Core {
@@ -76,8 +91,10 @@ export class ParameterServer {
   readonly #options: ParameterServerOptions;
   readonly #space: SharedSpace;
   readonly #cores: Core[] = [];
-  readonly #services = new Map<string, { readonly service: Service; readonly memory: TenantMemory }>();
+  readonly #services = new Map<string, Tenancy>();
   readonly #beacon: Segment;
+  /** Tells workers that it is not the process that they knew. */
+  readonly #run = randomBytes(8).toString('hex');
   /** The cores' ends of the lines to them. */
   readonly #transferred: MessagePort[] = [];
   /** Why a core ended that should not have. */
@@ -145,8 +162,17 @@ export class ParameterServer {
     checkCount('graceMs', graceMs, 0, 2 ** 31);
     checkCount('maxBytes', maxBytes, 1, 2 ** 40);
     checkCount('maxChunks', maxChunks, 1, 2 ** 31);
-    const service = { namespace, nonce, settings: options.settings, graceMs, maxBytes, maxChunks };
-    this.#services.set(namespace, { service, memory: new TenantMemory(this.#space, service) });
+    const { settings, folder, lostWorkers = 'release' } = options;
+    const service: Service = {
+      ...{ namespace, nonce, settings, graceMs, lostWorkers, maxBytes, maxChunks, logFolder: folder },
+    };
+    const log = this.#options.log ?? (() => undefined);
+    const checkpoints =
+      folder === undefined
+        ? undefined
+        : new TenantCheckpoints(this.#space, namespace, folder, this.cores, log);
+    const memory = new TenantMemory(this.#space, service);
+    this.#services.set(namespace, { service, memory, checkpoints });
     this.#tell({ service });
     return { namespace, nonce };
   }
@@ -158,7 +184,10 @@ export class ParameterServer {
     this.#services.delete(namespace);
     this.#tell({ endService: namespace });
     // Cores may be in the middle of an update; they have let go once they have heard of it.
-    setTimeout(() => known.memory.close(), LETTING_GO_MS);
+    setTimeout(() => {
+      known.memory.close();
+      void known.checkpoints?.close();
+    }, LETTING_GO_MS);
   }
 
   async close(): Promise<void> {
@@ -175,7 +204,10 @@ export class ParameterServer {
       libc().close(listeningFd);
       await tunnel?.close();
     }
-    for (const { memory } of this.#services.values()) memory.close();
+    for (const { memory, checkpoints } of this.#services.values()) {
+      await checkpoints?.close();
+      memory.close();
+    }
     this.#beacon.close();
   }
 
@@ -215,8 +247,8 @@ export class ParameterServer {
       memory: this.#space.memory,
       options: {
         ...{ listeningFd: core.listeningFd, doorbell: core.doorbell, handshakeTimeoutMs, maxStrangers },
-        isTunnelled: tls !== undefined,
-        welcome: { ports: this.#cores.map(({ listensAt }) => listensAt), beacon },
+        ...{ index, isTunnelled: tls !== undefined },
+        welcome: { run: this.#run, ports: this.#cores.map(({ listensAt }) => listensAt), beacon },
       },
     };
     core.worker = startThread(new URL('./cores/core-thread', import.meta.url), data, [data.port]);
@@ -233,17 +265,34 @@ export class ParameterServer {
       return hasEnded();
     }
     const { token, question } = message;
-    let answer: ToCore;
-    try {
-      const tenant = this.#services.get(question.namespace);
-      if (tenant === undefined)
-        throw new UsageError('INVALID_ARGUMENT', 'the service has ended; ask for another');
-      answer = { token, answer: tenant.memory.answer(question) };
-    } catch (error) {
-      answer = { token, error: pack(error) };
+    void this.#answer(question)
+      .then((answer): ToCore => ({ token, answer }))
+      .catch((error: unknown): ToCore => ({ token, error: pack(error) }))
+      .then((reply) => {
+        core.port.postMessage(reply);
+        libc().ring(core.doorbell);
+      });
+  }
+
+  async #answer(question: Question): Promise<Answers[keyof Answers]> {
+    const tenant = this.#services.get(question.namespace);
+    if (tenant === undefined) {
+      throw new UsageError('INVALID_ARGUMENT', 'the service has ended; ask for another one');
     }
-    core.port.postMessage(answer);
-    libc().ring(core.doorbell);
+    const { checkpoints } = tenant;
+    if (question.kind === 'checkpoints') return (await checkpoints?.steps()) ?? [];
+    if (question.kind === 'restore') return checkpoints!.restore(question.core, question.step);
+    if (question.kind !== 'checkpoint') return tenant.memory.answer(question);
+    if (checkpoints === undefined) {
+      this.#space.releaseRange(question.snapshot.memory);
+      throw new UsageError(
+        'INVALID_ARGUMENT',
+        `service '${question.namespace}' keeps no checkpoints; create it with a folder`,
+        { namespace: question.namespace },
+      );
+    }
+    await checkpoints.add(question);
+    return null;
   }
 
   #tell(message: ToCore): void {

@@ -5,16 +5,17 @@
  * faulty push changes nothing and is answered by an error that names worker and key.
  */
 import { UsageError } from '../base/index.ts';
-import type { Kernels } from '../kernels/index.ts';
+import type { TributaryError } from '../base/index.ts';
+import type { Kernels, Slots } from '../kernels/index.ts';
 import type { Region } from '../memory/index.ts';
 import { Aggregator } from './aggregation.ts';
-import type { Combine } from './aggregation.ts';
+import type { Aggregation, Combine } from './aggregation.ts';
 import { checkConsistency } from './consistency.ts';
 import type { Consistency } from './consistency.ts';
 import { inWorkerOrder } from './contribution.ts';
 import type { Contribution, DenseContribution, PushReply, RowsContribution } from './contribution.ts';
 import { Key } from './key.ts';
-import type { KeyOptions } from './key.ts';
+import type { KeyOptions, Waiting } from './key.ts';
 import { accumulationRule } from './update-rule.ts';
 import type { UpdateRule } from './update-rule.ts';
 
@@ -24,6 +25,8 @@ export interface ServerCoreOptions {
   readonly consistency?: Consistency | undefined;
   /** Whether gradients are added or averaged by their samples. Default 'sum'. */
   readonly combine?: Combine | undefined;
+  /** 'wide' is for comparison, and adds whatever the samples are. Default 'tall'. */
+  readonly aggregation?: Aggregation | undefined;
   /**
    * What becomes of a gradient that is not finite: 'refuse' answers with an error, 'skip' counts the push as made but
    * leaves its values out, 'accept' does not look. Default 'refuse'.
@@ -32,6 +35,10 @@ export interface ServerCoreOptions {
   /** Where a slot of a key is kept, a region of the key's length; cores of one server share it. */
   readonly slotRegion: (key: string, slot: string, length: number) => Region<'float32'>;
 }
+
+type Reply = Waiting['reply'];
+type Fail = Waiting['fail'];
+const ignore: Fail = () => undefined;
 
 interface Push {
   readonly worker: number;
@@ -62,6 +69,7 @@ export class ServerCore {
   readonly #nonFinite: 'refuse' | 'skip' | 'accept';
   readonly #slotRegion: ServerCoreOptions['slotRegion'];
   readonly #aggregator: Aggregator;
+  readonly #isWide: boolean;
   readonly #keys = new Map<string, Key>();
   readonly #workers = new Set<number>();
   #rule: UpdateRule;
@@ -75,6 +83,7 @@ export class ServerCore {
     this.#nonFinite = options.nonFinite ?? 'refuse';
     this.#slotRegion = options.slotRegion;
     this.#aggregator = new Aggregator(kernels, combine);
+    this.#isWide = options.aggregation === 'wide';
     this.#rule = accumulationRule(kernels);
   }
 
@@ -117,12 +126,43 @@ export class ServerCore {
     for (const key of this.#keys.values()) this.#giveSlots(key);
   }
 
+  /** What a key has seen, to be kept with its value and slots. */
+  progressOf(name: string): { readonly version: number; readonly lastSteps: Record<string, number> } {
+    const { version, lastSteps } = this.#keys.get(name)!;
+    return { version, lastSteps: Object.fromEntries(lastSteps) };
+  }
+
+  slotsOf(name: string): Slots {
+    return this.#keys.get(name)!.slots;
+  }
+
+  /** Value and slots were put back by the caller; what was pushed and not applied is forgotten. */
+  restore(name: string, version: number, lastSteps: Readonly<Record<string, number>>): void {
+    const key = this.#keys.get(name)!;
+    key.waiting.clear();
+    key.pulled.clear();
+    key.version = version;
+    key.lastSteps.clear();
+    for (const [worker, step] of Object.entries(lastSteps)) key.lastSteps.set(Number(worker), step);
+    key.clocks.restart(key.lastSteps);
+  }
+
+  /** Tells everybody whose push waits for others that it will not be applied. */
+  abandon(error: TributaryError): void {
+    for (const { waiting } of this.#keys.values()) {
+      const all = [...waiting.values()];
+      waiting.clear();
+      for (const { fail } of all) fail(error);
+    }
+  }
+
   /** Learning rate from the next update on; undefined for the rule's own. */
   setLearningRate(lr: number | undefined): void {
     this.#lr = lr;
   }
 
-  push(push: DensePush, reply: (reply: PushReply) => void): void {
+  /** `fail` is told if the push, once taken, will not be applied after all. */
+  push(push: DensePush, reply: Reply, fail: Fail = ignore): void {
     const key = this.#keyOf(push);
     if (push.gradient.length !== key.value.length) {
       throw new UsageError(
@@ -131,16 +171,16 @@ export class ServerCore {
         { worker: push.worker, key: key.title, expected: key.value.length, actual: push.gradient.length },
       );
     }
-    if (this.#isDuplicate(key, push, reply)) return;
+    if (this.#isDuplicate(key, push, reply, fail)) return;
     const contribution: DenseContribution = { ...push, samples: samplesOf(push) };
     const isSkipped = push.isSkipped ?? false;
     const isUsable =
       isSkipped || key.chunksOf(push.gradient).every((chunk) => this.#isUsable(key, push, chunk));
-    this.#take(key, contribution, isSkipped || !isUsable, reply);
+    this.#take(key, { contribution, isSkipped: isSkipped || !isUsable, reply, fail });
   }
 
   /** Only the given rows travel, and only they are updated. Indices may repeat. */
-  pushRows(push: RowsPush, reply: (reply: PushReply) => void): void {
+  pushRows(push: RowsPush, reply: Reply, fail: Fail = ignore): void {
     const key = this.#keyOf(push);
     const rowLength = this.#rowLengthOf(key, push.worker);
     if (push.rows.length < push.indices.length * rowLength) {
@@ -163,10 +203,14 @@ export class ServerCore {
       );
     }
     this.#checkIndices(key, push.worker, push.indices, rowLength);
-    if (this.#isDuplicate(key, push, reply)) return;
+    if (this.#isDuplicate(key, push, reply, fail)) return;
     const contribution: RowsContribution = { ...push, samples: samplesOf(push) };
     const isSkipped = push.isSkipped ?? false;
-    this.#take(key, contribution, isSkipped || !this.#isUsable(key, push, push.rows), reply);
+    this.#take(key, {
+      contribution,
+      isSkipped: isSkipped || !this.#isUsable(key, push, push.rows),
+      ...{ reply, fail },
+    });
   }
 
   /** Number of the next push of a worker: in synchronous mode that of the next update. */
@@ -204,12 +248,13 @@ export class ServerCore {
     this.#aggregator.close();
   }
 
-  #take(key: Key, contribution: Contribution, isSkipped: boolean, reply: (reply: PushReply) => void): void {
+  #take(key: Key, taken: Waiting): void {
+    const { contribution, isSkipped, reply } = taken;
     const { worker, step } = contribution;
     if (this.#consistency.kind === 'synchronous') checkSameKind(key, contribution);
     if (isSkipped) this.skipped++;
     if (this.#consistency.kind === 'synchronous') {
-      key.waiting.set(worker, { contribution, isSkipped, reply });
+      key.waiting.set(worker, taken);
       if (this.#isComplete(key)) this.#applyTogether(key);
       return;
     }
@@ -262,6 +307,14 @@ export class ServerCore {
   #applyDense(key: Key, contributions: readonly DenseContribution[], t: number): void {
     const cut = contributions.map(({ gradient }) => key.chunksOf(gradient));
     const samples = contributions.map((one) => one.samples);
+    if (this.#isWide) {
+      const sums = this.#aggregator.wide(cut);
+      key.chunks.forEach(({ value, slots }, i) => {
+        const step = { t, lr: this.#lr, parameter: value, slots, gradient: sums[i]!, gradientScale: 1 };
+        this.#rule.update(step);
+      });
+      return;
+    }
     key.chunks.forEach(({ value, slots }, i) => {
       const { gradient, gradientScale } = this.#aggregator.chunk(
         cut.map((chunks) => chunks[i]!),
@@ -279,7 +332,7 @@ export class ServerCore {
   }
 
   /** True if the push was taken before; it is answered then, or takes the place of the one whose answer was lost. */
-  #isDuplicate(key: Key, { worker, step }: Push, reply: (reply: PushReply) => void): boolean {
+  #isDuplicate(key: Key, { worker, step }: Push, reply: Reply, fail: Fail): boolean {
     const isSynchronous = this.#consistency.kind === 'synchronous';
     const last = isSynchronous ? key.version : (key.lastSteps.get(worker) ?? 0);
     const waiting = key.waiting.get(worker);
@@ -289,7 +342,11 @@ export class ServerCore {
         waiting.reply(answer);
         reply(answer);
       };
-      key.waiting.set(worker, { ...waiting, reply: both });
+      const neither = (error: TributaryError) => {
+        waiting.fail(error);
+        fail(error);
+      };
+      key.waiting.set(worker, { ...waiting, reply: both, fail: neither });
       return true;
     }
     if (step <= last && Number.isInteger(step) && step > 0) {

@@ -23,3 +23,14 @@ export {
   parseModel,
 } from './peer-commands.ts';
 export type { ExchangePeerOptions, ExchangeTransport, GlooExchangeOptions } from './peer-commands.ts';
+export { ASSIGNMENTS, measureAssignments } from './assignment.ts';
+export type { Assignment, AssignmentOptions } from './assignment.ts';
+export { benchExchange } from './exchange.ts';
+export type { ExchangeBenchOptions } from './exchange.ts';
+export { SWEEPS } from './exchange-case.ts';
+export type { AssignmentCase, ExchangeBench, ExchangeCase, RowsCase, Sweep } from './exchange-case.ts';
+export { planPlacement, PLACEMENTS } from './placement.ts';
+export type { Placement } from './placement.ts';
+export { EXCHANGE_PEERS } from './peer-sides.ts';
+export type { ExchangePeer } from './peer-sides.ts';
+export { rowSets } from './rows-tenant.ts';

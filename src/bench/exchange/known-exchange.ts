@@ -23,11 +23,11 @@ export function fillGradient(gradient: Float32Array, rank: number, first = 0): v
     gradient.copyWithin(filled, 0, Math.min(filled, gradient.length - filled));
 }
 
-/** The first weights after so many exchanges; the others repeat them. */
-export function expectedWeights(ranks: number, exchanges: number): Float32Array {
+/** The first weights after so many exchanges among so many ranks, or among those listed; the others repeat them. */
+export function expectedWeights(ranks: number | readonly number[], exchanges: number): Float32Array {
   const sum = new Float32Array(PERIOD);
   const own = new Float32Array(PERIOD);
-  for (let rank = 0; rank < ranks; rank++) {
+  for (const rank of typeof ranks === 'number' ? Array(ranks).keys() : ranks) {
     fillGradient(own, rank);
     for (let i = 0; i < PERIOD; i++) sum[i] = sum[i]! + own[i]!;
   }

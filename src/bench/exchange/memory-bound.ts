@@ -4,10 +4,11 @@
  * copy, which would count writes that read nothing. Invariant: a round counts from the first thread's start to the last
  * one's end, and the best round is the bound.
  */
-import type { Worker } from 'node:worker_threads';
-import { InternalError, startThread, UsageError } from '../../base/index.ts';
+import { UsageError } from '../../base/index.ts';
 import { SharedSpace } from '../../memory/index.ts';
 import type { SegmentRange, WasmMemory } from '../../memory/index.ts';
+import { createBarrier } from './thread-barrier.ts';
+import { runThreads } from './thread-team.ts';
 
 export interface MemoryBandwidthOptions {
   /** Length of the vector that is updated, in bytes, a multiple of 4; another as long is read. */
@@ -33,7 +34,6 @@ export interface MemoryThreadData {
   /** With the one that does not count. */
   readonly rounds: number;
   readonly timeoutMs: number;
-  /** Of the barrier: arrivals, then rounds begun. */
   readonly barrier: Int32Array;
   /** Nanoseconds of the system's clock for each round and thread: start, end. */
   readonly times: BigInt64Array;
@@ -50,44 +50,19 @@ export async function measureMemoryBandwidth(options: MemoryBandwidthOptions): P
   const space = SharedSpace.create({ maxBytes: 2 * bytes + SLACK_BYTES });
   const [target, source] = [space.allocate(bytes), space.allocate(bytes)];
   const times = new BigInt64Array(new SharedArrayBuffer((rounds + 1) * threads * 2 * 8));
-  const barrier = new Int32Array(new SharedArrayBuffer(2 * 4));
+  const barrier = createBarrier();
   const elements = bytes / 4;
   const startOf = (thread: number): number => Math.floor((elements * thread) / threads);
   const range = ({ byteOffset, byteLength }: SegmentRange): SegmentRange => ({ byteOffset, byteLength });
-  const workers = Array.from({ length: threads }, (_, thread) => {
-    const data: MemoryThreadData = {
-      ...{ memory: space.memory, target: range(target), source: range(source) },
-      ...{ thread, start: startOf(thread), length: startOf(thread + 1) - startOf(thread) },
-      ...{ threads, rounds: rounds + 1, timeoutMs, barrier, times },
-    };
-    return startThread(new URL('./memory-thread', import.meta.url), data);
-  });
-  try {
-    await Promise.all(workers.map((worker, thread) => untilEnded(worker, thread, threads)));
-  } finally {
-    // If one has failed, the others still wait for it.
-    await Promise.all(workers.map((worker) => worker.terminate()));
-  }
+  const team = Array.from({ length: threads }, (_, thread): MemoryThreadData => ({
+    ...{ memory: space.memory, target: range(target), source: range(source) },
+    ...{ thread, start: startOf(thread), length: startOf(thread + 1) - startOf(thread) },
+    ...{ threads, rounds: rounds + 1, timeoutMs, barrier, times },
+  }));
+  await runThreads(new URL('./memory-thread', import.meta.url), team);
   target.close();
   source.close();
   return (3 * bytes) / (bestNanoseconds(times, threads) / 1e9);
-}
-
-/** The waits of the thread have the deadline. */
-function untilEnded(worker: Worker, thread: number, threads: number): Promise<void> {
-  return new Promise((resolve, reject) => {
-    const fail = (cause: unknown): void =>
-      reject(
-        new InternalError(
-          'BROKEN_INVARIANT',
-          `thread ${thread} of ${threads} that measure the memory failed: ${cause instanceof Error ? cause.message : String(cause)}; measure with fewer threads, or report it`,
-          { thread, threads },
-          cause,
-        ),
-      );
-    worker.once('error', fail);
-    worker.once('exit', (code) => (code === 0 ? resolve() : fail(`exit code ${code}`)));
-  });
 }
 
 function bestNanoseconds(times: BigInt64Array, threads: number): number {

@@ -8,10 +8,7 @@ import { Kernels } from '../../kernels/index.ts';
 import { SharedSpace } from '../../memory/index.ts';
 import type { Region, SegmentRange } from '../../memory/index.ts';
 import type { MemoryThreadData } from './memory-bound.ts';
-
-const [ARRIVED, BEGUN] = [0, 1];
-/** A thread that sleeps begins late: it looks for the others so often before it does. */
-const SPINS = 200_000;
+import { meet } from './thread-barrier.ts';
 
 const data = workerData as MemoryThreadData;
 const { thread, threads, rounds, timeoutMs, barrier, times } = data;
@@ -21,7 +18,7 @@ const target = part(data.target);
 const source = part(data.source);
 kernels.fill(source, 1);
 for (let round = 0; round < rounds; round++) {
-  meet(round);
+  meet(barrier, threads, round, timeoutMs);
   const start = process.hrtime.bigint();
   kernels.axpy(target, 1, source);
   const end = process.hrtime.bigint();
@@ -33,16 +30,4 @@ if (target.view.some((value) => value !== rounds)) {
 
 function part(range: SegmentRange): Region<'float32'> {
   return space.adoptSegment(range).region('float32', 4 * data.start, data.length);
-}
-
-/** Until all threads have come to this round; the last one lets the others go. */
-function meet(round: number): void {
-  if (Atomics.add(barrier, ARRIVED, 1) + 1 === threads * (round + 1)) {
-    Atomics.store(barrier, BEGUN, round + 1);
-    Atomics.notify(barrier, BEGUN);
-    return;
-  }
-  for (let spin = 0; spin < SPINS; spin++) if (Atomics.load(barrier, BEGUN) > round) return;
-  if (Atomics.wait(barrier, BEGUN, round, timeoutMs) !== 'timed-out') return;
-  throw new Error(`it waited ${timeoutMs} ms for ${threads - 1} others in round ${round}`);
 }

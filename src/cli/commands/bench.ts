@@ -7,12 +7,13 @@ import { ExitCode, type CommandIo } from '../io.ts';
 import { didYouMean } from '../nearest.ts';
 import { runAllReduce } from './bench-allreduce.ts';
 import { runCompute } from './bench-compute.ts';
+import { exchangeOptions, runExchange } from './bench-exchange.ts';
 
 const options = {
   rounds: { kind: 'count', help: 'Alternating rounds, at least 5. Default 7.' },
   'turn-ms': {
     kind: 'count',
-    help: 'Time of one turn in milliseconds. Default 400 (compute), 60 (allreduce).',
+    help: 'Time of one turn in milliseconds. Default 400 (compute), 60 (allreduce), 300 (exchange).',
   },
   picture: { kind: 'text', value: 'FILE', help: 'Also draw the result as an SVG.' },
   output: { kind: 'text', value: 'FILE', help: 'Also write the JSON form here.' },
@@ -25,7 +26,7 @@ const options = {
   transport: {
     kind: 'text',
     choices: ['shm', 'tcp', 'mpi'],
-    help: 'allreduce: what our ranks use; Open MPI uses the same class. Default shm.',
+    help: 'allreduce, exchange: what our processes use; Open MPI uses the same class. mpi: allreduce only. Default shm.',
   },
   ranks: { kind: 'count', help: 'allreduce: processes that sum. Default 2.' },
   algorithm: {
@@ -38,14 +39,16 @@ const options = {
     value: '1KB,4MB',
     help: 'allreduce: lengths of the vectors. Default 1 KB to 128 MB.',
   },
+  ...exchangeOptions,
 } as const satisfies OptionSpecs;
 
 type Options = OptionValues<typeof options> & { readonly json?: boolean };
 
-/** Options that only one benchmark takes. */
+/** Options that not all benchmarks take. */
 const ownOptions = {
   compute: ['models', 'tfjs'],
   allreduce: ['transport', 'ranks', 'algorithm', 'sizes'],
+  exchange: ['transport', ...(Object.keys(exchangeOptions) as (keyof typeof exchangeOptions)[])],
 } as const satisfies Record<string, readonly (keyof Options)[]>;
 type Bench = keyof typeof ownOptions;
 const benches = Object.keys(ownOptions) as Bench[];
@@ -60,17 +63,21 @@ export interface Shown {
 const runs: Readonly<Record<Bench, (given: Options, io: CommandIo) => Promise<Shown>>> = {
   compute: runCompute,
   allreduce: runAllReduce,
+  exchange: runExchange,
 };
 
 export const benchCommand = defineCommand({
   name: 'bench',
-  summary: 'Measure training steps or collectives here and in other systems on this machine.',
-  operands: '<compute|allreduce>',
+  summary: 'Measure training steps, collectives or exchanges here and in other systems on this machine.',
+  operands: '<compute|allreduce|exchange>',
   operandCount: [1, 1],
   options,
   examples: [
     'tributary bench compute --models mlp,textcnn --json',
     'tributary bench allreduce --transport shm --ranks 2 --picture curves.svg',
+    'tributary bench exchange --model resnet18 --workers 2 --transport shm --json',
+    'tributary bench exchange --model resnet18 --sweep chunks --picture chunks.svg',
+    'tributary bench exchange --rows 6500 --table-rows 800000 --row-length 128',
   ],
   run: async ([what], given: Options, io) => {
     const bench = benchNamed(what!, given);
@@ -94,16 +101,14 @@ function benchNamed(what: string, given: Options): Bench {
       { bench: what },
     );
   }
+  const own: readonly string[] = ownOptions[bench];
   for (const other of benches) {
-    const foreign = other === bench ? undefined : ownOptions[other].find((name) => given[name] !== undefined);
+    const foreign = ownOptions[other].find((name) => given[name] !== undefined && !own.includes(name));
     if (foreign === undefined) continue;
     throw new UsageError(
       'INVALID_COMMAND',
       `--${foreign} is an option of tributary bench ${other}, not of ${bench}.`,
-      {
-        bench,
-        option: foreign,
-      },
+      { bench, option: foreign },
     );
   }
   return bench;

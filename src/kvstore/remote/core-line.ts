@@ -50,6 +50,11 @@ export interface LineOptions {
   readonly resources: StreamResources;
   /** How long a broken connection is tried again before what waits for it fails, in milliseconds. */
   readonly reconnectTimeoutMs: number;
+  /**
+   * The server was started again and has forgotten everything. Until this is done only urgent requests are sent; then
+   * those that wait.
+   */
+  readonly onRestart: (line: CoreLine) => Promise<void>;
 }
 
 interface Pending {
@@ -72,6 +77,9 @@ export class CoreLine implements StreamUser, Pumped {
   #stream: MessageStream | undefined;
   #exchange: Exchange | undefined;
   #isOpen = false;
+  /** The process that the server was when it was met first. */
+  #run: string | undefined;
+  #isHeld = false;
   #whenOpen: { resolve: (welcome: Welcome) => void; reject: (error: Error) => void } | undefined;
   #nextId = 1;
   #brokenAtMs: number | undefined;
@@ -110,12 +118,13 @@ export class CoreLine implements StreamUser, Pumped {
     header: object,
     body: readonly ByteRange[] = [],
     into: (header: Header) => readonly ByteRange[] | undefined = () => undefined,
+    isUrgent = false,
   ): Promise<Header> {
     if (this.#end) return Promise.reject(this.#end);
     return new Promise((resolve, reject) => {
       const id = this.#nextId++;
       this.#pending.set(id, { header, body, into, resolve, reject });
-      if (this.#isOpen) {
+      if (this.#isOpen && (isUrgent || !this.#isHeld)) {
         this.#stream!.send({ ...header, id }, body);
         this.#stream!.write();
       }
@@ -127,6 +136,18 @@ export class CoreLine implements StreamUser, Pumped {
   async announce(name: string, header: object): Promise<void> {
     await this.request(header);
     this.#announced.set(name, header);
+  }
+
+  /** Nothing is said of itself on a new connection any more. */
+  forgetAnnouncements(): void {
+    this.#announced.clear();
+  }
+
+  /** Whatever waits fails; the line goes on. */
+  failAll(error: TributaryError): void {
+    const all = [...this.#pending.values()];
+    this.#pending.clear();
+    for (const { reject } of all) reject(error);
   }
 
   step(nowMs: number): void {
@@ -216,13 +237,34 @@ export class CoreLine implements StreamUser, Pumped {
     this.#isOpen = true;
     this.#brokenAtMs = undefined;
     this.#why = 'it did not answer';
-    for (const header of this.#announced.values()) {
+    const isRestarted = this.#run !== undefined && this.#run !== welcome.run;
+    this.#run = welcome.run;
+    if (isRestarted) {
+      this.#isHeld = true;
+      const known = [...this.#pending.keys()];
+      this.options.onRestart(this).then(
+        () => this.#release(known),
+        (error: TributaryError) => this.close(error),
+      );
+    } else {
       // Its answer says nothing new, and nobody waits for it.
-      this.#stream!.send({ ...header, id: 0 });
+      for (const header of this.#announced.values()) this.#stream!.send({ ...header, id: 0 });
+      this.#sendAgain([...this.#pending.keys()]);
     }
-    for (const [id, { header, body }] of this.#pending) this.#stream!.send({ ...header, id }, body);
     this.#whenOpen?.resolve(welcome);
     this.#whenOpen = undefined;
+  }
+
+  #release(known: readonly number[]): void {
+    this.#isHeld = false;
+    this.#sendAgain(known);
+  }
+
+  #sendAgain(ids: readonly number[]): void {
+    for (const id of ids) {
+      const pending = this.#pending.get(id);
+      if (pending && this.#isOpen) this.#stream!.send({ ...pending.header, id }, pending.body);
+    }
   }
 
   #broke(stream: MessageStream, nowMs: number): void {

@@ -10,7 +10,7 @@ import type { Header, ListEntry } from '../../server/index.ts';
 import type { ByteRange } from '../../sockets/index.ts';
 import type { KeyStatus } from '../kv-store.ts';
 import type { CoreLine } from './core-line.ts';
-import type { KnownKey } from './remote-store.ts';
+import type { KnownKey } from './key-table.ts';
 import type { StoreMemory } from './tensors.ts';
 
 /** One key of an exchange, with the memory of its tensors. */
@@ -34,7 +34,7 @@ export interface ExchangeCall {
 
 /** What one core has of a list. */
 interface CorePart {
-  readonly line: CoreLine;
+  readonly core: number;
   /** Of each entry: the key's place in the list, and its bytes in both tensors. */
   readonly entries: readonly {
     readonly key: number;
@@ -48,6 +48,7 @@ interface CorePart {
 
 interface KnownList {
   readonly number: number;
+  readonly entries: readonly Exchanged[];
   readonly parts: readonly CorePart[];
 }
 
@@ -59,14 +60,15 @@ const NOTHING: readonly ByteRange[] = [];
 export class ExchangeLists {
   readonly #lines: readonly CoreLine[];
   readonly #memory: StoreMemory;
-  readonly #sharesMemory: boolean;
+  /** For each core: whether it uses this process's memory in place. */
+  readonly #isShared: readonly boolean[];
   readonly #known = new Map<string, KnownList>();
   #next = 0;
 
-  constructor(lines: readonly CoreLine[], memory: StoreMemory, sharesMemory: boolean) {
+  constructor(lines: readonly CoreLine[], memory: StoreMemory, isShared: readonly boolean[]) {
     this.#lines = lines;
     this.#memory = memory;
-    this.#sharesMemory = sharesMemory;
+    this.#isShared = isShared;
   }
 
   /** Resolves when everything is sent; the answers come later. */
@@ -80,6 +82,20 @@ export class ExchangeLists {
     return { answers: Promise.all(requests).then(() => statuses.result()) };
   }
 
+  /** Servers have forgotten the lists. */
+  forget(): void {
+    this.#known.clear();
+    for (const line of this.#lines) line.forgetAnnouncements();
+  }
+
+  /** A server that was started again hears of them anew. */
+  async announceAgain(line: CoreLine): Promise<void> {
+    for (const { parts, entries, number } of this.#known.values()) {
+      const part = parts.find(({ core }) => this.#lines[core] === line);
+      if (part) await line.request(this.#headerOf(number, part.core, entries), [], () => undefined, true);
+    }
+  }
+
   async #listOf(entries: readonly Exchanged[]): Promise<KnownList> {
     let name = '';
     for (const { key, gradient, into, isInPlace } of entries) {
@@ -87,8 +103,8 @@ export class ExchangeLists {
     }
     let list = this.#known.get(name);
     if (list === undefined) {
-      list = { number: this.#next++ % MAX_LISTS, parts: this.#partsOf(entries) };
-      await this.#announce(list, entries);
+      list = { number: this.#next++ % MAX_LISTS, entries, parts: this.#partsOf(entries) };
+      await this.#announce(list);
       if (this.#known.size >= MAX_LISTS) this.#known.delete(this.#known.keys().next().value!);
       this.#known.set(name, list);
     }
@@ -96,13 +112,13 @@ export class ExchangeLists {
   }
 
   #partsOf(entries: readonly Exchanged[]): CorePart[] {
-    return this.#lines.flatMap((line, core) => {
+    return this.#lines.flatMap((_, core) => {
       const own = entries.flatMap(({ key, gradient, into }, i) =>
         key.pieces
           .filter((piece) => piece.core === core)
           .map(({ start, ranges, elements }) => {
             const bytesOf = (tensor: Region | undefined): readonly ByteRange[] =>
-              tensor === undefined || this.#sharesMemory
+              tensor === undefined || this.#isShared[core]
                 ? NOTHING
                 : ranges.map(([from, length]) => ({
                     byteOffset: tensor.byteOffset + 4 * (start + from),
@@ -111,51 +127,41 @@ export class ExchangeLists {
             return { key: i, gradient: bytesOf(gradient), into: bytesOf(into), bytes: 4 * elements };
           }),
       );
-      return own.length === 0 ? [] : [{ line, entries: own, cuts: this.#cutsOf(own) }];
+      return own.length === 0 ? [] : [{ core, entries: own, cuts: this.#isShared[core] ? [0] : cutsOf(own) }];
     });
   }
 
-  #cutsOf(entries: CorePart['entries']): number[] {
-    const cuts = [0];
-    if (this.#sharesMemory) return cuts;
-    let bytes = 0;
-    entries.forEach((entry, i) => {
-      if (bytes >= MESSAGE_BYTES) {
-        cuts.push(i);
-        bytes = 0;
-      }
-      bytes += entry.bytes;
-    });
-    return cuts;
-  }
-
-  async #announce({ number, parts }: KnownList, entries: readonly Exchanged[]): Promise<void> {
+  async #announce({ number, parts, entries }: KnownList): Promise<void> {
     await Promise.all(
-      parts.map(({ line }) => {
-        const core = this.#lines.indexOf(line);
-        const own = entries.flatMap(({ key, gradient, into, isInPlace }) =>
-          key.pieces
-            .filter((piece) => piece.core === core)
-            .map((piece): ListEntry => {
-              const placeOf = (tensor: Region<'float32'> | undefined) =>
-                tensor && this.#sharesMemory ? this.#memory.placeOf(tensor) : undefined;
-              return { piece: piece.number, gradient: placeOf(gradient), into: placeOf(into), isInPlace };
-            }),
-        );
-        return line.announce(`list ${number}`, { op: 'list', list: number, entries: own });
-      }),
+      parts.map(({ core }) =>
+        this.#lines[core]!.announce(`list ${number}`, this.#headerOf(number, core, entries)),
+      ),
     );
   }
 
+  #headerOf(number: number, core: number, entries: readonly Exchanged[]): object {
+    const placeOf = (tensor: Region<'float32'> | undefined) =>
+      tensor && this.#isShared[core] ? this.#memory.placeOf(tensor) : undefined;
+    const own = entries.flatMap(({ key, gradient, into, isInPlace }) =>
+      key.pieces
+        .filter((piece) => piece.core === core)
+        .map((piece): ListEntry => ({
+          ...{ piece: piece.number, isInPlace },
+          ...{ gradient: placeOf(gradient), into: placeOf(into) },
+        })),
+    );
+    return { op: 'list', list: number, entries: own };
+  }
+
   #send(list: number, part: CorePart, call: ExchangeCall, statuses: Statuses): Promise<void>[] {
-    const { line, entries, cuts } = part;
+    const { core, entries, cuts } = part;
     const { push, pull, samples } = call;
     return cuts.map(async (first, i) => {
       const own = entries.slice(first, cuts[i + 1] ?? entries.length);
       const skipped =
         call.skipped.length === 0 ? [] : own.flatMap(({ key }, j) => (call.skipped.includes(key) ? [j] : []));
       const steps = push ? own.map(({ key }) => call.steps[key]!) : [];
-      const reply = await line.request(
+      const reply = await this.#lines[core]!.request(
         { op: 'exchange', list, first, count: own.length, push, pull, steps, samples, skipped },
         push ? own.flatMap(({ gradient }) => gradient) : NOTHING,
         ({ results }) =>
@@ -167,6 +173,20 @@ export class ExchangeLists {
       );
     });
   }
+}
+
+/** The first entries of messages of about a megabyte. */
+function cutsOf(entries: CorePart['entries']): number[] {
+  const cuts = [0];
+  let bytes = 0;
+  entries.forEach((entry, i) => {
+    if (bytes >= MESSAGE_BYTES) {
+      cuts.push(i);
+      bytes = 0;
+    }
+    bytes += entry.bytes;
+  });
+  return cuts;
 }
 
 /** Puts the answers for pieces together to those for keys. */

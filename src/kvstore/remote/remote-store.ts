@@ -9,9 +9,9 @@ import { PeerError, UsageError } from '../../base/index.ts';
 import { Kernels } from '../../kernels/index.ts';
 import type { OptimizerSpec } from '../../kernels/index.ts';
 import { SharedSpace } from '../../memory/index.ts';
-import type { Region, Segment } from '../../memory/index.ts';
+import type { Region } from '../../memory/index.ts';
 import { segmentPrefix, StreamResources } from '../../server/index.ts';
-import type { Combine, Consistency, Header, KeyShape, ServiceAccess } from '../../server/index.ts';
+import type { Aggregation, Combine, Consistency, ServiceAccess } from '../../server/index.ts';
 import { resolveHost, TlsTunnel } from '../../sockets/index.ts';
 import type { TlsOptions } from '../../sockets/index.ts';
 import type {
@@ -27,11 +27,12 @@ import type {
 } from '../kv-store.ts';
 import { ExchangeLists } from './exchange-lists.ts';
 import type { Exchanged } from './exchange-lists.ts';
-import { planKeys } from './key-plan.ts';
-import type { PlacedPiece } from './key-plan.ts';
+import { KeyTable } from './key-table.ts';
+import type { KnownKey } from './key-table.ts';
+import { StoreRecovery } from './recovery.ts';
 import { pullRows, pushRows } from './rows.ts';
 import { ServerLines } from './server-lines.ts';
-import { checkLength, copy, elementsOf, listOf, StoreMemory } from './tensors.ts';
+import { checkLength, elementsOf, listOf, StoreMemory } from './tensors.ts';
 
 export interface RemoteStoreOptions {
   /** Addresses of the servers, 'host:port', the same and in the same order on all workers. */
@@ -46,29 +47,20 @@ export interface RemoteStoreOptions {
   readonly consistency?: Consistency | undefined;
   /** Whether gradients are added or averaged by their samples. Default 'sum'. */
   readonly combine?: Combine | undefined;
+  /** 'wide' aggregation is for comparison only. Default 'tall'. */
+  readonly aggregation?: Aggregation | undefined;
   /** What becomes of a gradient that is not finite; 'accept' does not look, which saves a pass. Default 'refuse'. */
   readonly nonFinite?: 'refuse' | 'skip' | 'accept' | undefined;
   /** Longest piece that is updated at once, in bytes, a multiple of 64. Default 32 KB. */
   readonly chunkBytes?: number | undefined;
-  /** Whether servers on this host may use this process's memory in place. Default true. */
-  readonly sharedMemory?: boolean | undefined;
+  /** Whether servers on this host may use this process's memory in place; or one for each server. Default true. */
+  readonly sharedMemory?: boolean | readonly boolean[] | undefined;
   /** How long an unreachable server is tried again before calls fail, in milliseconds. Default 30,000. */
   readonly reconnectTimeoutMs?: number | undefined;
   /** Encrypts and authenticates all connections. Default: none. */
   readonly tls?: TlsOptions | undefined;
   /** Memory of tensors; regions in it are used where they lie. Default: a new space. */
   readonly space?: SharedSpace | undefined;
-}
-
-/** What this worker knows of a key. */
-export interface KnownKey extends KeyShape {
-  readonly pieces: readonly (PlacedPiece & { readonly number: number })[];
-  /** The last push. */
-  step: number;
-  /** The value in the server's memory, where there is one server on this host. */
-  value: Region<'float32'> | undefined;
-  /** Settles when the staged copies of the key are free again. */
-  busy: Promise<unknown>;
 }
 
 export class RemoteStore implements KVStore {
@@ -83,10 +75,9 @@ export class RemoteStore implements KVStore {
   readonly #memory: StoreMemory;
   readonly #lists: ExchangeLists;
   readonly #tunnel: TlsTunnel | undefined;
-  readonly #keys = new Map<string, KnownKey>();
-  readonly #attached = new Map<string, Segment>();
-  readonly #piecesOnCore: number[];
-  #batches = 0;
+  readonly #keys: KeyTable;
+  readonly #recovery: StoreRecovery;
+  #optimizers = 0;
   #meetings = 0;
   /** Settles when everything that was called so far has been sent. */
   #sending: Promise<unknown> = Promise.resolve();
@@ -110,10 +101,12 @@ export class RemoteStore implements KVStore {
     this.#memory = new StoreMemory(
       kernels,
       segmentPrefix(access.namespace, access.nonce),
-      lines.sharesMemory,
+      lines.isShared.includes(true),
     );
-    this.#lists = new ExchangeLists(lines.lines, this.#memory, lines.sharesMemory);
-    this.#piecesOnCore = lines.lines.map(() => 0);
+    this.#lists = new ExchangeLists(lines.lines, this.#memory, lines.isShared);
+    this.#keys = new KeyTable(options.worker, lines, kernels, options.chunkBytes);
+    const isSynchronous = (options.consistency?.kind ?? 'synchronous') === 'synchronous';
+    this.#recovery = new StoreRecovery(options.worker, lines.lines, this.#keys, this.#lists, isSynchronous);
   }
 
   /** Resolves when all cores of all servers have let this worker in. */
@@ -123,18 +116,22 @@ export class RemoteStore implements KVStore {
     const space = options.space ?? SharedSpace.create();
     const resources = new StreamResources(space);
     const tunnel = tls && (await openTunnel(tls));
+    let store: RemoteStore | undefined;
     try {
       const lines = await ServerLines.open(
         options.servers,
         {
           ...{ access, worker, resources, incarnation: randomBytes(32).toString('hex') },
-          settings: { workers, consistency, combine },
+          settings: { workers, consistency, combine, aggregation: options.aggregation ?? 'tall' },
           reconnectTimeoutMs: options.reconnectTimeoutMs ?? 30_000,
+          // Nothing can restart before the store is there: until then there is nothing to be told again.
+          onRestart: (line) => (store ? store.#recovery.onRestart(line) : Promise.resolve()),
         },
         tunnel,
-        options.sharedMemory ?? true,
+        (server) => mayShare(options.sharedMemory, server),
       );
-      return new RemoteStore(options, Kernels.create(space), resources, lines, tunnel);
+      store = new RemoteStore(options, Kernels.create(space), resources, lines, tunnel);
+      return store;
     } catch (error) {
       await tunnel?.close();
       resources.close();
@@ -142,9 +139,9 @@ export class RemoteStore implements KVStore {
     }
   }
 
-  /** Whether servers read this process's memory in place. */
+  /** Whether all servers use this process's memory in place. */
   get sharesMemory(): boolean {
-    return this.#lines.sharesMemory;
+    return !this.#lines.isShared.includes(false);
   }
 
   get space(): SharedSpace {
@@ -162,11 +159,11 @@ export class RemoteStore implements KVStore {
    * is what it is. Between a push and its answer it changes.
    */
   value(key: string): Region<'float32'> | undefined {
-    return this.#keyOf(key).value;
+    return this.#keys.get(key).value;
   }
 
   init(keys: OneOrMany<KeyInit>): Promise<void> {
-    return this.#inOrder(() => this.#init(listOf(keys))).then((done) => done);
+    return this.#answered(() => this.#keys.open(listOf(keys))).then(() => undefined);
   }
 
   push(keys: OneOrMany<KeyPush>, options: PushOptions = {}): Promise<readonly KeyStatus[]> {
@@ -183,7 +180,7 @@ export class RemoteStore implements KVStore {
 
   pushRows(key: string, indices: Int32Array, rows: Tensor, options: PushOptions = {}): Promise<KeyStatus> {
     return this.#answered(() => {
-      const known = this.#tableOf(key);
+      const known = this.#keys.table(key);
       checkLength(key, 'pushed with', rows.length, indices.length * known.rowLength!);
       const isSkipped = !this.#isUsable(known, rows);
       const sent = pushRows(this.#lines.lines, this.space, {
@@ -191,13 +188,14 @@ export class RemoteStore implements KVStore {
         ...{ step: known.step + 1, samples: samplesOf(key, this.rank, options) },
       });
       known.step++;
+      this.#recovery.hasBegun();
       return Promise.resolve([sent]);
     }).then(([status]) => status!);
   }
 
   pullRows(key: string, indices: Int32Array, into: Tensor): Promise<KeyStatus> {
     return this.#answered(() => {
-      const known = this.#tableOf(key);
+      const known = this.#keys.table(key);
       checkLength(key, 'pulled into', into.length, indices.length * known.rowLength!);
       const target = elementsOf(into);
       return Promise.resolve([
@@ -207,12 +205,32 @@ export class RemoteStore implements KVStore {
   }
 
   async setOptimizer(spec: OptimizerSpec): Promise<void> {
+    await this.#answered(() => {
+      const number = this.#optimizers++;
+      this.#recovery.setOptimizer(number, spec);
+      return Promise.resolve(
+        this.#lines.lines.map((line) => line.request({ op: 'optimizer', number, spec })),
+      );
+    });
+  }
+
+  /**
+   * Keeps the parameters as they are after a step, in the background. In synchronous training all workers call it between
+   * the same two steps. `isDurable`: done only when it is on the servers' disks.
+   */
+  async checkpoint(step: number, { isDurable = false } = {}): Promise<void> {
     await this.#answered(() =>
-      Promise.resolve(
-        this.rank === 0 ? this.#lines.lines.map((line) => line.request({ op: 'optimizer', spec })) : [],
-      ),
+      Promise.resolve(this.#lines.lines.map((line) => line.request({ op: 'checkpoint', step, isDurable }))),
     );
-    await this.barrier();
+  }
+
+  /**
+   * Goes back, together with all other workers, to the newest checkpoint that all servers have; returns its step, or 0
+   * without any. To be called after `init` and `setOptimizer` by a worker that was started again, and by all after an
+   * error with code REWOUND.
+   */
+  resume(): Promise<number> {
+    return this.#inOrder(() => this.#recovery.goBack());
   }
 
   async barrier(): Promise<void> {
@@ -232,87 +250,9 @@ export class RemoteStore implements KVStore {
     this.#lines.close(this.#cancelled());
     await this.#sending.catch(() => undefined);
     await this.#tunnel?.close();
-    for (const segment of this.#attached.values()) segment.close();
+    this.#keys.close();
     this.#memory.close();
     this.#resources.close();
-  }
-
-  async #init(inits: readonly KeyInit[]): Promise<Promise<void>> {
-    for (const { key } of inits) {
-      if (!this.#keys.has(key)) continue;
-      throw new UsageError(
-        'INVALID_ARGUMENT',
-        `key '${key}' is there already; push to it, or use another name`,
-        { key },
-      );
-    }
-    const shapes = inits.map(({ key, value, rowLength }) => shapeOf(key, value, rowLength));
-    const { servers, coresPerServer, lines } = this.#lines;
-    const pieces = planKeys(shapes, { servers, coresPerServer, chunkBytes: this.#options.chunkBytes });
-    const byCore = lines.map((_, core) => pieces.filter((piece) => piece.core === core));
-    const firstPieces = [...this.#piecesOnCore];
-    const batch = this.#batches;
-    const opened = await Promise.all(
-      lines.map((line, core) => {
-        const shapesOfCore = byCore[core]!.map(({ key, start, length, ranges }) => ({
-          key,
-          start,
-          length,
-          ranges,
-        }));
-        return line.request({
-          ...{ op: 'open', batch, keys: shapes, pieces: shapesOfCore, firstPiece: firstPieces[core]! },
-        });
-      }),
-    );
-    this.#batches++;
-    byCore.forEach((own, core) => (this.#piecesOnCore[core]! += own.length));
-    const known = shapes.map((shape, i): KnownKey => {
-      const own = byCore.flatMap((list, core) =>
-        list.flatMap((piece, j) => (piece.key === i ? [{ ...piece, number: firstPieces[core]! + j }] : [])),
-      );
-      const value = this.#valueAt(opened[0]!, i, shape.length);
-      return {
-        ...shape,
-        pieces: own,
-        step: stepOf(own, opened, firstPieces),
-        value,
-        busy: Promise.resolve(),
-      };
-    });
-    for (const key of known) this.#keys.set(key.key, key);
-    // The first worker's values count; others were answered when they were there.
-    if (opened.every(({ isFilled }) => isFilled === true)) return Promise.resolve();
-    return this.#sendValues(batch, inits, byCore);
-  }
-
-  async #sendValues(
-    batch: number,
-    inits: readonly KeyInit[],
-    byCore: readonly (readonly PlacedPiece[])[],
-  ): Promise<void> {
-    const elements = inits.reduce((sum, { value }) => sum + value.length, 0);
-    const segment = this.space.allocate(4 * elements + 64 * (inits.length + 1));
-    try {
-      const staged = inits.map(({ value }) => {
-        const region = segment.allocate('float32', value.length);
-        copy(this.#kernels, region, value);
-        return region;
-      });
-      await Promise.all(
-        this.#lines.lines.map((line, core) => {
-          const body = byCore[core]!.flatMap(({ key, start, ranges }) =>
-            ranges.map(([from, length]) => ({
-              byteOffset: staged[key]!.byteOffset + 4 * (start + from),
-              byteLength: 4 * length,
-            })),
-          );
-          return line.request({ op: 'values', batch }, body);
-        }),
-      );
-    } finally {
-      segment.close();
-    }
   }
 
   #exchange(
@@ -322,7 +262,7 @@ export class RemoteStore implements KVStore {
     pull: boolean,
   ): Promise<readonly KeyStatus[]> {
     return this.#answered(async () => {
-      const known = keys.map(({ key }) => this.#keyOf(key));
+      const known = keys.map(({ key }) => this.#keys.get(key));
       const samples = push && keys.length > 0 ? samplesOf(keys[0]!.key, this.rank, options) : 1;
       // Copies of an earlier call on the same key may still be on their way.
       const staging = known.filter((_, i) => !this.#usesNoStaging(keys[i]!));
@@ -333,7 +273,10 @@ export class RemoteStore implements KVStore {
         : [];
       const steps = known.map(({ step }) => step + 1);
       const { answers } = await this.#lists.exchange(entries, { push, pull, steps, samples, skipped });
-      if (push) for (const key of known) key.step++;
+      if (push) {
+        this.#recovery.hasBegun();
+        for (const key of known) key.step++;
+      }
       const whole = answers.then((statuses) => {
         if (pull) keys.forEach((one, i) => this.#handOver(one as KeyPull, entries[i]!));
         return statuses;
@@ -397,8 +340,11 @@ export class RemoteStore implements KVStore {
 
   /** Prepares and sends after everything called before; then waits for the answers. */
   async #answered<T>(send: () => Promise<readonly Promise<T>[]>): Promise<readonly T[]> {
-    const answers = await this.#inOrder(async () => ({ answers: Promise.all(await send()) }));
-    return answers.answers;
+    const { answers } = await this.#inOrder(async () => {
+      this.#recovery.check();
+      return { answers: Promise.all(await send()) };
+    });
+    return answers;
   }
 
   async #inOrder<T>(send: () => Promise<T>): Promise<T> {
@@ -409,35 +355,6 @@ export class RemoteStore implements KVStore {
     });
     this.#sending = sent.catch(() => undefined);
     return sent;
-  }
-
-  /** The place of a value that one server on this host has alone. */
-  #valueAt({ places }: Header, key: number, length: number): Region<'float32'> | undefined {
-    if (!this.sharesMemory || this.#lines.servers > 1) return undefined;
-    const [name, byteOffset] = (places as [string, number][])[key]!;
-    let segment = this.#attached.get(name);
-    if (segment === undefined) this.#attached.set(name, (segment = this.space.attachSegment(name)));
-    return segment.region('float32', byteOffset, length);
-  }
-
-  #tableOf(key: string): KnownKey {
-    const known = this.#keyOf(key);
-    if (known.rowLength !== undefined) return known;
-    throw new UsageError(
-      'INVALID_ARGUMENT',
-      `worker ${this.rank} asked for rows of key '${key}', which is no table; open it with a row length`,
-      { worker: this.rank, key },
-    );
-  }
-
-  #keyOf(key: string): KnownKey {
-    const known = this.#keys.get(key);
-    if (known) return known;
-    throw new UsageError(
-      'INVALID_ARGUMENT',
-      `worker ${this.rank} used key '${key}', which is not there; init it first`,
-      { worker: this.rank, key },
-    );
   }
 
   #cancelled(): PeerError {
@@ -462,34 +379,15 @@ export class RemoteStore implements KVStore {
 
 const BYE_MS = 1000;
 
+function mayShare(option: RemoteStoreOptions['sharedMemory'] = true, server: number): boolean {
+  return typeof option === 'boolean' ? option : (option[server] ?? true);
+}
+
 async function openTunnel(tls: TlsOptions): Promise<TlsTunnel> {
   return TlsTunnel.open(tls, await resolveHost('127.0.0.1'), {
     ...{ ports: [0, 0], socketBufferBytes: 0, handshakeTimeoutMs: 5000, maxPendingHandshakes: 1 },
     log: () => undefined,
   });
-}
-
-/** Where the pieces of a key stand; after a crash in the middle of a step the last one counts. */
-function stepOf(
-  pieces: KnownKey['pieces'],
-  opened: readonly Header[],
-  firstPieces: readonly number[],
-): number {
-  const steps = pieces.map(
-    ({ core, number }) => (opened[core]!.steps as number[])[number - firstPieces[core]!] ?? 0,
-  );
-  return steps.length === 0 ? 0 : Math.min(...steps);
-}
-
-function shapeOf(key: string, value: Tensor, rowLength: number | undefined): KeyShape {
-  if (rowLength === undefined || (rowLength > 0 && Number.isInteger(value.length / rowLength))) {
-    return { key, length: value.length, rowLength };
-  }
-  throw new UsageError(
-    'INVALID_ARGUMENT',
-    `key '${key}' has ${value.length} elements, which are no rows of ${rowLength}; give the table's row length`,
-    { key, length: value.length, rowLength },
-  );
 }
 
 function samplesOf(key: string, worker: number, { samples = 1 }: PushOptions): number {

@@ -6,7 +6,7 @@ import { UsageError } from '../../base/index.ts';
 import type { SharedSpace } from '../../memory/index.ts';
 import type { KeyStatus } from '../kv-store.ts';
 import type { CoreLine } from './core-line.ts';
-import type { KnownKey } from './remote-store.ts';
+import type { KnownKey } from './key-table.ts';
 
 interface RowsCall {
   readonly known: KnownKey;

@@ -17,22 +17,22 @@ export class ServerLines {
   readonly lines: readonly CoreLine[];
   readonly servers: number;
   readonly coresPerServer: number;
-  /** Whether every server maps the memory of this process. */
-  readonly sharesMemory: boolean;
+  /** For each core: whether it uses the memory of this process in place. */
+  readonly isShared: readonly boolean[];
 
-  private constructor(byServer: readonly (readonly CoreLine[])[], sharesMemory: boolean) {
+  private constructor(byServer: readonly (readonly CoreLine[])[], isShared: readonly boolean[]) {
     this.lines = byServer.flat();
     this.servers = byServer.length;
     this.coresPerServer = byServer[0]!.length;
-    this.sharesMemory = sharesMemory;
+    this.isShared = byServer.flatMap((lines, server) => lines.map(() => isShared[server]!));
   }
 
-  /** `mayShareMemory`: false to send everything even within one host. */
+  /** `mayShareMemory`, of each server: false to send everything even within one host. */
   static async open(
     addresses: readonly string[],
     options: CommonLineOptions,
     tunnel: TlsTunnel | undefined,
-    mayShareMemory: boolean,
+    mayShareMemory: (server: number) => boolean,
   ): Promise<ServerLines> {
     const open: CoreLine[] = [];
     const lineTo = async (host: string, port: number, server: number): Promise<[CoreLine, Welcome]> => {
@@ -58,10 +58,9 @@ export class ServerLines {
       );
       checkSameCores(byServer.map(({ lines }) => lines.length));
       const { space } = options.resources;
-      const isHere = byServer.every(({ welcome }) => isOnThisHost(space, welcome));
       return new ServerLines(
         byServer.map(({ lines }) => lines),
-        mayShareMemory && isHere,
+        byServer.map(({ welcome }, server) => mayShareMemory(server) && isOnThisHost(space, welcome)),
       );
     } catch (error) {
       for (const line of open) line.close(error as TributaryError);

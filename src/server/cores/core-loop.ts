@@ -30,11 +30,13 @@ import type { Doorkeeper } from './stranger.ts';
 import { Tenant } from './tenant.ts';
 
 export interface CoreOptions {
+  /** Which core of its server it is. */
+  readonly index: number;
   readonly listeningFd: number;
   /** Rung by the office when it has said something. */
   readonly doorbell: number;
   /** What every worker is told. */
-  readonly welcome: Pick<Welcome, 'ports' | 'beacon'>;
+  readonly welcome: Omit<Welcome, 'proof'>;
   /** How long a connection may take to prove itself, in milliseconds. */
   readonly handshakeTimeoutMs: number;
   /** Connections that may be proving themselves at a time. */
@@ -87,7 +89,10 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
   }
 
   service(service: Service): void {
-    this.#tenants.set(service.namespace, new Tenant(service, this.#kernels, this.#office));
+    this.#tenants.set(
+      service.namespace,
+      new Tenant(service, this.#kernels, this.#office, this.#resources.bytes, this.#options.index),
+    );
   }
 
   endService(namespace: string): void {

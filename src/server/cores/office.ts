@@ -8,6 +8,7 @@ import type { MessagePort } from 'node:worker_threads';
 import { unpack } from '../../base/index.ts';
 import type { PackedError, TributaryError } from '../../base/index.ts';
 import type { KeyShape, ServiceSettings } from '../wire/messages.ts';
+import type { CoreSnapshot } from './snapshot.ts';
 
 /** A tenant: who knows the nonce may use the namespace. */
 export interface Service {
@@ -17,6 +18,10 @@ export interface Service {
   readonly settings: ServiceSettings | undefined;
   /** How long a worker whose connection broke is waited for, in milliseconds. */
   readonly graceMs: number;
+  /** Whether training goes on without it then, or waits until it has been started again. */
+  readonly lostWorkers: 'release' | 'wait';
+  /** Where pushes are logged before they are answered; undefined: nowhere. */
+  readonly logFolder: string | undefined;
   /** Chunks that all keys may have on one core. */
   readonly maxChunks: number;
   /** Bytes that it may take: values, slots, and gradients on their way. */
@@ -52,6 +57,17 @@ export type Question = { readonly namespace: string } & (
   | { readonly kind: 'map'; readonly worker: number; readonly segment: string }
   /** A worker is gone: what was taken for it is given back. */
   | { readonly kind: 'forget'; readonly worker: number }
+  /** To be written; answered when it is on the disk. */
+  | {
+      readonly kind: 'checkpoint';
+      readonly core: number;
+      readonly step: number;
+      readonly optimizer: unknown;
+      readonly snapshot: CoreSnapshot;
+    }
+  /** The steps of the checkpoints that there are. */
+  | { readonly kind: 'checkpoints' }
+  | { readonly kind: 'restore'; readonly core: number; readonly step: number }
 );
 
 export interface Answers {
@@ -59,6 +75,9 @@ export interface Answers {
   staging: readonly SpaceRange[];
   map: SpaceRange;
   forget: null;
+  checkpoint: null;
+  checkpoints: readonly number[];
+  restore: { readonly optimizer: unknown; readonly snapshot: CoreSnapshot };
 }
 
 export type ToOffice =

@@ -13,8 +13,9 @@ import type { Header, Incoming, MessageStream, StreamResources, StreamUser } fro
 import { readRequest } from '../wire/messages.ts';
 import type { ListEntry, Place, Request } from '../wire/messages.ts';
 import type { Office, SpaceRange } from './office.ts';
-import { rangesIn } from './tenant.ts';
-import type { Batch, Piece, Tenant } from './tenant.ts';
+import { rangesIn } from './piece.ts';
+import type { Piece } from './piece.ts';
+import type { Batch, Tenant } from './tenant.ts';
 
 type RequestOf<Op extends Request['op']> = Extract<Request, { op: Op }>;
 
@@ -37,7 +38,16 @@ interface RowBuffer {
   readonly rows: Region<'float32'>;
 }
 
+interface LoggedPush {
+  readonly key: string;
+  readonly step: number;
+  readonly samples: number;
+  readonly gradient: Region<'float32'>;
+  readonly isSkipped: boolean;
+}
+
 const NOTHING: readonly ByteRange[] = [];
+const ignore = () => undefined;
 
 export class Session implements StreamUser {
   readonly tenant: Tenant;
@@ -101,13 +111,31 @@ export class Session implements StreamUser {
       case 'list':
         return this.#addList(request);
       case 'optimizer':
-        return this.tenant.setOptimizer(
-          request.spec,
+        return this.tenant.agreeOnOptimizer(
+          ...([this.worker, request.number, request.spec] as const),
           () => this.#reply(id, {}),
           (error) => this.#refuse(id, error),
         );
       case 'barrier':
-        return this.tenant.meet(this.worker, request.number, () => this.#reply(id, {}));
+        return this.#meet(id, 'barrier', String(request.number), () => this.#reply(id, {}));
+      case 'checkpoint':
+        return this.#checkpoint(request);
+      case 'rewind': {
+        const { recovery } = this.tenant;
+        return recovery.rewind(
+          this.worker,
+          `${this.incarnation} ${id}`,
+          (checkpoints) => this.#reply(id, { checkpoints, generation: recovery.generation }),
+          (error) => this.#refuse(id, error),
+        );
+      }
+      case 'restore':
+        return this.tenant.recovery.restore(
+          request.step,
+          request.generation,
+          () => this.#reply(id, { steps: this.#stepsOfAll() }),
+          (error) => this.#refuse(id, error),
+        );
       case 'bye':
         this.hasLeft = true;
         this.tenant.release(this.worker);
@@ -115,13 +143,47 @@ export class Session implements StreamUser {
     }
   }
 
-  #open({ id, batch: number, keys, pieces, firstPiece }: RequestOf<'open'>): void {
+  #meet(id: number, room: string, token: string, go: () => void): void {
+    this.tenant.recovery.check();
+    const fail = (error: TributaryError) => this.#refuse(id, error);
+    this.tenant.meetings.enter(room, this.worker, { token: `${this.incarnation} ${token}`, go, fail });
+  }
+
+  /** In synchronous training between two steps of all workers; otherwise whenever one asks. */
+  #checkpoint({ id, step, isDurable }: RequestOf<'checkpoint'>): void {
+    const { tenant } = this;
+    const take = (answer: () => void) => {
+      const [fail, done] = [(error: TributaryError) => this.#refuse(id, error), () => this.#reply(id, {})];
+      const isFirst = tenant.lastCheckpoint !== step;
+      tenant.lastCheckpoint = step;
+      if (!isFirst) return answer();
+      tenant.recovery.checkpoint(
+        step,
+        tenant.optimizer,
+        isDurable ? done : ignore,
+        isDurable ? fail : ignore,
+      );
+      if (!isDurable) answer();
+    };
+    if (!tenant.isSynchronous) return take(() => this.#reply(id, {}));
+    this.#meet(id, `checkpoint ${step}`, String(tenant.recovery.generation), () =>
+      take(() => this.#reply(id, {})),
+    );
+  }
+
+  /** Where each piece stands, by its number. */
+  #stepsOfAll(): number[] {
+    const { core } = this.tenant;
+    return [...this.tenant.openPieces()].map(([number]) => core.nextStep(this.worker, String(number)) - 1);
+  }
+
+  #open({ id, batch: number, keys, pieces, firstPiece, awaitsValues }: RequestOf<'open'>): void {
     const { tenant, worker } = this;
     const plan = JSON.stringify([keys, pieces, firstPiece]);
     const known = tenant.batches.get(number);
     if (known) {
       if (known.plan !== plan) throw otherPlan(worker, keys[0]?.key ?? '');
-      return this.#whenThere(known, () => this.#sayWhere(id, known));
+      return this.#whenThere(known, awaitsValues, () => this.#sayWhere(id, known));
     }
     for (const { key, start, length } of pieces) {
       const shape = keys[key];
@@ -144,8 +206,12 @@ export class Session implements StreamUser {
       { kind: 'keys', namespace: tenant.service.namespace, keys, slots: tenant.slotNames },
       (memory) => {
         tenant.addPieces(batch, keys, pieces, memory);
-        this.#sayWhere(id, batch);
-        for (const go of batch.waiting.splice(0)) go();
+        const go = () => {
+          this.#whenThere(batch, awaitsValues, () => this.#sayWhere(id, batch));
+          for (const next of batch.waiting.splice(0)) next();
+        };
+        if (tenant.isSynchronous) go();
+        else tenant.recovery.restoreNewest(go, (error) => this.#refuse(id, error));
       },
       (error) => {
         tenant.batches.delete(number);
@@ -156,15 +222,16 @@ export class Session implements StreamUser {
     );
   }
 
-  /** Once the batch has memory, and, for all but the first worker, values. */
-  #whenThere(batch: Batch, act: () => void): void {
-    const isThere = batch.isFilled || (this.worker === 0 && batch.memory !== undefined);
+  /** Once the batch has memory and, for those who do not bring them themselves, values. */
+  #whenThere(batch: Batch, awaitsValues: boolean, act: () => void): void {
+    const isThere = batch.isFilled || (!awaitsValues && batch.memory !== undefined);
     if (isThere) act();
-    else batch.waiting.push(() => this.#whenThere(batch, act));
+    else batch.waiting.push(() => this.#whenThere(batch, awaitsValues, act));
   }
 
   #sayWhere(id: number, batch: Batch): void {
     const { core, pieces } = this.tenant;
+    this.tenant.count(this.worker);
     const steps: number[] = [];
     for (let i = batch.firstPiece; batch.isFilled && i < batch.firstPiece + batch.pieceCount; i++) {
       if (pieces.has(i)) steps.push(core.nextStep(this.worker, String(i)) - 1);
@@ -251,6 +318,7 @@ export class Session implements StreamUser {
   }
 
   #placeOfGradients(request: RequestOf<'exchange'>, bodyBytes: number): Incoming {
+    this.tenant.recovery.check();
     const { list, first, count, push, steps } = request;
     const all = this.#lists.get(list);
     if (all === undefined || first + count > all.length || (push && steps.length !== count)) {
@@ -286,11 +354,27 @@ export class Session implements StreamUser {
           isSkipped,
           gradient,
         };
-        this.tenant.core.push(contribution, (reply) => settle(i, reply));
+        this.#logDense(contribution, entries[i]!.piece);
+        this.tenant.core.push(
+          contribution,
+          (reply) => settle(i, reply),
+          (error) => settle(i, error),
+        );
       } catch (error) {
         settle(i, error as Error);
       }
     });
+  }
+
+  /** What is acknowledged must survive a crash of this process. */
+  #logDense({ key, step, samples, gradient, isSkipped }: LoggedPush, { shape }: Piece): void {
+    const { core, recovery } = this.tenant;
+    if (!recovery.isLogging || isSkipped || core.nextStep(this.worker, key) !== step) return;
+    const pieces = shape.ranges.map(([start, length]) => ({
+      start,
+      values: gradient.view.subarray(start, start + length),
+    }));
+    recovery.log({ kind: 'dense', worker: this.worker, key, step, samples, pieces });
   }
 
   #pulled(name: string): { readonly version: number } {
@@ -320,6 +404,7 @@ export class Session implements StreamUser {
   }
 
   #placeOfRows(request: RequestOf<'push-rows' | 'pull-rows'>, bodyBytes: number): Incoming {
+    this.tenant.recovery.check();
     const piece = this.#pieceOf(request.piece);
     const rowLength = piece.key.rowLength ?? 1;
     const isPush = request.op === 'push-rows';
@@ -341,11 +426,18 @@ export class Session implements StreamUser {
 
   #pushRows({ id, piece, step, samples, isSkipped }: RequestOf<'push-rows'>, buffer: RowBuffer): void {
     const push = { worker: this.worker, key: String(piece), step, samples, isSkipped, ...buffer };
+    const { core, recovery } = this.tenant;
+    const answer = (result: PushReply | TributaryError) => {
+      this.#giveBack(buffer);
+      if (result instanceof TributaryError) this.#refuse(id, result);
+      else this.#reply(id, { results: [[result.version, result.staleness]] });
+    };
     try {
-      this.tenant.core.pushRows(push, ({ version, staleness }) => {
-        this.#giveBack(buffer);
-        this.#reply(id, { results: [[version, staleness]] });
-      });
+      if (recovery.isLogging && core.nextStep(this.worker, push.key) === step && !isSkipped) {
+        const [indices, rows] = [buffer.indices.view, buffer.rows.view];
+        recovery.log({ kind: 'rows', worker: this.worker, key: push.key, step, samples, indices, rows });
+      }
+      core.pushRows(push, answer, answer);
     } catch (error) {
       this.#giveBack(buffer);
       throw error;

@@ -4,22 +4,20 @@
  * session of its own namespace; a worker is waited for from the first join on until it says goodbye or its time is up.
  */
 import { UsageError } from '../../base/index.ts';
+import type { TributaryError } from '../../base/index.ts';
 import type { Kernels } from '../../kernels/index.ts';
 import type { Region, Segment, SharedSpace } from '../../memory/index.ts';
-import type { ByteRange } from '../../sockets/index.ts';
+import type { SpaceBytes } from '../../sockets/index.ts';
+import type { PushRecord } from '../durability/index.ts';
 import { ServerCore } from '../server-core.ts';
 import { optimizerRule } from '../update-rule.ts';
 import type { KeyShape, PieceShape, ServiceSettings } from '../wire/messages.ts';
+import { Attendance } from './attendance.ts';
+import { Meetings } from './meetings.ts';
 import type { KeyMemory, Office, Service, SpaceRange } from './office.ts';
-
-export interface Piece {
-  readonly shape: PieceShape;
-  readonly key: KeyShape;
-  readonly value: Region<'float32'>;
-  /** The ranges of the value, as they travel. */
-  readonly valueBytes: readonly ByteRange[];
-  readonly bytes: number;
-}
+import { rangesIn } from './piece.ts';
+import type { Piece } from './piece.ts';
+import { Recovery } from './recovery.ts';
 
 /** One call of init: keys that were opened together. */
 export interface Batch {
@@ -35,38 +33,37 @@ export interface Batch {
   readonly waiting: (() => void)[];
 }
 
-interface Presence {
-  incarnation: string;
-  /** When its connection broke, by `performance.now`; undefined while it is here. */
-  lostAtMs: number | undefined;
-}
-
 export class Tenant {
   readonly service: Service;
+  readonly space: SharedSpace;
+  readonly meetings = new Meetings(() => this.#attendance?.counted ?? []);
+  readonly recovery: Recovery;
   readonly batches = new Map<number, Batch>();
   readonly pieces = new Map<number, Piece>();
   /** Pieces that were asked for, which are numbered so far. */
   pieceCount = 0;
+  /** The step of the last checkpoint that was asked for. */
+  lastCheckpoint: number | undefined;
   readonly #kernels: Kernels;
-  readonly #space: SharedSpace;
   readonly #office: Office;
-  readonly #presence = new Map<number, Presence>();
-  readonly #released = new Set<number>();
   readonly #slots = new Map<string, SpaceRange>();
   /** Memory of requests under way. It outlives a connection: what was pushed counts while the worker is waited for. */
   readonly #kept = new Map<number, Set<Segment>>();
-  readonly #meeting = new Map<number, { readonly number: number; readonly go: () => void }>();
-  #meetings = 0;
   #slotNames: readonly string[] = [];
   #chunks = 0;
+  #optimizer: unknown = null;
+  #optimizersSet = 0;
+  readonly #awaitingOptimizer: { readonly number: number; readonly done: () => void }[] = [];
   #settings: ServiceSettings | undefined;
   #core: ServerCore | undefined;
+  #attendance: Attendance | undefined;
 
-  constructor(service: Service, kernels: Kernels, office: Office) {
+  constructor(service: Service, kernels: Kernels, office: Office, bytes: SpaceBytes, core: number) {
     this.service = service;
+    this.space = kernels.space;
     this.#kernels = kernels;
-    this.#space = kernels.space;
     this.#office = office;
+    this.recovery = new Recovery(this, office, bytes, core);
     if (service.settings) this.#begin(service.settings);
   }
 
@@ -89,36 +86,42 @@ export class Tenant {
         { worker, expected: this.#settings, actual: settings },
       );
     }
-    this.#presence.set(worker, { incarnation, lostAtMs: undefined });
-    this.#released.delete(worker);
+    const arrival = this.#attendance!.enter(worker, incarnation);
+    if (arrival !== 'replaced') return;
+    const isUnderWay = [...this.batches.values()].some(({ isFilled }) => isFilled);
+    if (isUnderWay && this.isSynchronous && this.service.lostWorkers === 'wait') {
+      this.recovery.begin(`worker ${worker} was started again`);
+    } else this.#countOut(worker);
+  }
+
+  get isSynchronous(): boolean {
+    return this.settings.consistency.kind === 'synchronous';
+  }
+
+  /** The worker takes part from its next push on; one that comes later than the others does not before. */
+  count(worker: number): void {
+    if (this.#attendance!.isCounted(worker)) return;
+    this.#attendance!.count(worker);
     this.core.admit(worker);
   }
 
-  /** Whether the process that is, or was, this worker is the same. */
-  isKnown(worker: number, incarnation: string): boolean {
-    return this.#presence.get(worker)?.incarnation === incarnation;
-  }
-
   lose(worker: number): void {
-    const presence = this.#presence.get(worker);
-    if (presence) presence.lostAtMs ??= performance.now();
+    this.#attendance!.lose(worker);
   }
 
   /** Nobody waits for the worker any more. */
   release(worker: number): void {
-    this.#presence.delete(worker);
-    if (this.#released.has(worker)) return;
-    this.#released.add(worker);
-    this.#meeting.delete(worker);
+    if (!this.#attendance!.release(worker)) return;
+    this.#countOut(worker);
+    this.#office.ask({ kind: 'forget', namespace: this.service.namespace, worker }, ignore, ignore);
+  }
+
+  #countOut(worker: number): void {
+    this.#attendance!.release(worker);
     this.core.release(worker);
     for (const segment of this.#kept.get(worker) ?? []) segment.close();
     this.#kept.delete(worker);
-    this.#letGo();
-    this.#office.ask(
-      { kind: 'forget', namespace: this.service.namespace, worker },
-      () => undefined,
-      () => undefined,
-    );
+    this.meetings.leave(worker);
   }
 
   keep(worker: number, segment: Segment): void {
@@ -131,28 +134,50 @@ export class Tenant {
     segment.close();
   }
 
-  /** Those whose time to come back is up; in milliseconds until the next one, if any. */
+  /** Counts out those whose time to come back is up; returns the milliseconds until the next one's is. */
   lookAfter(nowMs: number): number {
-    let nextMs = Infinity;
-    for (const [worker, { lostAtMs }] of this.#presence) {
-      if (lostAtMs === undefined) continue;
-      const leftMs = lostAtMs + this.service.graceMs - nowMs;
-      if (leftMs > 0) nextMs = Math.min(nextMs, leftMs);
-      else {
-        this.#office.log(
-          `worker ${worker} of '${this.service.namespace}' did not come back; it is counted out`,
-        );
-        this.release(worker);
-      }
+    if (this.#attendance === undefined) return Infinity;
+    const { workers, nextMs } = this.#attendance.overdue(nowMs);
+    for (const worker of workers) {
+      this.#office.log(
+        `worker ${worker} of '${this.service.namespace}' did not come back; training goes on without it`,
+      );
+      this.release(worker);
     }
     return nextMs;
   }
 
-  /** All workers that are still counted meet here; the number tells a retry from the next meeting. */
-  meet(worker: number, number: number, go: () => void): void {
-    if (number < this.#meetings) return go();
-    this.#meeting.set(worker, { number, go });
-    this.#letGo();
+  *openPieces(): Iterable<[number, Piece]> {
+    for (const { isFilled, firstPiece, pieceCount } of this.batches.values()) {
+      for (let i = firstPiece; isFilled && i < firstPiece + pieceCount; i++) yield [i, this.pieces.get(i)!];
+    }
+  }
+
+  /** All keys whose memory is there; their values are about to be put back. */
+  fillAll(): void {
+    for (const batch of this.batches.values()) if (batch.memory && !batch.isFilled) this.fill(batch);
+  }
+
+  /** Applies a logged push; one that the parameters contain already changes nothing. */
+  repeat(record: PushRecord): void {
+    const { worker, key, step, samples } = record;
+    const piece = this.pieces.get(Number(key));
+    if (piece === undefined || this.core.nextStep(worker, key) !== step) return;
+    const elements = record.kind === 'rows' ? record.rows.length : piece.value.length;
+    const indexCount = record.kind === 'rows' ? record.indices.length : 0;
+    const segment = this.space.allocate(4 * (elements + indexCount) + 128);
+    const values = segment.allocate('float32', elements);
+    const push = { worker, key, step, samples };
+    if (record.kind === 'rows') {
+      const indices = segment.allocate('int32', indexCount);
+      indices.view.set(record.indices);
+      values.view.set(record.rows);
+      this.core.pushRows({ ...push, indices, rows: values }, ignore);
+    } else {
+      for (const { start, values: part } of record.pieces) values.view.set(part, start);
+      this.core.push({ ...push, gradient: values }, ignore);
+    }
+    segment.close();
   }
 
   /** Opens what a batch was given memory for; values are those in the memory. */
@@ -182,6 +207,11 @@ export class Tenant {
     });
   }
 
+  /** What it was set to last, for checkpoints. */
+  get optimizer(): unknown {
+    return this.#optimizer;
+  }
+
   get slotNames(): readonly string[] {
     return this.#slotNames;
   }
@@ -204,8 +234,29 @@ export class Tenant {
     this.#chunks += wanted;
   }
 
+  /** All workers set it, the first one's counts: the others wait until it has. */
+  agreeOnOptimizer(
+    worker: number,
+    number: number,
+    spec: unknown,
+    done: () => void,
+    fail: (error: TributaryError) => void,
+  ): void {
+    if (number < this.#optimizersSet) return done();
+    if (worker !== 0) return void this.#awaitingOptimizer.push({ number, done });
+    const isSet = () => {
+      this.#optimizersSet = number + 1;
+      done();
+      for (const waiting of this.#awaitingOptimizer.splice(0)) {
+        if (waiting.number <= number) waiting.done();
+        else this.#awaitingOptimizer.push(waiting);
+      }
+    };
+    this.setOptimizer(spec, isSet, fail);
+  }
+
   /** The update rule from now on, with memory for what it keeps. */
-  setOptimizer(spec: unknown, done: () => void, fail: (error: Error) => void): void {
+  setOptimizer(spec: unknown, done: () => void, fail: (error: TributaryError) => void): void {
     const rule = optimizerRule(this.#kernels, spec as never);
     const { namespace } = this.service;
     const keys = [...this.batches.values()].flatMap(({ memory }) => memory ?? []).map(({ key }) => key);
@@ -216,6 +267,7 @@ export class Tenant {
         this.#slotNames = rule.slots;
         for (const { key, slots } of memory) this.#rememberSlots(key, slots);
         this.core.setRule(rule);
+        this.#optimizer = spec;
         done();
       },
       fail,
@@ -224,6 +276,7 @@ export class Tenant {
 
   close(): void {
     this.#core?.close();
+    this.recovery.close();
     for (const segments of this.#kept.values()) for (const segment of segments) segment.close();
     this.#kept.clear();
   }
@@ -234,11 +287,13 @@ export class Tenant {
       kernels: this.#kernels,
       consistency: settings.consistency,
       combine: settings.combine,
+      aggregation: settings.aggregation,
       // Workers look before they push; one that does not only harms its own tenant.
       nonFinite: 'accept',
       slotRegion: (name, slot) => this.#slotRegion(Number(name), slot),
     });
-    for (let worker = 0; worker < settings.workers; worker++) this.#core.admit(worker);
+    this.#attendance = new Attendance(this.service, settings.workers);
+    for (const worker of this.#attendance.counted) this.#core.admit(worker);
   }
 
   #slotRegion(piece: number, slot: string): Region<'float32'> {
@@ -252,26 +307,8 @@ export class Tenant {
   }
 
   #regionOf({ byteOffset, byteLength }: SpaceRange): Region<'float32'> {
-    return this.#space.adoptSegment({ byteOffset, byteLength }).region('float32', 0, byteLength / 4);
-  }
-
-  #letGo(): void {
-    if (this.#meeting.size === 0) return;
-    for (let worker = 0; worker < this.settings.workers; worker++) {
-      if (!this.#released.has(worker) && !this.#meeting.has(worker)) return;
-    }
-    for (const worker of this.#presence.keys()) if (!this.#meeting.has(worker)) return;
-    const all = [...this.#meeting.values()];
-    this.#meeting.clear();
-    this.#meetings = Math.max(...all.map(({ number }) => number)) + 1;
-    for (const { go } of all) go();
+    return this.space.adoptSegment({ byteOffset, byteLength }).region('float32', 0, byteLength / 4);
   }
 }
 
-/** The ranges of a piece in a tensor of its length. */
-export function rangesIn(tensor: Region<'float32'>, { ranges }: PieceShape): ByteRange[] {
-  return ranges.map(([start, length]) => ({
-    byteOffset: tensor.byteOffset + 4 * start,
-    byteLength: 4 * length,
-  }));
-}
+const ignore = () => undefined;

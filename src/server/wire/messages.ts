@@ -5,7 +5,7 @@
  * malformed is a `ProtocolFault`, which ends the connection.
  */
 import { isNonce } from '../../sockets/index.ts';
-import type { Combine } from '../aggregation.ts';
+import type { Aggregation, Combine } from '../aggregation.ts';
 import type { Consistency } from '../consistency.ts';
 import { ProtocolFault } from './frame.ts';
 import type { Header } from './message-stream.ts';
@@ -21,6 +21,8 @@ export interface ServiceSettings {
   readonly workers: number;
   readonly consistency: Consistency;
   readonly combine: Combine;
+  /** 'wide' is for comparison only. */
+  readonly aggregation: Aggregation;
 }
 
 export interface Hello {
@@ -38,6 +40,8 @@ export interface Proof {
 
 export interface Welcome {
   readonly proof: string;
+  /** Another one after a restart, when the server has forgotten everything. */
+  readonly run: string;
   /** The ports of all cores of this server. */
   readonly ports: readonly number[];
   /** A segment and the word in it, by which the worker finds out whether it shares memory with this server. */
@@ -83,6 +87,8 @@ export type Request = { readonly id: number } & (
       /** Those of this core; numbered on from those of earlier calls. */
       readonly pieces: readonly PieceShape[];
       readonly firstPiece: number;
+      /** Whether the answer waits until somebody else has sent the first values. */
+      readonly awaitsValues: boolean;
     }
   | { readonly op: 'values'; readonly batch: number }
   | { readonly op: 'list'; readonly list: number; readonly entries: readonly ListEntry[] }
@@ -109,8 +115,15 @@ export type Request = { readonly id: number } & (
       readonly isSkipped: boolean;
     }
   | { readonly op: 'pull-rows'; readonly piece: number; readonly count: number }
-  | { readonly op: 'optimizer'; readonly spec: unknown }
+  /** The first worker's counts; the number tells a retry from another call. */
+  | { readonly op: 'optimizer'; readonly number: number; readonly spec: unknown }
   | { readonly op: 'barrier'; readonly number: number }
+  /** The parameters as they are after a step are to be kept; answered at once or when they are on the disk. */
+  | { readonly op: 'checkpoint'; readonly step: number; readonly isDurable: boolean }
+  /** Something was lost: all workers meet before they go back to a checkpoint. */
+  | { readonly op: 'rewind' }
+  /** To the checkpoint of this step, or to where training is if there is none. */
+  | { readonly op: 'restore'; readonly step: number | undefined; readonly generation: number }
   | { readonly op: 'bye' }
 );
 
@@ -130,22 +143,27 @@ export function readProof(header: Header): Proof {
 
 export function readSettings(value: unknown): ServiceSettings {
   const settings = objectOf(value, 'settings');
-  const { workers, combine } = settings;
+  const { workers, combine, aggregation } = settings;
   check(isCount(workers, MAX_WORKERS) && workers > 0, 'settings', settings);
   check(combine === 'sum' || combine === 'mean', 'settings', settings);
-  return { workers, combine, consistency: readConsistency(settings.consistency) };
+  check(aggregation === 'tall' || aggregation === 'wide', 'settings', settings);
+  return { workers, consistency: readConsistency(settings.consistency), combine, aggregation };
 }
 
 export function readRequest(header: Header): Request {
   const { id, op } = header;
   check(isCount(id), 'request', header);
   switch (op) {
-    case 'open':
+    case 'open': {
+      const { awaitsValues } = header;
+      check(typeof awaitsValues === 'boolean', op, header);
       return {
+        awaitsValues,
         ...{ id, op, batch: countOf(header, 'batch'), firstPiece: countOf(header, 'firstPiece') },
         keys: listOf(header, 'keys').map(readKey),
         pieces: listOf(header, 'pieces').map(readPiece),
       };
+    }
     case 'values':
       return { id, op, batch: countOf(header, 'batch') };
     case 'list':
@@ -171,9 +189,19 @@ export function readRequest(header: Header): Request {
     case 'pull-rows':
       return { id, op, piece: countOf(header, 'piece'), count: countOf(header, 'count') };
     case 'optimizer':
-      return { id, op, spec: header.spec };
+      return { id, op, number: countOf(header, 'number'), spec: header.spec };
     case 'barrier':
       return { id, op, number: countOf(header, 'number') };
+    case 'checkpoint': {
+      const { isDurable } = header;
+      check(typeof isDurable === 'boolean', op, header);
+      return { id, op, step: countOf(header, 'step'), isDurable };
+    }
+    case 'restore': {
+      const step = header.step === undefined ? undefined : countOf(header, 'step');
+      return { id, op, step, generation: countOf(header, 'generation') };
+    }
+    case 'rewind':
     case 'bye':
       return { id, op };
     default:
@@ -182,13 +210,13 @@ export function readRequest(header: Header): Request {
 }
 
 export function readWelcome(header: Header): Welcome {
-  const { proof, ports } = header;
-  check(header.kind === 'welcome' && isNonce(proof), 'welcome', header);
+  const { proof, ports, run } = header;
+  check(header.kind === 'welcome' && isNonce(proof) && typeof run === 'string', 'welcome', header);
   check(Array.isArray(ports) && ports.every((port) => isCount(port, 65535)), 'welcome', header);
-  if (header.beacon === undefined) return { proof, ports, beacon: undefined };
+  if (header.beacon === undefined) return { proof, run, ports, beacon: undefined };
   const { segment, word } = objectOf(header.beacon, 'beacon');
   check(typeof segment === 'string' && isCount(word), 'beacon', header);
-  return { proof, ports, beacon: { segment, word } };
+  return { proof, run, ports, beacon: { segment, word } };
 }
 
 function readKey(value: unknown): KeyShape {

@@ -1,0 +1,134 @@
+/**
+ * One model in a worker of `bench exchange`: its store, its gradients, and an exchange of all of it as one list. Gradients lie
+ * in memory that servers read in place, and weights are read in the server's own memory where there is one server on this host,
+ * so that nothing is copied that need not be. Invariant: gradients never change, so that the weights after any number
+ * of exchanges are known.
+ */
+import { InternalError } from '../../base/index.ts';
+import { RemoteStore } from '../../kvstore/index.ts';
+import type { KeyPushPull } from '../../kvstore/index.ts';
+import { SharedSpace } from '../../memory/index.ts';
+import type { Region } from '../../memory/index.ts';
+import {
+  checksum,
+  CHECKED_EXCHANGES,
+  expectedWeights,
+  fillGradient,
+  formatChecksum,
+  hasWeights,
+  LEARNING_RATE,
+  MOMENTUM,
+} from './known-exchange.ts';
+import type { ModelTensor } from './models.ts';
+import type { OurRun, TenantAssignment } from './our-run.ts';
+
+/** Where a tenant is opened. */
+export interface TenantPlace {
+  readonly run: OurRun;
+  readonly tenant: TenantAssignment;
+  readonly worker: number;
+  /** Addresses. */
+  readonly servers: readonly string[];
+  /** The server in this process, if any. */
+  readonly own: number | undefined;
+}
+
+/** A tensor in the list that is exchanged. */
+interface Entry extends KeyPushPull {
+  readonly into: Region<'float32'>;
+  /** Where it begins in the model, all tensors counted as one. */
+  readonly first: number;
+}
+
+const SLACK_BYTES = 64 * 2 ** 20;
+const LINE_ELEMENTS = 16;
+
+/** A store of the tenant with its keys, all weights zero. */
+export async function openStore(place: TenantPlace): Promise<RemoteStore> {
+  const { run, tenant, worker, servers, own } = place;
+  const { namespace, nonce, chunkBytes, aggregation } = tenant;
+  const bytes = 4 * run.tensors.reduce((sum, { length }) => sum + length, 0);
+  const store = await RemoteStore.connect({
+    ...{ servers, worker, workers: run.workers, access: { namespace, nonce }, chunkBytes, aggregation },
+    consistency: { kind: 'synchronous' },
+    combine: 'sum',
+    // The peers do not look for values that are not finite either.
+    nonFinite: 'accept',
+    // By TCP nothing is shared except with the server in the same process, whose memory would not travel.
+    sharedMemory: run.transport === 'shm' ? true : servers.map((_, server) => server === own),
+    // Gradients, weights, and the first values on their way.
+    space: SharedSpace.create({ maxBytes: Math.min(2 ** 32, 3 * bytes + SLACK_BYTES) }),
+  });
+  const zeros = ({ key, length, rowLength }: ModelTensor) => ({
+    ...{ key, rowLength, value: new Float32Array(length) },
+  });
+  await store.init(run.tensors.map(zeros));
+  await store.setOptimizer({ name: 'sgd', lr: LEARNING_RATE, momentum: MOMENTUM });
+  return store;
+}
+
+export class DenseTenant {
+  readonly store: RemoteStore;
+  /** Of the weights after the first exchanges. */
+  readonly checksum: string;
+  readonly #list: readonly Entry[];
+  #exchanges = 0;
+
+  private constructor(store: RemoteStore, list: readonly Entry[], sum: string) {
+    this.store = store;
+    this.#list = list;
+    this.checksum = sum;
+    this.#exchanges = CHECKED_EXCHANGES;
+  }
+
+  static async open(place: TenantPlace): Promise<DenseTenant> {
+    const { run, worker } = place;
+    const store = await openStore(place);
+    const list = allocateList(store, run.tensors, worker);
+    for (let i = 0; i < CHECKED_EXCHANGES; i++) await store.pushpull(list);
+    const sum = list.reduce((before, { into }) => checksum(into.view, before), 0);
+    const tenant = new DenseTenant(store, list, formatChecksum(sum));
+    if (tenant.isRight()) return tenant;
+    throw new InternalError(
+      'BROKEN_INVARIANT',
+      `worker ${worker} has wrong weights after ${CHECKED_EXCHANGES} exchanges; the comparison would be void, please report it`,
+      { worker, exchanges: CHECKED_EXCHANGES },
+    );
+  }
+
+  async exchange(): Promise<void> {
+    await this.store.pushpull(this.#list);
+    this.#exchanges++;
+  }
+
+  isRight(): boolean {
+    const expected = expectedWeights(this.store.workers, this.#exchanges);
+    return this.#list.every(({ into, first }) => hasWeights(into.view, expected, first));
+  }
+}
+
+function allocateList(store: RemoteStore, tensors: readonly ModelTensor[], worker: number): Entry[] {
+  const gradients = allocateTensors(store, tensors);
+  // Undefined where the weights are not in the memory of one server that is shared.
+  const places = tensors.map(({ key }) => store.value(key));
+  const weights = places.includes(undefined) ? allocateTensors(store, tensors) : [];
+  let first = 0;
+  return tensors.map(({ key, length }, i) => {
+    const entry = { key, first, gradient: gradients[i]!, into: weights[i] ?? places[i]! };
+    fillGradient(entry.gradient.view, worker, first);
+    first += length;
+    return entry;
+  });
+}
+
+/** One after the other in one segment, each from a cache line on. */
+function allocateTensors(store: RemoteStore, tensors: readonly ModelTensor[]): Region<'float32'>[] {
+  const taken = (length: number): number => Math.ceil(length / LINE_ELEMENTS) * LINE_ELEMENTS;
+  const whole = store.allocate(tensors.reduce((sum, { length }) => sum + taken(length), 0));
+  let start = 0;
+  return tensors.map(({ length }) => {
+    const region = whole.slice(start, length);
+    start += taken(length);
+    return region;
+  });
+}

@@ -1,0 +1,208 @@
+/**
+ * The keys of a store: opening them on all cores, bringing the first values, telling a server of them again, and what this
+ * worker knows of each. It pushes and pulls nothing. Invariant: keys are numbered and cut the same on all workers, since
+ * each of them does it by the same plan in the same order.
+ */
+import { UsageError } from '../../base/index.ts';
+import type { Kernels } from '../../kernels/index.ts';
+import type { Region, Segment, SharedSpace } from '../../memory/index.ts';
+import type { Header, KeyShape } from '../../server/index.ts';
+import type { ByteRange } from '../../sockets/index.ts';
+import type { KeyInit, Tensor } from '../kv-store.ts';
+import type { CoreLine } from './core-line.ts';
+import { planKeys } from './key-plan.ts';
+import type { PlacedPiece } from './key-plan.ts';
+import type { ServerLines } from './server-lines.ts';
+import { copy } from './tensors.ts';
+
+/** What this worker knows of a key. */
+export interface KnownKey extends KeyShape {
+  readonly pieces: readonly (PlacedPiece & { readonly number: number })[];
+  /** The last push. */
+  step: number;
+  /** The value in the server's memory, where there is one server on this host. */
+  readonly value: Region<'float32'> | undefined;
+  /** Settles when the staged copies of the key are free again. */
+  busy: Promise<unknown>;
+}
+
+export class KeyTable {
+  readonly #worker: number;
+  readonly #servers: ServerLines;
+  readonly #kernels: Kernels;
+  readonly #space: SharedSpace;
+  readonly #chunkBytes: number | undefined;
+  readonly #keys = new Map<string, KnownKey>();
+  readonly #attached = new Map<string, Segment>();
+  readonly #piecesOnCore: number[];
+  /** What each core was told when keys were opened. */
+  readonly #opened: { readonly line: CoreLine; readonly header: object }[] = [];
+  /** The first worker's values, in case that a server is lost before anything else has them. */
+  #first: { readonly batch: number; readonly segment: Segment; readonly bodies: readonly ByteRange[][] }[] =
+    [];
+  #batches = 0;
+
+  constructor(worker: number, servers: ServerLines, kernels: Kernels, chunkBytes: number | undefined) {
+    this.#worker = worker;
+    this.#servers = servers;
+    this.#kernels = kernels;
+    this.#space = kernels.space;
+    this.#chunkBytes = chunkBytes;
+    this.#piecesOnCore = servers.lines.map(() => 0);
+  }
+
+  all(): Iterable<KnownKey> {
+    return this.#keys.values();
+  }
+
+  get(key: string): KnownKey {
+    const known = this.#keys.get(key);
+    if (known) return known;
+    throw new UsageError(
+      'INVALID_ARGUMENT',
+      `worker ${this.#worker} used key '${key}', which is not there; init it first`,
+      { worker: this.#worker, key },
+    );
+  }
+
+  table(key: string): KnownKey {
+    const known = this.get(key);
+    if (known.rowLength !== undefined) return known;
+    throw new UsageError(
+      'INVALID_ARGUMENT',
+      `worker ${this.#worker} asked for rows of key '${key}', which is no table; open it with a row length`,
+      { worker: this.#worker, key },
+    );
+  }
+
+  /** Resolves when the cores know of the keys; the first values come later. */
+  async open(inits: readonly KeyInit[]): Promise<readonly Promise<unknown>[]> {
+    const shapes = inits.map(({ key, value, rowLength }) => this.#shapeOf(key, value, rowLength));
+    const { servers, coresPerServer, lines } = this.#servers;
+    const pieces = planKeys(shapes, { servers, coresPerServer, chunkBytes: this.#chunkBytes });
+    const byCore = lines.map((_, core) => pieces.filter((piece) => piece.core === core));
+    const firstPieces = [...this.#piecesOnCore];
+    const batch = this.#batches;
+    const headers = lines.map((_, core) => ({
+      ...{
+        op: 'open',
+        batch,
+        keys: shapes,
+        firstPiece: firstPieces[core]!,
+        awaitsValues: this.#worker !== 0,
+      },
+      pieces: byCore[core]!.map(({ key, start, length, ranges }) => ({ key, start, length, ranges })),
+    }));
+    const opened = await Promise.all(lines.map((line, core) => line.request(headers[core]!)));
+    this.#batches++;
+    lines.forEach((line, core) => this.#opened.push({ line, header: headers[core]! }));
+    byCore.forEach((own, core) => (this.#piecesOnCore[core]! += own.length));
+    shapes.forEach((shape, i) => {
+      const own = byCore.flatMap((list, core) =>
+        list.flatMap((piece, j) => (piece.key === i ? [{ ...piece, number: firstPieces[core]! + j }] : [])),
+      );
+      const step = least(own.map(({ core, number }) => stepsOf(opened[core]!)[number - firstPieces[core]!]));
+      const value = this.#valueAt(opened[0]!, i, shape.length);
+      this.#keys.set(shape.key, { ...shape, pieces: own, step, value, busy: Promise.resolve() });
+    });
+    // The first worker's values count; others were answered when they were there.
+    if (opened.every(({ isFilled }) => isFilled === true)) return [];
+    return [this.#sendValues(batch, inits, byCore)];
+  }
+
+  /** The first values, to a server that has lost them before anything was trained. */
+  async sendFirstValuesAgain(line: CoreLine): Promise<void> {
+    const core = this.#servers.lines.indexOf(line);
+    for (const { batch, bodies } of this.#first) {
+      await line.request({ op: 'values', batch }, bodies[core], () => undefined, true);
+    }
+  }
+
+  /** The servers have kept them. */
+  forgetFirstValues(): void {
+    for (const { segment } of this.#first.splice(0)) segment.close();
+  }
+
+  /** Tells a server that was started again of all keys; their values are its own affair. */
+  async openAgain(line: CoreLine, isUrgent: boolean): Promise<void> {
+    for (const { header } of this.#opened.filter((one) => one.line === line)) {
+      await line.request({ ...header, awaitsValues: false }, [], () => undefined, isUrgent);
+    }
+  }
+
+  /** Where the keys stand after a restore, as each core said. */
+  setSteps(answers: readonly Header[]): void {
+    for (const key of this.#keys.values()) {
+      key.step = least(key.pieces.map(({ core, number }) => stepsOf(answers[core]!)[number]));
+    }
+  }
+
+  close(): void {
+    this.forgetFirstValues();
+    for (const segment of this.#attached.values()) segment.close();
+    this.#attached.clear();
+  }
+
+  async #sendValues(
+    batch: number,
+    inits: readonly KeyInit[],
+    byCore: readonly (readonly PlacedPiece[])[],
+  ): Promise<void> {
+    const elements = inits.reduce((sum, { value }) => sum + value.length, 0);
+    const segment = this.#space.allocate(4 * elements + 64 * (inits.length + 1));
+    const staged = inits.map(({ value }) => {
+      const region = segment.allocate('float32', value.length);
+      copy(this.#kernels, region, value);
+      return region;
+    });
+    const bodies = byCore.map((pieces) =>
+      pieces.flatMap(({ key, start, ranges }) =>
+        ranges.map(([from, length]) => ({
+          byteOffset: staged[key]!.byteOffset + 4 * (start + from),
+          byteLength: 4 * length,
+        })),
+      ),
+    );
+    this.#first.push({ batch, segment, bodies });
+    await Promise.all(
+      this.#servers.lines.map((line, core) => line.request({ op: 'values', batch }, bodies[core])),
+    );
+  }
+
+  /** The place of a value that one server on this host has alone. */
+  #valueAt({ places }: Header, key: number, length: number): Region<'float32'> | undefined {
+    const { servers, isShared } = this.#servers;
+    if (servers > 1 || !isShared[0]) return undefined;
+    const [name, byteOffset] = (places as [string, number][])[key]!;
+    let segment = this.#attached.get(name);
+    if (segment === undefined) this.#attached.set(name, (segment = this.#space.attachSegment(name)));
+    return segment.region('float32', byteOffset, length);
+  }
+
+  #shapeOf(key: string, value: Tensor, rowLength: number | undefined): KeyShape {
+    if (this.#keys.has(key)) {
+      throw new UsageError(
+        'INVALID_ARGUMENT',
+        `key '${key}' is there already; push to it, or use another name`,
+        { key },
+      );
+    }
+    if (rowLength === undefined || (rowLength > 0 && Number.isInteger(value.length / rowLength))) {
+      return { key, length: value.length, rowLength };
+    }
+    throw new UsageError(
+      'INVALID_ARGUMENT',
+      `key '${key}' has ${value.length} elements, which are no rows of ${rowLength}; give the table's row length`,
+      { key, length: value.length, rowLength },
+    );
+  }
+}
+
+function stepsOf({ steps }: Header): readonly number[] {
+  return steps as readonly number[];
+}
+
+/** Pieces of a key may differ after a crash in the middle of a step: the one that is behind counts. */
+function least(steps: readonly (number | undefined)[]): number {
+  return steps.length === 0 ? 0 : Math.min(...steps.map((step) => step ?? 0));
+}

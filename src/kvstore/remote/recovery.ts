@@ -1,0 +1,120 @@
+/**
+ * What a worker does when a server was started again, or when all must go back to a checkpoint. Terms: to rewind is to give up
+ * what is under way, meet all other workers on every core, and go back together. Invariant: between the loss and the
+ * end of `goBack` nothing is asked of the servers but what brings it about.
+ */
+import { PeerError } from '../../base/index.ts';
+import type { OptimizerSpec } from '../../kernels/index.ts';
+import type { CoreLine } from './core-line.ts';
+import type { ExchangeLists } from './exchange-lists.ts';
+import type { KeyTable } from './key-table.ts';
+
+export class StoreRecovery {
+  readonly #worker: number;
+  readonly #lines: readonly CoreLine[];
+  readonly #keys: KeyTable;
+  readonly #lists: ExchangeLists;
+  readonly #isSynchronous: boolean;
+  /** Servers that were started again and know nothing of the keys. */
+  readonly #restarted = new Set<CoreLine>();
+  #optimizer: object | undefined;
+  #isUnderWay = false;
+  /** Why nothing can be asked before going back. */
+  #rewound: PeerError | undefined;
+
+  constructor(
+    worker: number,
+    lines: readonly CoreLine[],
+    keys: KeyTable,
+    lists: ExchangeLists,
+    isSynchronous: boolean,
+  ) {
+    this.#worker = worker;
+    this.#lines = lines;
+    this.#keys = keys;
+    this.#lists = lists;
+    this.#isSynchronous = isSynchronous;
+  }
+
+  check(): void {
+    if (this.#rewound) throw this.#rewound;
+  }
+
+  /** The rule that servers were told, with the number of the call. */
+  setOptimizer(number: number, spec: OptimizerSpec): void {
+    this.#optimizer = { op: 'optimizer', number, spec };
+  }
+
+  /** From now on there is more to lose than the first values. */
+  hasBegun(): void {
+    if (this.#isUnderWay) return;
+    this.#isUnderWay = true;
+    this.#keys.forgetFirstValues();
+  }
+
+  /**
+   * Before anything was trained the server is told everything again. Synchronous training goes back to a checkpoint;
+   * otherwise the server has what it acknowledged in its log.
+   */
+  async onRestart(line: CoreLine): Promise<void> {
+    if (!this.#isSynchronous || !this.#isUnderWay) {
+      await this.#keys.openAgain(line, true);
+      await this.#keys.sendFirstValuesAgain(line);
+      if (this.#optimizer && !this.#isUnderWay)
+        await line.request(this.#optimizer, [], () => undefined, true);
+      return this.#lists.announceAgain(line);
+    }
+    this.#restarted.add(line);
+    const { title } = line.options;
+    this.#rewound = new PeerError(
+      'REWOUND',
+      `${title} was started again; call resume() and go on after the step that it returns`,
+      { server: title, worker: this.#worker },
+    );
+    for (const one of this.#lines) one.failAll(this.#rewound);
+  }
+
+  /** The step of the checkpoint that all went back to; 0 if there is none and nothing was trained. */
+  async goBack(): Promise<number> {
+    for (;;) {
+      const why = this.#rewound;
+      try {
+        const step = await this.#attempt();
+        // Unless a server was lost meanwhile.
+        if (this.#rewound === why) {
+          this.#rewound = undefined;
+          return step;
+        }
+      } catch (error) {
+        if (!(error instanceof PeerError) || error.code !== 'REWOUND') throw error;
+      }
+    }
+  }
+
+  async #attempt(): Promise<number> {
+    this.#lists.forget();
+    for (const line of [...this.#restarted]) {
+      await this.#keys.openAgain(line, false);
+      this.#restarted.delete(line);
+    }
+    const met = await Promise.all(this.#lines.map((line) => line.request({ op: 'rewind' })));
+    const checkpoints = met.map((answer) => answer.checkpoints as readonly number[]);
+    const step = checkpoints[0]!.filter((one) => checkpoints.every((list) => list.includes(one))).at(-1);
+    if (step === undefined && [...this.#keys.all()].some((key) => key.step > 0)) throw this.#nowhere();
+    const restored = await Promise.all(
+      this.#lines.map((line, i) =>
+        line.request({ op: 'restore', step, generation: (met[i]!.generation as number) + 1 }),
+      ),
+    );
+    this.#keys.setSteps(restored);
+    return step ?? 0;
+  }
+
+  #nowhere(): PeerError {
+    return new PeerError(
+      'PEER_LOST',
+      `worker ${this.#worker} cannot go back: the servers have no checkpoint in common; create the service with a folder and call checkpoint() now and then, or start again`,
+      { worker: this.#worker },
+    );
+  }
+}

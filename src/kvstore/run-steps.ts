@@ -1,0 +1,54 @@
+/**
+ * A training loop that survives: counts steps, keeps checkpoints now and then, and goes back with all other workers when a
+ * server or a worker was started again. What a step does is the caller's business. Invariant: in synchronous training
+ * the parameters after the last step are those of a run in which nothing was lost.
+ */
+import { TributaryError, UsageError } from '../base/index.ts';
+import type { RemoteStore } from './remote/remote-store.ts';
+
+export interface RunStepsOptions {
+  /** Steps in all, those before an earlier crash included. */
+  readonly steps: number;
+  /** Steps between two checkpoints. Default 100. */
+  readonly checkpointEvery?: number | undefined;
+  /**
+   * One step, counted from 1: computes gradients and exchanges them. `isFirst`: the parameters are not those of this
+   * process's last step, but those on the servers; pull them.
+   */
+  readonly step: (step: number, isFirst: boolean) => Promise<void>;
+  /** Told when training goes back to the checkpoint after a step. */
+  readonly onRewind?: ((step: number) => void) | undefined;
+}
+
+/** To be called after `init` and `setOptimizer`, by every worker, also by one that was started again. */
+export async function runSteps(store: RemoteStore, options: RunStepsOptions): Promise<void> {
+  const { steps, checkpointEvery = 100, step: act, onRewind } = options;
+  if (!(Number.isInteger(checkpointEvery) && checkpointEvery > 0)) {
+    throw new UsageError(
+      'INVALID_ARGUMENT',
+      `checkpointEvery is ${checkpointEvery}; give a whole number of steps from 1`,
+      { checkpointEvery },
+    );
+  }
+  let done: number | undefined;
+  let isFirst = true;
+  while (done === undefined || done < steps) {
+    try {
+      if (done === undefined) {
+        done = await store.resume();
+        isFirst = true;
+        // Something to go back to must be there before anything is trained.
+        if (done === 0) await store.checkpoint(0, { isDurable: true });
+        continue;
+      }
+      await act(done + 1, isFirst);
+      isFirst = false;
+      done++;
+      if (done % checkpointEvery === 0) await store.checkpoint(done);
+    } catch (error) {
+      if (!(error instanceof TributaryError) || error.code !== 'REWOUND') throw error;
+      onRewind?.(done ?? 0);
+      done = undefined;
+    }
+  }
+}

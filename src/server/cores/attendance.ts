@@ -1,0 +1,73 @@
+/**
+ * Who of a tenant's workers is counted, who is here, and who is awaited. It knows no keys. Invariants: the workers that a
+ * tenant begins with are counted from the start; one that is lost stays counted until it says goodbye or its time is up,
+ * and for ever where training waits for it to be started again.
+ */
+import type { Service } from './office.ts';
+
+interface Presence {
+  readonly incarnation: string;
+  /** When its connection broke, by `performance.now`; undefined while it is here. */
+  lostAtMs: number | undefined;
+}
+
+export type Arrival = 'first' | 'back' | 'replaced';
+
+export class Attendance {
+  readonly #service: Service;
+  readonly #present = new Map<number, Presence>();
+  /** Processes that were a worker at any time, by its number. */
+  readonly #known = new Map<number, string>();
+  readonly #counted = new Set<number>();
+
+  constructor(service: Service, workers: number) {
+    this.#service = service;
+    for (let worker = 0; worker < workers; worker++) this.#counted.add(worker);
+  }
+
+  get counted(): readonly number[] {
+    return [...this.#counted];
+  }
+
+  isCounted(worker: number): boolean {
+    return this.#counted.has(worker);
+  }
+
+  /** Whether the process comes for the first time, again, or in the place of another one. */
+  enter(worker: number, incarnation: string): Arrival {
+    const known = this.#known.get(worker);
+    this.#known.set(worker, incarnation);
+    this.#present.set(worker, { incarnation, lostAtMs: undefined });
+    return known === undefined ? 'first' : known === incarnation ? 'back' : 'replaced';
+  }
+
+  count(worker: number): void {
+    this.#counted.add(worker);
+  }
+
+  lose(worker: number): void {
+    const presence = this.#present.get(worker);
+    if (presence) presence.lostAtMs ??= performance.now();
+  }
+
+  /** True if it was counted until now. */
+  release(worker: number): boolean {
+    this.#present.delete(worker);
+    return this.#counted.delete(worker);
+  }
+
+  /** Workers whose time to come back is up, and the milliseconds until the next one's is. */
+  overdue(nowMs: number): { readonly workers: readonly number[]; readonly nextMs: number } {
+    const { graceMs, lostWorkers } = this.#service;
+    const workers: number[] = [];
+    let nextMs = Infinity;
+    if (lostWorkers === 'wait') return { workers, nextMs };
+    for (const [worker, { lostAtMs }] of this.#present) {
+      if (lostAtMs === undefined) continue;
+      const leftMs = lostAtMs + graceMs - nowMs;
+      if (leftMs <= 0) workers.push(worker);
+      else nextMs = Math.min(nextMs, leftMs);
+    }
+    return { workers, nextMs };
+  }
+}

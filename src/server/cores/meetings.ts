@@ -1,0 +1,59 @@
+/**
+ * Where the workers of a tenant wait for each other: rooms by name, each of which opens when all who are counted have come.
+ * Knows workers by their numbers only. Invariant: who asks again with the same token, because an answer was lost, passes
+ * if the room has opened for it; a room can be used again and again.
+ */
+import type { TributaryError } from '../../base/index.ts';
+
+interface Waiting {
+  readonly token: string;
+  readonly go: () => void;
+  readonly fail: (error: TributaryError) => void;
+}
+
+/** Tokens of those who have passed; then the oldest is forgotten. */
+const REMEMBERED = 4096;
+
+export class Meetings {
+  readonly #rooms = new Map<string, Map<number, Waiting>>();
+  readonly #passed = new Set<string>();
+  readonly #counted: () => readonly number[];
+
+  constructor(counted: () => readonly number[]) {
+    this.#counted = counted;
+  }
+
+  enter(name: string, worker: number, waiting: Waiting): void {
+    if (this.#passed.has(`${name} ${worker} ${waiting.token}`)) return waiting.go();
+    const room = this.#rooms.get(name) ?? new Map<number, Waiting>();
+    this.#rooms.set(name, room.set(worker, waiting));
+    this.look();
+  }
+
+  /** A worker is gone, and with it whoever waited in its name. */
+  leave(worker: number): void {
+    for (const room of this.#rooms.values()) room.delete(worker);
+    this.look();
+  }
+
+  /** Opens the rooms that are full by now. */
+  look(): void {
+    const counted = this.#counted();
+    for (const [name, room] of [...this.#rooms]) {
+      if (room.size === 0 || !counted.every((worker) => room.has(worker))) continue;
+      this.#rooms.delete(name);
+      for (const [worker, { token }] of room) this.#passed.add(`${name} ${worker} ${token}`);
+      while (this.#passed.size > REMEMBERED) this.#passed.delete(this.#passed.values().next().value!);
+      for (const { go } of room.values()) go();
+    }
+  }
+
+  /** Sends away those who wait, except in rooms whose names begin so. */
+  clear(error: TributaryError, except: string): void {
+    for (const [name, room] of [...this.#rooms]) {
+      if (name.startsWith(except)) continue;
+      this.#rooms.delete(name);
+      for (const { fail } of room.values()) fail(error);
+    }
+  }
+}

@@ -1,0 +1,24 @@
+/**
+ * A piece: the part of a key that belongs to one core, and where its elements lie. Data only. Invariant: its ranges are in
+ * order and do not overlap.
+ */
+import type { Region } from '../../memory/index.ts';
+import type { ByteRange } from '../../sockets/index.ts';
+import type { KeyShape, PieceShape } from '../wire/messages.ts';
+
+export interface Piece {
+  readonly shape: PieceShape;
+  readonly key: KeyShape;
+  readonly value: Region<'float32'>;
+  /** The ranges of the value, as they travel. */
+  readonly valueBytes: readonly ByteRange[];
+  readonly bytes: number;
+}
+
+/** The ranges of a piece in a tensor of its length. */
+export function rangesIn(tensor: { readonly byteOffset: number }, { ranges }: PieceShape): ByteRange[] {
+  return ranges.map(([start, length]) => ({
+    byteOffset: tensor.byteOffset + 4 * start,
+    byteLength: 4 * length,
+  }));
+}

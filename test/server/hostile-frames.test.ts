@@ -1,0 +1,146 @@
+/**
+ * At least 100,000 mutated frames against a server on which others train: from strangers, who never get past the door, and
+ * from members of one tenant, who know the nonce. Nothing of another tenant, or of the same owner's other namespace, may
+ * change by a bit, and the server must be as it was before.
+ */
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { Random } from '../../src/base/index.ts';
+import { hasSharedMemory } from '../../src/memory/index.ts';
+import { segmentPrefix, SERVER_PROTOCOL_VERSION } from '../../src/server/index.ts';
+import type { ServiceAccess } from '../../src/server/index.ts';
+import { encodeHead } from '../../src/server/wire/frame.ts';
+import { Servers } from '../kvstore/servers.ts';
+import { Mutations, setup } from './frame-mutations.ts';
+import { RawWorker, until } from './raw-worker.ts';
+import { nonce, segments, Victim } from './tenant-victim.ts';
+
+const MEMBER_FRAMES = 100_000;
+const STRANGER_FRAMES = 10_000;
+const FRAMES_PER_CONNECTION = 40;
+const STRANGERS_AT_ONCE = 40;
+const MEMBERS_AT_ONCE = 8;
+/** The id of the request that ends a connection's frames. */
+const LAST = 1_000_000;
+const MAX_BYTES = 8 * 2 ** 20;
+
+describe.skipIf(!hasSharedMemory())('mutated frames', () => {
+  const seed = Math.floor(Math.random() * 2 ** 31);
+  const random = new Random(seed);
+  const mutations = new Mutations(random);
+  let ground: Servers;
+  let access: ServiceAccess;
+  let others: Victim[];
+  let residentBefore = 0;
+
+  beforeAll(async () => {
+    console.log(`fuzz seed ${seed}`);
+    ground = await Servers.start(1, { cores: 1 });
+    access = ground.createService({ maxBytes: MAX_BYTES, maxChunks: 1000, graceMs: 100 });
+    others = [await Victim.open(ground), await Victim.open(ground, 3000, `${access.namespace}-other`)];
+    residentBefore = process.memoryUsage().rss;
+  });
+  afterAll(async () => {
+    for (const other of others) await other.close();
+    await ground.close();
+  });
+
+  async function othersAreUnchanged(): Promise<void> {
+    expect(ground.servers[0]!.failure, `seed ${seed}`).toBeUndefined();
+    for (const other of others) {
+      expect(await other.damage(), `seed ${seed}`).toEqual([]);
+      await other.train(1);
+    }
+  }
+
+  it('of strangers end at the door', async () => {
+    const { namespace } = access;
+    const hello = { kind: 'hello', version: SERVER_PROTOCOL_VERSION, namespace, nonce: nonce() };
+    let sent = 0;
+    let answered = 0;
+    while (sent < STRANGER_FRAMES) {
+      const strangers = await Promise.all(
+        Array.from({ length: STRANGERS_AT_ONCE }, () => RawWorker.dial(ground.servers[0]!)),
+      );
+      for (const [i, stranger] of strangers.entries()) {
+        const first = Buffer.from(encodeHead(hello, 0));
+        if (i % 3 > 0) first[random.below(first.length)]! ^= 1 << random.below(8);
+        const frames = Array.from({ length: FRAMES_PER_CONNECTION }, (_, id) =>
+          random.below(4) === 0 ? mutations.broken(id) : mutations.framed(id),
+        );
+        sent += frames.length;
+        stranger.socket.end(Buffer.concat([i % 3 === 2 ? Buffer.alloc(0) : first, ...frames]));
+      }
+      await until(() => strangers.every(({ isClosed }) => isClosed));
+      for (const stranger of strangers) {
+        for (let heard = stranger.take(); heard; heard = stranger.take()) {
+          answered++;
+          expect(heard.header.kind, `seed ${seed}`).toBe('challenge');
+        }
+      }
+    }
+    expect(answered).toBeGreaterThan(0);
+    await othersAreUnchanged();
+  });
+
+  /** One connection: opens the keys, sends mutated frames until it is closed or through, and breaks off. */
+  async function misbehave(worker: number): Promise<{ readonly read: number; readonly refused: number }> {
+    const member = await RawWorker.admitted(ground.servers[0]!, access, { worker });
+    for (const { header, body } of setup()) await member.ask(header, body);
+    const frames = Array.from({ length: FRAMES_PER_CONNECTION }, (_, i) => mutations.framed(100 + i));
+    const last = { id: LAST, op: 'values', batch: 0 };
+    const { body } = setup()[1]!;
+    member.write(Buffer.concat([...frames, encodeHead(last, body.length), body]));
+    const ids = new Set<unknown>();
+    let refused = 0;
+    await until(() => {
+      for (let heard = member.take(); heard; heard = member.take()) {
+        ids.add(heard.header.id);
+        if (heard.header.error !== undefined) refused++;
+      }
+      return member.isClosed || ids.has(LAST);
+    });
+    // The one that it was closed for was read, too; the last one is no mutation.
+    const read = ids.has(LAST) ? ids.size - 1 : ids.size + 1;
+    member.socket.end(mutations.broken(1));
+    await until(() => member.isClosed);
+    return { read, refused };
+  }
+
+  it('of members change nothing of others and do not end the server', async () => {
+    let [read, refused, connections] = [0, 0, 0];
+    while (read < MEMBER_FRAMES) {
+      const all = await Promise.all(
+        Array.from({ length: MEMBERS_AT_ONCE }, (_, worker) => misbehave(worker)),
+      );
+      connections += all.length;
+      for (const one of all) {
+        read += one.read;
+        refused += one.refused;
+      }
+      if (random.below(20) === 0) await othersAreUnchanged();
+    }
+    console.log(
+      `${read} mutated frames were read, ${refused} answered by a refusal, on ${connections} connections`,
+    );
+    expect(refused).toBeGreaterThan(1000);
+    await othersAreUnchanged();
+  }, 180_000);
+
+  it('leave the server as large as it was', () => {
+    const { bytes } = ground.servers[0]!.services.find(({ namespace }) => namespace === access.namespace)!;
+    expect(bytes).toBeLessThanOrEqual(MAX_BYTES);
+    const prefix = `tributary-${segmentPrefix(access.namespace, access.nonce)}`;
+    expect(segments().filter((name) => name.startsWith(prefix)).length).toBeLessThan(1000);
+    const grownBytes = process.memoryUsage().rss - residentBefore;
+    expect(grownBytes, `seed ${seed}`).toBeLessThan(512 * 2 ** 20);
+  });
+
+  it('keep nobody from training afterwards', async () => {
+    await others[0]!.train(10);
+    const next = await Victim.open(ground, 1000);
+    await next.train(10);
+    expect(await next.damage()).toEqual([]);
+    expect(await others[0]!.damage()).toEqual([]);
+    await next.close();
+  });
+});

@@ -1,0 +1,92 @@
+/** A parameter server behind TLS: stores whose certificates one authority signed, and strangers with others or none. */
+import { execFileSync, spawnSync } from 'node:child_process';
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { RemoteStore } from '../../src/kvstore/index.ts';
+import { hasSharedMemory } from '../../src/memory/index.ts';
+import type { ServiceAccess } from '../../src/server/index.ts';
+import type { TlsOptions } from '../../src/sockets/index.ts';
+import { Servers } from '../kvstore/servers.ts';
+import { RawWorker } from './raw-worker.ts';
+
+const hasOpenssl = spawnSync('openssl', ['version']).status === 0;
+const filled = (length: number, value: number): Float32Array => new Float32Array(length).fill(value);
+
+describe.skipIf(!hasSharedMemory() || !hasOpenssl)('a parameter server with TLS', () => {
+  let folder = '';
+  let ours: TlsOptions;
+  let theirs: TlsOptions;
+  let ground: Servers;
+  let access: ServiceAccess;
+
+  beforeAll(async () => {
+    folder = mkdtempSync(join(tmpdir(), 'test-tributary-'));
+    [ours, theirs] = [certificates('ours'), certificates('theirs')];
+    ground = await Servers.start(1, { cores: 2, tls: ours, handshakeTimeoutMs: 500 });
+    access = ground.createService();
+  });
+  afterAll(async () => {
+    await ground.close();
+    rmSync(folder, { recursive: true, force: true });
+  });
+
+  /** An authority of its own and one certificate that it signed. */
+  function certificates(name: string): TlsOptions {
+    const path = (kind: string): string => join(folder, `${name}-${kind}`);
+    const openssl = (args: string): void =>
+      void execFileSync('openssl', args.split(' '), { stdio: ['ignore', 'ignore', 'pipe'] });
+    const newKey = '-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes';
+    openssl(`req -x509 ${newKey} -subj /CN=${name} -keyout ${path('ca-key')} -out ${path('ca')} -days 2`);
+    openssl(`req ${newKey} -subj /CN=member-${name} -keyout ${path('key')} -out ${path('request')}`);
+    writeFileSync(path('extensions'), `subjectAltName=DNS:${name}.tributary\n`);
+    const signer = `-CA ${path('ca')} -CAkey ${path('ca-key')} -CAcreateserial -days 2`;
+    openssl(`x509 -req -in ${path('request')} ${signer} -extfile ${path('extensions')} -out ${path('cert')}`);
+    const read = (kind: string): string => readFileSync(path(kind), 'utf8');
+    return { key: read('key'), cert: read('cert'), ca: read('ca') };
+  }
+
+  it.each([true, false])('trains two workers, shared memory: %s', async (sharedMemory) => {
+    const own = ground.createService();
+    const stores = await ground.connect(2, { access: own, tls: ours, sharedMemory });
+    const length = 300_000;
+    await Promise.all(stores.map((store) => store.init({ key: 'w', value: filled(length, 1) })));
+    const values = await Promise.all(
+      stores.map(async (store, rank) => {
+        const into = filled(length, 0);
+        await store.pushpull({ key: 'w', gradient: filled(length, rank + 1), into });
+        return [...new Set(into)];
+      }),
+    );
+    expect(values).toEqual([[4], [4]]);
+    for (const store of stores) await store.close();
+  });
+
+  it('refuses a worker that comes without TLS, though it knows the nonce', async () => {
+    const worker = await RawWorker.dial(ground.servers[0]!);
+    expect(await worker.introduce(access)).toBe('closed');
+    const options = { servers: ground.addresses, access, worker: 0, workers: 1, reconnectTimeoutMs: 500 };
+    await expect(RemoteStore.connect(options)).rejects.toMatchObject({ code: 'UNREACHABLE' });
+    await worker.close();
+  });
+
+  it('refuses a certificate of another authority, though its owner knows the nonce', async () => {
+    const options = { servers: ground.addresses, access, worker: 0, workers: 1, reconnectTimeoutMs: 1000 };
+    const tls = { ...theirs, ca: ours.ca };
+    await expect(RemoteStore.connect({ ...options, tls })).rejects.toMatchObject({ code: 'UNREACHABLE' });
+  });
+
+  it('refuses a wrong nonce, though the certificate is right', async () => {
+    const wrong = { ...access, nonce: '0'.repeat(64) };
+    const options = { servers: ground.addresses, access: wrong, worker: 0, workers: 1, tls: ours };
+    await expect(RemoteStore.connect(options)).rejects.toMatchObject({ code: 'REFUSED' });
+  });
+
+  it('is not talked to by a worker that trusts another authority', async () => {
+    const options = { servers: ground.addresses, access, worker: 0, workers: 1, reconnectTimeoutMs: 1000 };
+    const tls = { ...ours, ca: theirs.ca };
+    await expect(RemoteStore.connect({ ...options, tls })).rejects.toMatchObject({ code: 'UNREACHABLE' });
+    expect(ground.servers[0]!.failure).toBeUndefined();
+  });
+});
