@@ -32,13 +32,15 @@ export function pack(error: unknown): PackedError {
 
 /** What is none of our errors becomes an InternalError, with the thread as its place. */
 export function unpack(packed: PackedError): TributaryError {
-  const { kind, code, message, facts, stack } = packed;
+  const { kind, code, facts, stack } = packed;
+  const message = String(packed.message);
   const cause = packed.cause && unpack(packed.cause);
-  const error = kind
-    ? new CLASSES[kind](code, message, facts, cause)
-    : new InternalError(code, `another thread failed: ${message}; please report it`, facts, cause);
+  const error =
+    kind !== undefined && Object.hasOwn(CLASSES, kind)
+      ? new CLASSES[kind](code, message, facts, cause)
+      : new InternalError(code, `another thread failed: ${message}; please report it`, facts, cause);
   // Where it happened tells more than where it was unpacked.
-  if (stack !== undefined) error.stack = stack;
+  if (typeof stack === 'string') error.stack = stack;
   return error;
 }
 

@@ -85,6 +85,16 @@ export interface KernelExports {
     count: number,
     rows: number,
   ): number;
+  /** Position of the first bad index, or -1. */
+  copyRows(
+    scatter: number,
+    target: number,
+    source: number,
+    tableRows: number,
+    rowLength: number,
+    indices: number,
+    count: number,
+  ): number;
   dropoutMask(
     target: number,
     samples: number,

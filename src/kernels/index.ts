@@ -15,5 +15,13 @@ export type {
   RmspropSpec,
   SgdSpec,
 } from './optimizer-spec.ts';
-export { addRows, allocateRowPlan, planRows, rowPlanBytes, sumRows } from './rows.ts';
+export {
+  addRows,
+  allocateRowPlan,
+  gatherRows,
+  planRows,
+  rowPlanBytes,
+  scatterRows,
+  sumRows,
+} from './rows.ts';
 export type { AddRowsOptions, PlanRowsOptions, RowPlan, SumRowsOptions } from './rows.ts';

@@ -150,6 +150,43 @@ export function addRows(kernels: Kernels, options: AddRowsOptions): void {
   if (bad >= 0) throw badIndex('addRows', indices, bad, tableRows);
 }
 
+export interface CopyRowsOptions {
+  readonly target: Region<'float32'>;
+  readonly source: Region<'float32'>;
+  readonly rowLength: number;
+  readonly indices: Region<'int32'>;
+}
+
+/** target[j] = source[indices[j]]; nothing is copied when an index is outside the source. */
+export function gatherRows(kernels: Kernels, options: CopyRowsOptions): void {
+  copyRows(kernels, 'gatherRows', options, options.source, options.target);
+}
+
+/** target[indices[j]] = source[j]; nothing is copied when an index is outside the target. */
+export function scatterRows(kernels: Kernels, options: CopyRowsOptions): void {
+  copyRows(kernels, 'scatterRows', options, options.target, options.source);
+}
+
+function copyRows(
+  kernels: Kernels,
+  what: 'gatherRows' | 'scatterRows',
+  { target, source, rowLength, indices }: CopyRowsOptions,
+  table: Region<'float32'>,
+  rows: Region<'float32'>,
+): void {
+  const { space, exports } = kernels;
+  checkCount(`rowLength of ${what}`, rowLength, 1);
+  checkRegion(space, `table of ${what}`, table, 'float32');
+  checkRegion(space, `indices of ${what}`, indices, 'int32');
+  checkCapacity(space, `rows of ${what}`, rows, 'float32', indices.length * rowLength);
+  const tableRows = Math.floor(table.length / rowLength);
+  const bad = exports.copyRows(
+    ...([what === 'scatterRows' ? 1 : 0, target.byteOffset, source.byteOffset] as const),
+    ...([tableRows, rowLength, indices.byteOffset, indices.length] as const),
+  );
+  if (bad >= 0) throw badIndex(what, indices, bad, tableRows);
+}
+
 export function badIndex(
   what: string,
   indices: Region<'int32'>,

@@ -40,6 +40,8 @@ export interface Waiting {
   readonly reply: (reply: PushReply) => void;
   /** Told when it never will be. */
   readonly fail: (error: TributaryError) => void;
+  /** Who sent the same push again, and is told too. */
+  readonly others: Pick<Waiting, 'reply' | 'fail'>[];
 }
 
 export class Key {

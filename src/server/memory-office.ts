@@ -11,6 +11,9 @@ import type { KeyShape } from './wire/messages.ts';
 import { segmentPrefix } from './wire/segment-names.ts';
 
 const LINE_BYTES = 64;
+/** What a segment takes of the space at least, whatever it holds. */
+const PAGE_BYTES = 65536;
+const MAX_MAPPED = 1024;
 
 export type MemoryQuestion = Extract<Question, { kind: 'keys' | 'staging' | 'map' | 'forget' }>;
 
@@ -31,6 +34,8 @@ export class TenantMemory {
     Map<string, { readonly range: SpaceRange; readonly segment: Segment }>
   >();
   readonly #mapped = new Map<number, Map<string, Segment>>();
+  /** The cores that use a worker's memory. */
+  readonly #users = new Map<number, Set<number>>();
   readonly #segments = new Set<Segment>();
   #bytes = 0;
 
@@ -49,11 +54,13 @@ export class TenantMemory {
       case 'keys':
         return this.#openKeys(question.keys, question.slots);
       case 'staging':
+        this.#use(question);
         return this.#stage(question.worker, question.keys);
       case 'map':
+        this.#use(question);
         return this.#map(question.worker, question.segment);
       case 'forget':
-        this.#forget(question.worker);
+        this.#leave(question);
         return null;
     }
   }
@@ -88,7 +95,9 @@ export class TenantMemory {
     const bytes = shapes.reduce((sum, { length }) => sum + aligned(4 * length), 0);
     const { namespace, nonce } = this.#service;
     const name = `${segmentPrefix(namespace, nonce)}values-${randomBytes(6).toString('hex')}`;
-    const segment = this.#take(bytes, () => this.#space.createSegment(name, Math.max(LINE_BYTES, bytes)));
+    const segment = this.#take(bytes, () =>
+      this.#space.createSegment(name, Math.max(LINE_BYTES, bytes), { sweep: false }),
+    );
     for (const { key, length } of shapes) {
       const { byteOffset, byteLength } = segment.allocate('float32', length);
       this.#keys.set(key, { length, value: { byteOffset, byteLength }, slots: {}, segment });
@@ -115,11 +124,13 @@ export class TenantMemory {
     const own = this.#staging.get(worker) ?? new Map<string, { range: SpaceRange; segment: Segment }>();
     this.#staging.set(worker, own);
     const missing = keys.filter((key) => !own.has(key));
-    for (const key of missing) {
-      const { length } = this.#keys.get(key)!;
-      const segment = this.#take(4 * length, () => this.#space.allocate(Math.max(LINE_BYTES, 4 * length)));
-      const { byteOffset, byteLength } = segment.allocate('float32', length);
-      own.set(key, { range: { byteOffset, byteLength }, segment });
+    const bytes = missing.reduce((sum, key) => sum + aligned(4 * this.#keys.get(key)!.length), 0);
+    if (missing.length > 0) {
+      const segment = this.#take(bytes, () => this.#space.allocate(Math.max(LINE_BYTES, bytes)));
+      for (const key of missing) {
+        const { byteOffset, byteLength } = segment.allocate('float32', this.#keys.get(key)!.length);
+        own.set(key, { range: { byteOffset, byteLength }, segment });
+      }
     }
     return keys.map((key) => own.get(key)!.range);
   }
@@ -137,18 +148,37 @@ export class TenantMemory {
     this.#mapped.set(worker, own);
     let segment = own.get(name);
     if (segment === undefined) {
+      if (own.size >= MAX_MAPPED) {
+        throw new UsageError(
+          'OUT_OF_SHARED_MEMORY',
+          `worker ${worker} named more than ${MAX_MAPPED} segments; put tensors together in fewer`,
+          { worker, expected: MAX_MAPPED },
+        );
+      }
       segment = this.#space.attachSegment(name);
       own.set(name, segment);
     }
     return { byteOffset: segment.byteOffset, byteLength: segment.byteLength };
   }
 
+  #use({ worker, core }: { readonly worker: number; readonly core: number }): void {
+    const users = this.#users.get(worker) ?? new Set();
+    this.#users.set(worker, users.add(core));
+  }
+
+  #leave({ worker, core }: { readonly worker: number; readonly core: number }): void {
+    const users = this.#users.get(worker);
+    users?.delete(core);
+    if (users?.size === 0) this.#forget(worker);
+  }
+
   #forget(worker: number): void {
     for (const { segment } of this.#staging.get(worker)?.values() ?? []) {
-      this.#bytes -= segment.byteLength;
-      this.#segments.delete(segment);
+      if (!this.#segments.delete(segment)) continue;
+      this.#bytes -= pagesOf(segment.byteLength);
       segment.close();
     }
+    this.#users.delete(worker);
     for (const segment of this.#mapped.get(worker)?.values() ?? []) segment.close();
     this.#staging.delete(worker);
     this.#mapped.delete(worker);
@@ -156,18 +186,23 @@ export class TenantMemory {
 
   #take(bytes: number, allocate: () => Segment): Segment {
     const { maxBytes, namespace } = this.#service;
-    if (this.#bytes + bytes > maxBytes) {
+    const wanted = pagesOf(bytes);
+    if (this.#bytes + wanted > maxBytes) {
       throw new UsageError(
         'OUT_OF_SHARED_MEMORY',
-        `namespace '${namespace}' has ${this.#bytes} of ${maxBytes} bytes and asked for ${bytes} more; use a smaller model or ask for a larger quota`,
-        { namespace, expected: maxBytes, actual: this.#bytes + bytes },
+        `namespace '${namespace}' has ${this.#bytes} of ${maxBytes} bytes and asked for ${wanted} more; use a smaller model or ask for a larger quota`,
+        { namespace, expected: maxBytes, actual: this.#bytes + wanted },
       );
     }
     const segment = allocate();
-    this.#bytes += segment.byteLength;
+    this.#bytes += wanted;
     this.#segments.add(segment);
     return segment;
   }
+}
+
+function pagesOf(bytes: number): number {
+  return Math.ceil(Math.max(1, bytes) / PAGE_BYTES) * PAGE_BYTES;
 }
 
 function aligned(bytes: number): number {

@@ -17,7 +17,7 @@ import type { CoreThreadData } from './cores/core-thread.ts';
 import type { Answers, Question, Service, ToCore, ToOffice } from './cores/office.ts';
 import { TenantMemory } from './memory-office.ts';
 import { TenantCheckpoints } from './tenant-checkpoints.ts';
-import { isNamespace } from './wire/messages.ts';
+import { isNamespace, readSettings } from './wire/messages.ts';
 import type { ServiceSettings } from './wire/messages.ts';
 
 export interface ParameterServerOptions {
@@ -92,6 +92,8 @@ export class ParameterServer {
   readonly #space: SharedSpace;
   readonly #cores: Core[] = [];
   readonly #services = new Map<string, Tenancy>();
+  /** Services that have ended, and whose memory cores may still use. */
+  readonly #ended = new Set<Tenancy>();
   readonly #beacon: Segment;
   /** Tells workers that it is not the process that they knew. */
   readonly #run = randomBytes(8).toString('hex');
@@ -162,7 +164,8 @@ export class ParameterServer {
     checkCount('graceMs', graceMs, 0, 2 ** 31);
     checkCount('maxBytes', maxBytes, 1, 2 ** 40);
     checkCount('maxChunks', maxChunks, 1, 2 ** 31);
-    const { settings, folder, lostWorkers = 'release' } = options;
+    const { folder, lostWorkers = 'release' } = options;
+    const settings = options.settings && checkedSettings(options.settings);
     const service: Service = {
       ...{ namespace, nonce, settings, graceMs, lostWorkers, maxBytes, maxChunks, logFolder: folder },
     };
@@ -184,10 +187,8 @@ export class ParameterServer {
     this.#services.delete(namespace);
     this.#tell({ endService: namespace });
     // Cores may be in the middle of an update; they have let go once they have heard of it.
-    setTimeout(() => {
-      known.memory.close();
-      void known.checkpoints?.close();
-    }, LETTING_GO_MS);
+    this.#ended.add(known);
+    setTimeout(() => void this.#clear(known), LETTING_GO_MS).unref();
   }
 
   async close(): Promise<void> {
@@ -204,11 +205,14 @@ export class ParameterServer {
       libc().close(listeningFd);
       await tunnel?.close();
     }
-    for (const { memory, checkpoints } of this.#services.values()) {
-      await checkpoints?.close();
-      memory.close();
-    }
+    for (const tenancy of [...this.#services.values(), ...this.#ended]) await this.#clear(tenancy);
     this.#beacon.close();
+  }
+
+  async #clear(tenancy: Tenancy): Promise<void> {
+    this.#ended.delete(tenancy);
+    await tenancy.checkpoints?.close();
+    tenancy.memory.close();
   }
 
   async #listen(host: string, port: number): Promise<void> {
@@ -304,6 +308,19 @@ export class ParameterServer {
 }
 
 const LETTING_GO_MS = 1000;
+
+function checkedSettings(settings: ServiceSettings): ServiceSettings {
+  try {
+    return readSettings(settings);
+  } catch (cause) {
+    throw new UsageError(
+      'INVALID_ARGUMENT',
+      `the settings of a service are ${JSON.stringify(settings)}; give workers, consistency, combine and aggregation as the documentation says`,
+      { settings },
+      cause,
+    );
+  }
+}
 
 function checkCount(name: string, value: number, least: number, most: number): void {
   if (Number.isInteger(value) && value >= least && value <= most) return;

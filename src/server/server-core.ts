@@ -6,6 +6,7 @@
  */
 import { UsageError } from '../base/index.ts';
 import type { TributaryError } from '../base/index.ts';
+import { gatherRows } from '../kernels/index.ts';
 import type { Kernels, Slots } from '../kernels/index.ts';
 import type { Region } from '../memory/index.ts';
 import { Aggregator } from './aggregation.ts';
@@ -152,7 +153,7 @@ export class ServerCore {
     for (const { waiting } of this.#keys.values()) {
       const all = [...waiting.values()];
       waiting.clear();
-      for (const { fail } of all) fail(error);
+      for (const { fail, others } of all) for (const one of [{ fail }, ...others]) one.fail(error);
     }
   }
 
@@ -176,7 +177,7 @@ export class ServerCore {
     const isSkipped = push.isSkipped ?? false;
     const isUsable =
       isSkipped || key.chunksOf(push.gradient).every((chunk) => this.#isUsable(key, push, chunk));
-    this.#take(key, { contribution, isSkipped: isSkipped || !isUsable, reply, fail });
+    this.#take(key, { contribution, isSkipped: isSkipped || !isUsable, reply, fail, others: [] });
   }
 
   /** Only the given rows travel, and only they are updated. Indices may repeat. */
@@ -209,7 +210,7 @@ export class ServerCore {
     this.#take(key, {
       contribution,
       isSkipped: isSkipped || !this.#isUsable(key, push, push.rows),
-      ...{ reply, fail },
+      ...{ reply, fail, others: [] },
     });
   }
 
@@ -236,10 +237,7 @@ export class ServerCore {
     const key = this.#keyOf({ worker, key: name });
     const rowLength = this.#rowLengthOf(key, worker);
     this.#checkIndices(key, worker, indices, rowLength);
-    for (let i = 0; i < indices.length; i++) {
-      const row = key.value.slice(indices.view[i]! * rowLength, rowLength);
-      this.#kernels.copy(into.slice(i * rowLength, rowLength), row);
-    }
+    gatherRows(this.#kernels, { target: into, source: key.value, rowLength, indices });
     key.pulled.set(worker, key.version);
     return { version: key.version };
   }
@@ -278,9 +276,11 @@ export class ServerCore {
     const used = all.filter(({ isSkipped }) => !isSkipped).map(({ contribution }) => contribution);
     if (used.length > 0) this.#apply(key, inWorkerOrder(used));
     key.version++;
-    for (const { contribution, reply } of all) {
+    for (const { contribution, reply, others } of all) {
       key.lastSteps.set(contribution.worker, contribution.step);
-      reply({ version: key.version, staleness: 0, duplicate: false });
+      const answer = { version: key.version, staleness: 0, duplicate: false };
+      reply(answer);
+      for (const other of others) other.reply(answer);
     }
   }
 
@@ -338,15 +338,7 @@ export class ServerCore {
     const waiting = key.waiting.get(worker);
     if (waiting && step === waiting.contribution.step) {
       // Whoever asked before may still have something to clear away.
-      const both = (answer: PushReply) => {
-        waiting.reply(answer);
-        reply(answer);
-      };
-      const neither = (error: TributaryError) => {
-        waiting.fail(error);
-        fail(error);
-      };
-      key.waiting.set(worker, { ...waiting, reply: both, fail: neither });
+      waiting.others.push({ reply, fail });
       return true;
     }
     if (step <= last && Number.isInteger(step) && step > 0) {

@@ -43,6 +43,15 @@ export interface UpdateRule {
 }
 
 export function optimizerRule(kernels: Kernels, spec: OptimizerSpec): UpdateRule {
+  if (typeof spec !== 'object' || spec === null) {
+    throw new UsageError(
+      'INVALID_ARGUMENT',
+      `the optimizer is ${String(spec)}; give an object with its name`,
+      {
+        optimizer: spec,
+      },
+    );
+  }
   const optimizer = createOptimizer(kernels, spec);
   return {
     slots: optimizer.slots,

@@ -1,46 +1,34 @@
-/**
- * A worker process for tests that kill it: trains a made-up model whose gradients depend on its parameters, so that every
- * step that is lost, doubled or done from other parameters changes the result. Prints the parameters' hash at the end.
- */
-import { createHash } from 'node:crypto';
+/** A worker process for tests that kill it: trains the made-up model and says each step, and its parameters' hash at the end. */
 import { RemoteStore, runSteps } from '../../src/kvstore/index.ts';
 import type { RemoteStoreOptions } from '../../src/kvstore/index.ts';
+import { Limit, listen, readAssignment, say } from './kill-program.ts';
+import { MadeUpModel } from './made-up-training.ts';
 
 export interface TrainingAssignment {
   readonly store: RemoteStoreOptions;
   readonly steps: number;
   readonly checkpointEvery: number;
-  readonly lengths: readonly number[];
+  /** The last step that may be done until a line says another one. */
+  readonly upTo: number;
 }
 
-const { store: options, steps, checkpointEvery, lengths } = JSON.parse(process.argv[2]!) as TrainingAssignment;
+const { store: options, steps, checkpointEvery, upTo } = readAssignment<TrainingAssignment>();
+say('loaded');
+const limit = new Limit(upTo);
+const stopListening = listen((line) => limit.raise(Number(line)));
 const store = await RemoteStore.connect(options);
-const keys = lengths.map((length, i) => ({
-  key: `w${i}`,
-  gradient: store.allocate(length),
-  into: store.allocate(length),
-}));
-await store.init(keys.map(({ key, into }) => ({ key, value: new Float32Array(into.length).fill(0.5) })));
-await store.setOptimizer({ name: 'sgd', lr: 0.05, momentum: 0.9 });
+const model = await MadeUpModel.open(store);
 await runSteps(store, {
-  steps,
-  checkpointEvery,
+  ...{ steps, checkpointEvery },
   step: async (step, isFirst) => {
-    if (isFirst) await store.pull(keys);
-    for (const { gradient, into } of keys) {
-      for (let i = 0; i < gradient.length; i++) {
-        const noise = ((i * 7 + options.worker * 13 + step * 31) % 17) - 8;
-        gradient.view[i] = noise / 64 + 0.1 * into.view[i]!;
-      }
-    }
-    await store.pushpull(keys);
-    process.stdout.write(`step ${step}\n`);
+    await limit.reached(step);
+    await model.step(step, isFirst);
+    say('step', { step });
   },
-  onRewind: (step) => process.stdout.write(`rewound at ${step}\n`),
+  onRewind: (step) => say('rewound', { step }),
 });
-await store.pull(keys);
-const hash = createHash('sha256');
-for (const { into } of keys) hash.update(Uint8Array.from(new Uint8Array(into.view.buffer, into.view.byteOffset, into.byteLength)));
+const hash = await model.hash();
 await store.barrier();
-process.stdout.write(`hash ${hash.digest('hex')}\n`);
+say('trained', { hash });
 await store.close();
+stopListening();

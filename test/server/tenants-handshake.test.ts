@@ -169,7 +169,7 @@ describe.skipIf(!hasSharedMemory())('a worker that dials a server which does not
   const access = { namespace: 'mine', nonce: challenge() };
   const hex = (): string => challenge();
   const challenged = (): object => ({ kind: 'challenge', nonce: hex() });
-  const welcome = (): object => ({ kind: 'welcome', proof: hex(), ports: [1], beacon: undefined });
+  const welcome = (): object => ({ kind: 'welcome', proof: hex(), run: 'a', ports: [1], beacon: undefined });
 
   it.each<[string, (() => object)[], string]>([
     ['a made-up welcome', [challenged, welcome], 'REFUSED'],

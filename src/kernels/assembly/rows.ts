@@ -158,3 +158,19 @@ export function addRows(
   }
   return -1;
 }
+
+/** Gathers target[j] = source[indices[j]], or scatters target[indices[j]] = source[j]; as `addRows` of bad indices. */
+export function copyRows(
+  scatter: bool, target: usize, source: usize, tableRows: i32, rowLength: usize, indices: usize, count: i32,
+): i32 {
+  const rowBytes = rowLength << 2;
+  for (let j: i32 = 0; j < count; j++) {
+    if (load<u32>(indices + ((<usize>j) << 2)) >= <u32>tableRows) return j;
+  }
+  for (let j: i32 = 0; j < count; j++) {
+    const far = <usize>load<i32>(indices + ((<usize>j) << 2)) * rowBytes;
+    const near = <usize>j * rowBytes;
+    memory.copy(target + (scatter ? far : near), source + (scatter ? near : far), rowBytes);
+  }
+  return -1;
+}

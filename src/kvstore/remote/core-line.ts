@@ -80,6 +80,8 @@ export class CoreLine implements StreamUser, Pumped {
   /** The process that the server was when it was met first. */
   #run: string | undefined;
   #isHeld = false;
+  /** Requests that were sent while others were held back. */
+  readonly #urgent = new Set<number>();
   #whenOpen: { resolve: (welcome: Welcome) => void; reject: (error: Error) => void } | undefined;
   #nextId = 1;
   #brokenAtMs: number | undefined;
@@ -124,6 +126,7 @@ export class CoreLine implements StreamUser, Pumped {
     return new Promise((resolve, reject) => {
       const id = this.#nextId++;
       this.#pending.set(id, { header, body, into, resolve, reject });
+      if (isUrgent) this.#urgent.add(id);
       if (this.#isOpen && (isUrgent || !this.#isHeld)) {
         this.#stream!.send({ ...header, id }, body);
         this.#stream!.write();
@@ -239,32 +242,39 @@ export class CoreLine implements StreamUser, Pumped {
     this.#why = 'it did not answer';
     const isRestarted = this.#run !== undefined && this.#run !== welcome.run;
     this.#run = welcome.run;
-    if (isRestarted) {
-      this.#isHeld = true;
-      const known = [...this.#pending.keys()];
-      this.options.onRestart(this).then(
-        () => this.#release(known),
-        (error: TributaryError) => this.close(error),
-      );
-    } else {
-      // Its answer says nothing new, and nobody waits for it.
-      for (const header of this.#announced.values()) this.#stream!.send({ ...header, id: 0 });
-      this.#sendAgain([...this.#pending.keys()]);
-    }
+    const waiting = [...this.#pending.keys()];
+    const prepared = isRestarted ? this.options.onRestart(this) : this.#announceAgain();
+    this.#isHeld = true;
+    const stream = this.#stream;
+    prepared.then(
+      () => {
+        // Unless it broke again meanwhile.
+        if (this.#stream === stream) this.#release(waiting);
+      },
+      (error: TributaryError) => this.close(error),
+    );
     this.#whenOpen?.resolve(welcome);
     this.#whenOpen = undefined;
   }
 
-  #release(known: readonly number[]): void {
-    this.#isHeld = false;
-    this.#sendAgain(known);
+  /** What holds for a connection must be there before anything else is asked. */
+  async #announceAgain(): Promise<void> {
+    const again = [...this.#announced.values()];
+    await Promise.all(again.map((header) => this.request(header, [], () => undefined, true)));
   }
 
-  #sendAgain(ids: readonly number[]): void {
+  #release(waiting: readonly number[]): void {
+    this.#isHeld = false;
+    const isOld = new Set(waiting);
+    const ids = [
+      ...waiting,
+      ...[...this.#pending.keys()].filter((id) => !isOld.has(id) && !this.#urgent.has(id)),
+    ];
     for (const id of ids) {
       const pending = this.#pending.get(id);
-      if (pending && this.#isOpen) this.#stream!.send({ ...pending.header, id }, pending.body);
+      if (pending) this.#stream!.send({ ...pending.header, id }, pending.body);
     }
+    this.#urgent.clear();
   }
 
   #broke(stream: MessageStream, nowMs: number): void {

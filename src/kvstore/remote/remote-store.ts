@@ -30,7 +30,7 @@ import type { Exchanged } from './exchange-lists.ts';
 import { KeyTable } from './key-table.ts';
 import type { KnownKey } from './key-table.ts';
 import { StoreRecovery } from './recovery.ts';
-import { pullRows, pushRows } from './rows.ts';
+import { RowExchange } from './rows.ts';
 import { ServerLines } from './server-lines.ts';
 import { checkLength, elementsOf, listOf, StoreMemory } from './tensors.ts';
 
@@ -74,6 +74,7 @@ export class RemoteStore implements KVStore {
   readonly #lines: ServerLines;
   readonly #memory: StoreMemory;
   readonly #lists: ExchangeLists;
+  readonly #rows: RowExchange;
   readonly #tunnel: TlsTunnel | undefined;
   readonly #keys: KeyTable;
   readonly #recovery: StoreRecovery;
@@ -104,6 +105,7 @@ export class RemoteStore implements KVStore {
       lines.isShared.includes(true),
     );
     this.#lists = new ExchangeLists(lines.lines, this.#memory, lines.isShared);
+    this.#rows = new RowExchange(worker, lines.lines, lines.isShared, this.#memory, kernels);
     this.#keys = new KeyTable(options.worker, lines, kernels, options.chunkBytes);
     const isSynchronous = (options.consistency?.kind ?? 'synchronous') === 'synchronous';
     this.#recovery = new StoreRecovery(options.worker, lines.lines, this.#keys, this.#lists, isSynchronous);
@@ -179,28 +181,26 @@ export class RemoteStore implements KVStore {
   }
 
   pushRows(key: string, indices: Int32Array, rows: Tensor, options: PushOptions = {}): Promise<KeyStatus> {
-    return this.#answered(() => {
+    return this.#answered(async () => {
       const known = this.#keys.table(key);
       checkLength(key, 'pushed with', rows.length, indices.length * known.rowLength!);
       const isSkipped = !this.#isUsable(known, rows);
-      const sent = pushRows(this.#lines.lines, this.space, {
-        ...{ known, indices, isSkipped, rows: elementsOf(rows), worker: this.rank },
-        ...{ step: known.step + 1, samples: samplesOf(key, this.rank, options) },
+      const { answer } = await this.#rows.push({
+        ...{ known, indices, rows, isSkipped, step: known.step + 1 },
+        samples: samplesOf(key, this.rank, options),
       });
       known.step++;
       this.#recovery.hasBegun();
-      return Promise.resolve([sent]);
+      return [answer];
     }).then(([status]) => status!);
   }
 
   pullRows(key: string, indices: Int32Array, into: Tensor): Promise<KeyStatus> {
-    return this.#answered(() => {
+    return this.#answered(async () => {
       const known = this.#keys.table(key);
       checkLength(key, 'pulled into', into.length, indices.length * known.rowLength!);
-      const target = elementsOf(into);
-      return Promise.resolve([
-        pullRows(this.#lines.lines, this.space, { known, indices, into: target, worker: this.rank }),
-      ]);
+      const { answer } = await this.#rows.pull({ known, indices, into });
+      return [answer];
     }).then(([status]) => status!);
   }
 

@@ -27,12 +27,17 @@ export class StoreMemory {
   }
 
   allocate(length: number): Region<'float32'> {
-    const bytes = Math.max(64, 4 * length);
+    return this.segment(Math.max(64, 4 * length)).allocate('float32', length);
+  }
+
+  /** Freed by `close`. */
+  segment(bytes: number): Segment {
+    const name = `${this.#prefix}${process.pid}-${randomBytes(6).toString('hex')}`;
     const segment = this.#isShared
-      ? this.space.createSegment(`${this.#prefix}${process.pid}-${randomBytes(6).toString('hex')}`, bytes)
+      ? this.space.createSegment(name, bytes, { sweep: false })
       : this.space.allocate(bytes);
     this.#segments.push(segment);
-    return segment.allocate('float32', length);
+    return segment;
   }
 
   /** The same region for the same purpose. */

@@ -19,6 +19,7 @@ export class Attendance {
   /** Processes that were a worker at any time, by its number. */
   readonly #known = new Map<number, string>();
   readonly #counted = new Set<number>();
+  readonly #outdated = new Set<string>();
 
   constructor(service: Service, workers: number) {
     this.#service = service;
@@ -33,10 +34,16 @@ export class Attendance {
     return this.#counted.has(worker);
   }
 
+  /** Whether another process has taken the place of this one. */
+  isOutdated(worker: number, incarnation: string): boolean {
+    return this.#outdated.has(`${worker} ${incarnation}`);
+  }
+
   /** Whether the process comes for the first time, again, or in the place of another one. */
   enter(worker: number, incarnation: string): Arrival {
     const known = this.#known.get(worker);
     this.#known.set(worker, incarnation);
+    if (known !== undefined && known !== incarnation) this.#outdated.add(`${worker} ${known}`);
     this.#present.set(worker, { incarnation, lostAtMs: undefined });
     return known === undefined ? 'first' : known === incarnation ? 'back' : 'replaced';
   }

@@ -55,6 +55,8 @@ interface Connection {
 /** Longest sleep, so that a thread that is to be ended never hangs in the kernel. */
 const MAX_SLEEP_MS = 500;
 const ACCEPTS_A_TURN = 64;
+/** Fewer than one call of the kernel can look after. */
+const MAX_CONNECTIONS = 8000;
 
 export class CoreLoop implements Doorkeeper, OfficeNews {
   readonly #options: CoreOptions;
@@ -79,8 +81,13 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
 
   run(): void {
     while (!this.#closing) {
-      this.#sleep();
-      this.#turn();
+      try {
+        this.#sleep();
+        this.#turn();
+      } catch (error) {
+        // Of ours, and never because of one connection alone; other tenants must not suffer from it.
+        this.#office.log(`a core failed and goes on: ${String((error as Error).stack ?? error)}`);
+      }
     }
     for (const connection of this.#connections) connection.stream.close();
     for (const tenant of this.#tenants.values()) tenant.close();
@@ -101,7 +108,7 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
     this.#tenants.delete(namespace);
     for (const { session, stream } of this.#connections) {
       if (session?.tenant !== tenant) continue;
-      session.hasLeft = true;
+      session.isReplaced = true;
       stream.ended ??= 'closed';
     }
     tenant.close();
@@ -118,13 +125,13 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
   admit({ namespace }: Hello, proof: Proof, stream: MessageStream): Omit<Welcome, 'proof'> {
     const tenant = this.#tenants.get(namespace)!;
     const { worker, incarnation, settings } = proof;
+    tenant.enter(worker, incarnation, settings);
     for (const { session, stream: earlier } of this.#connections) {
       if (session?.tenant !== tenant || session.worker !== worker) continue;
       // Its process was started anew, or its connection broke without a word.
-      session.hasLeft = true;
+      session.isReplaced = true;
       earlier.ended ??= 'closed';
     }
-    tenant.enter(worker, incarnation, settings);
     const session = new Session(tenant, { worker, incarnation }, stream, this.#resources, this.#office);
     const connection = this.#connections.find((one) => one.stream === stream)!;
     connection.session = session;
@@ -171,7 +178,7 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
 
   #listenTo({ stream, remote, session }: Connection): void {
     try {
-      while (stream.read());
+      stream.read();
     } catch (error) {
       // A fault of ours must not end the thread, on which other tenants depend.
       const text = error instanceof TributaryError ? error.message : String((error as Error).stack ?? error);
@@ -187,7 +194,7 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
     for (let i = 0; i < ACCEPTS_A_TURN; i++) {
       const fd = libc().accept(listeningFd);
       if (fd < 0) return;
-      if (strangers++ >= maxStrangers) {
+      if (strangers++ >= maxStrangers || this.#connections.length >= MAX_CONNECTIONS) {
         libc().close(fd);
         continue;
       }
@@ -221,7 +228,9 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
       }
       stream.farewell();
       stream.close();
-      if (session && !session.hasLeft) session.tenant.lose(session.worker);
+      if (session === undefined || session.isReplaced) continue;
+      if (session.hasLeft) session.tenant.forget(session.worker);
+      else session.tenant.lose(session.worker);
     }
   }
 }

@@ -52,11 +52,21 @@ export type Question = { readonly namespace: string } & (
       readonly slots: readonly string[];
     }
   /** Memory for the gradients that one worker sends. */
-  | { readonly kind: 'staging'; readonly worker: number; readonly keys: readonly string[] }
+  | {
+      readonly kind: 'staging';
+      readonly core: number;
+      readonly worker: number;
+      readonly keys: readonly string[];
+    }
   /** A segment of a worker on this host. */
-  | { readonly kind: 'map'; readonly worker: number; readonly segment: string }
-  /** A worker is gone: what was taken for it is given back. */
-  | { readonly kind: 'forget'; readonly worker: number }
+  | {
+      readonly kind: 'map';
+      readonly core: number;
+      readonly worker: number;
+      readonly segment: string;
+    }
+  /** A worker is gone from a core: what was taken for it is given back when it is gone from all. */
+  | { readonly kind: 'forget'; readonly core: number; readonly worker: number }
   /** To be written; answered when it is on the disk. */
   | {
       readonly kind: 'checkpoint';

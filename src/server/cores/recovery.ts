@@ -24,7 +24,7 @@ export class Recovery {
   readonly #tenant: Tenant;
   readonly #office: Office;
   readonly #bytes: SpaceBytes;
-  readonly #core: number;
+  readonly core: number;
   /** Why nothing can be done until all have gone back. */
   #rewound: PeerError | undefined;
   #isRestoring = false;
@@ -35,7 +35,7 @@ export class Recovery {
     this.#tenant = tenant;
     this.#office = office;
     this.#bytes = bytes;
-    this.#core = core;
+    this.core = core;
   }
 
   /** Throws if training must go back first. */
@@ -115,7 +115,7 @@ export class Recovery {
     if (this.#log) this.#log.rotate(step);
     else this.#openLog(step);
     this.#office.ask(
-      { kind: 'checkpoint', namespace, core: this.#core, step, optimizer, snapshot },
+      { kind: 'checkpoint', namespace, core: this.core, step, optimizer, snapshot },
       written,
       fail,
     );
@@ -137,7 +137,7 @@ export class Recovery {
   #restore(step: number, done: () => void, fail: Fail): void {
     const { namespace } = this.#tenant.service;
     this.#office.ask(
-      { kind: 'restore', namespace, core: this.#core, step },
+      { kind: 'restore', namespace, core: this.core, step },
       ({ optimizer, snapshot }) => {
         const put = () => {
           this.#putBack(snapshot);
@@ -177,7 +177,7 @@ export class Recovery {
   }
 
   get #logName(): string {
-    return `core-${this.#core}`;
+    return `core-${this.core}`;
   }
 
   #tensorsOf(number: number, { value }: Piece): Readonly<Record<string, Region<'float32'>>> {

@@ -5,7 +5,7 @@
  */
 import { InternalError, pack, TributaryError, UsageError } from '../../base/index.ts';
 import type { PackedError } from '../../base/index.ts';
-import type { Region, Segment } from '../../memory/index.ts';
+import type { DType, Region } from '../../memory/index.ts';
 import type { ByteRange } from '../../sockets/index.ts';
 import type { PushReply } from '../contribution.ts';
 import { ProtocolFault } from '../wire/frame.ts';
@@ -15,6 +15,7 @@ import type { ListEntry, Place, Request } from '../wire/messages.ts';
 import type { Office, SpaceRange } from './office.ts';
 import { rangesIn } from './piece.ts';
 import type { Piece } from './piece.ts';
+import { expectBytes, RowRequests } from './row-requests.ts';
 import type { Batch, Tenant } from './tenant.ts';
 
 type RequestOf<Op extends Request['op']> = Extract<Request, { op: Op }>;
@@ -31,13 +32,6 @@ interface PreparedEntry {
   readonly isInPlace: boolean;
 }
 
-/** Rows of one request, and the memory they lie in. */
-interface RowBuffer {
-  readonly segment: Segment;
-  readonly indices: Region<'int32'>;
-  readonly rows: Region<'float32'>;
-}
-
 interface LoggedPush {
   readonly key: string;
   readonly step: number;
@@ -46,6 +40,7 @@ interface LoggedPush {
   readonly isSkipped: boolean;
 }
 
+const MAX_LISTS = 2048;
 const NOTHING: readonly ByteRange[] = [];
 const ignore = () => undefined;
 
@@ -55,11 +50,14 @@ export class Session implements StreamUser {
   readonly incarnation: string;
   /** Said goodbye: the end of the connection is no loss. */
   hasLeft = false;
+  /** Another connection of the same worker has taken its place. */
+  isReplaced = false;
   readonly #stream: MessageStream;
   readonly #resources: StreamResources;
   readonly #office: Office;
   readonly #lists = new Map<number, readonly PreparedEntry[]>();
   readonly #segments = new Map<string, SpaceRange>();
+  readonly #rows: RowRequests;
 
   constructor(
     tenant: Tenant,
@@ -74,9 +72,16 @@ export class Session implements StreamUser {
     this.#stream = stream;
     this.#resources = resources;
     this.#office = office;
+    this.#rows = new RowRequests({
+      ...{ tenant, worker: this.worker, space: resources.space },
+      tensorAt: (place, dtype, length) => this.#tensorAt(place, dtype, length),
+      reply: (...args) => this.#reply(...args),
+      refuse: (id, error) => this.#refuse(id, error),
+    });
   }
 
   receive(header: Header, bodyBytes: number): Incoming {
+    if (this.hasLeft || this.isReplaced) throw new ProtocolFault('spoke after its goodbye');
     const request = readRequest(header);
     try {
       const into = this.#placeOfBody(request, bodyBytes);
@@ -96,7 +101,8 @@ export class Session implements StreamUser {
         return this.#placeOfGradients(request, bodyBytes);
       case 'push-rows':
       case 'pull-rows':
-        return this.#placeOfRows(request, bodyBytes);
+        this.tenant.recovery.check();
+        return this.#rows.place(request, this.#pieceOf(request.piece), bodyBytes);
       default:
         if (bodyBytes > 0) throw new ProtocolFault(`sent a body of ${bodyBytes} bytes with '${request.op}'`);
         return { into: NOTHING, done: () => this.#answer(request) };
@@ -110,6 +116,12 @@ export class Session implements StreamUser {
         return this.#open(request);
       case 'list':
         return this.#addList(request);
+      case 'map':
+        return this.#map(
+          [request.segment],
+          () => this.#reply(id, {}),
+          (error) => this.#refuse(id, error),
+        );
       case 'optimizer':
         return this.tenant.agreeOnOptimizer(
           ...([this.worker, request.number, request.spec] as const),
@@ -215,6 +227,7 @@ export class Session implements StreamUser {
       },
       (error) => {
         tenant.batches.delete(number);
+        tenant.giveBackChunks(pieces);
         tenant.pieceCount = firstPiece;
         this.#refuse(id, error);
         for (const go of batch.waiting.splice(0)) go();
@@ -262,54 +275,55 @@ export class Session implements StreamUser {
 
   #addList({ id, list, entries }: RequestOf<'list'>): void {
     const { namespace } = this.tenant.service;
+    const { core } = this.tenant.recovery;
+    if (this.#lists.size >= MAX_LISTS && !this.#lists.has(list)) {
+      throw new ProtocolFault(`announced more than ${MAX_LISTS} lists`);
+    }
     const pieces = entries.map(({ piece }) => this.#pieceOf(piece));
-    const segments = new Set(entries.flatMap(({ gradient, into }) => [gradient?.[0], into?.[0]]));
-    const wanted = [...segments].filter(
-      (name) => name !== undefined && !this.#segments.has(name),
-    ) as string[];
+    const segments = entries.flatMap(({ gradient, into }) => [gradient?.[0], into?.[0]]);
     const staged = [...new Set(entries.flatMap(({ gradient }, i) => (gradient ? [] : [pieces[i]!.key.key])))];
-    let open = wanted.length + 1;
-    const fail = (error: Error) => {
-      if (open > 0) this.#refuse(id, error);
-      open = 0;
-    };
-    let staging = new Map<string, SpaceRange>();
-    const oneIsThere = () => {
-      if (--open !== 0) return;
+    const fail = (error: TributaryError) => this.#refuse(id, error);
+    const add = (ranges: readonly SpaceRange[]) =>
       this.#attempt(id, () => {
-        this.#lists.set(
-          list,
-          entries.map((entry, i) => this.#prepare(entry, pieces[i]!, staging)),
-        );
+        const staging = new Map(staged.map((key, i) => [key, ranges[i]!]));
+        const prepared = entries.map((entry, i) => this.#prepare(entry, pieces[i]!, staging));
+        this.#lists.set(list, prepared);
         this.#reply(id, {});
       });
+    const stage = () => {
+      if (staged.length === 0) return add([]);
+      const question = { namespace, core, worker: this.worker, keys: staged };
+      this.#office.ask({ kind: 'staging', ...question }, add, fail);
     };
-    for (const segment of wanted) {
-      const take = (range: SpaceRange) => {
-        this.#segments.set(segment, range);
-        oneIsThere();
-      };
-      this.#office.ask({ kind: 'map', namespace, worker: this.worker, segment }, take, fail);
-    }
-    if (staged.length === 0) return oneIsThere();
-    this.#office.ask(
-      { kind: 'staging', namespace, worker: this.worker, keys: staged },
-      (ranges) => {
-        staging = new Map(staged.map((key, i) => [key, ranges[i]!]));
-        oneIsThere();
-      },
+    this.#map(
+      segments.filter((name) => name !== undefined),
+      stage,
       fail,
     );
+  }
+
+  /** Makes the segments of the worker known, one after the other. */
+  #map(names: readonly string[], done: () => void, fail: (error: TributaryError) => void): void {
+    const segment = names.find((name) => !this.#segments.has(name));
+    if (segment === undefined) return done();
+    const { namespace } = this.tenant.service;
+    const question = { namespace, core: this.tenant.recovery.core, worker: this.worker, segment };
+    const take = (range: SpaceRange) => {
+      this.#segments.set(segment, range);
+      this.#map(names, done, fail);
+    };
+    this.#office.ask({ kind: 'map', ...question }, take, fail);
   }
 
   #prepare(entry: ListEntry, piece: Piece, staging: ReadonlyMap<string, SpaceRange>): PreparedEntry {
     const { shape, key } = piece;
     const isStaged = entry.gradient === undefined;
     const whole = entry.gradient
-      ? this.#tensorAt(entry.gradient, key.length)
-      : this.#region(staging.get(key.key)!, 0, key.length);
+      ? this.#tensorAt(entry.gradient, 'float32', key.length)
+      : this.#region(staging.get(key.key)!, 'float32', 0, key.length);
     const gradient = whole.slice(shape.start, shape.length);
-    const target = entry.into && this.#tensorAt(entry.into, key.length).slice(shape.start, shape.length);
+    const target =
+      entry.into && this.#tensorAt(entry.into, 'float32', key.length).slice(shape.start, shape.length);
     return {
       ...{ name: String(entry.piece), piece, gradient, isInPlace: entry.isInPlace },
       staged: isStaged ? rangesIn(gradient, shape) : undefined,
@@ -335,6 +349,7 @@ export class Session implements StreamUser {
   #exchange(request: RequestOf<'exchange'>, entries: readonly PreparedEntry[]): void {
     const { id, push, pull, steps, samples, skipped } = request;
     const results = new Array<readonly [version: number, staleness: number] | PackedError>(entries.length);
+    const left = new Set(skipped);
     let open = entries.length;
     const settle = (i: number, result: PushReply | Error) => {
       results[i] = result instanceof Error ? packedForOthers(result) : [result.version, result.staleness];
@@ -345,7 +360,7 @@ export class Session implements StreamUser {
     entries.forEach(({ name, gradient }, i) => {
       try {
         if (!push) return settle(i, { ...this.#pulled(name), staleness: 0, duplicate: false });
-        const isSkipped = skipped.includes(i);
+        const isSkipped = left.has(i);
         const contribution = {
           worker: this.worker,
           key: name,
@@ -403,84 +418,21 @@ export class Session implements StreamUser {
     );
   }
 
-  #placeOfRows(request: RequestOf<'push-rows' | 'pull-rows'>, bodyBytes: number): Incoming {
-    this.tenant.recovery.check();
-    const piece = this.#pieceOf(request.piece);
-    const rowLength = piece.key.rowLength ?? 1;
-    const isPush = request.op === 'push-rows';
-    const { count } = request;
-    expectBytes(bodyBytes, 4 * count * (isPush ? 1 + rowLength : 1));
-    if (4 * count * (1 + rowLength) > this.tenant.service.maxBytes) {
-      throw new UsageError(
-        'OUT_OF_SHARED_MEMORY',
-        `worker ${this.worker} named ${count} rows of key '${piece.key.key}' at once, which is beyond its namespace's ${this.tenant.service.maxBytes} bytes; push fewer rows or ask for a larger quota`,
-        { worker: this.worker, key: piece.key.key, count },
-      );
-    }
-    const buffer = this.#rowBuffer(count, rowLength);
-    const into: ByteRange[] = [buffer.indices, ...(isPush ? [buffer.rows] : [])].filter(
-      ({ byteLength }) => byteLength > 0,
-    );
-    return { into, done: () => (isPush ? this.#pushRows(request, buffer) : this.#pullRows(request, buffer)) };
-  }
-
-  #pushRows({ id, piece, step, samples, isSkipped }: RequestOf<'push-rows'>, buffer: RowBuffer): void {
-    const push = { worker: this.worker, key: String(piece), step, samples, isSkipped, ...buffer };
-    const { core, recovery } = this.tenant;
-    const answer = (result: PushReply | TributaryError) => {
-      this.#giveBack(buffer);
-      if (result instanceof TributaryError) this.#refuse(id, result);
-      else this.#reply(id, { results: [[result.version, result.staleness]] });
-    };
-    try {
-      if (recovery.isLogging && core.nextStep(this.worker, push.key) === step && !isSkipped) {
-        const [indices, rows] = [buffer.indices.view, buffer.rows.view];
-        recovery.log({ kind: 'rows', worker: this.worker, key: push.key, step, samples, indices, rows });
-      }
-      core.pushRows(push, answer, answer);
-    } catch (error) {
-      this.#giveBack(buffer);
-      throw error;
-    }
-  }
-
-  #pullRows({ id, piece }: RequestOf<'pull-rows'>, buffer: RowBuffer): void {
-    const { indices, rows } = buffer;
-    try {
-      const { version } = this.tenant.core.pullRows(this.worker, String(piece), indices, rows);
-      this.#reply(id, { results: [[version, 0]] }, rows.byteLength > 0 ? [rows] : NOTHING, () =>
-        this.#giveBack(buffer),
-      );
-    } catch (error) {
-      this.#giveBack(buffer);
-      throw error;
-    }
-  }
-
-  #rowBuffer(count: number, rowLength: number): RowBuffer {
-    const segment = this.#resources.space.allocate(4 * count * (1 + rowLength) + 2 * 64);
-    const indices = segment.allocate('int32', count);
-    this.tenant.keep(this.worker, segment);
-    return { segment, indices, rows: segment.allocate('float32', count * rowLength) };
-  }
-
-  #giveBack({ segment }: RowBuffer): void {
-    this.tenant.drop(this.worker, segment);
-  }
-
   #pieceOf(number: number): Piece {
     const piece = this.tenant.pieces.get(number);
     if (piece) return piece;
     throw new ProtocolFault(`named piece ${number}, which is not on this core`);
   }
 
-  #tensorAt([segment, byteOffset]: Place, length: number): Region<'float32'> {
-    return this.#region(this.#segments.get(segment)!, byteOffset, length);
+  #tensorAt<T extends DType>([segment, byteOffset]: Place, dtype: T, length: number): Region<T> {
+    const range = this.#segments.get(segment);
+    if (range === undefined) throw new ProtocolFault(`named segment '${segment}', which is not mapped`);
+    return this.#region(range, dtype, byteOffset, length);
   }
 
   /** Throws if it reaches outside. */
-  #region(range: SpaceRange, byteOffset: number, length: number): Region<'float32'> {
-    return this.#resources.space.adoptSegment(range).region('float32', byteOffset, length);
+  #region<T extends DType>(range: SpaceRange, dtype: T, byteOffset: number, length: number): Region<T> {
+    return this.#resources.space.adoptSegment(range).region(dtype, byteOffset, length);
   }
 
   #attempt(id: number, act: () => void): void {
@@ -513,11 +465,6 @@ export function packedForOthers(error: unknown): PackedError {
 
 function total(pieces: readonly Piece[]): number {
   return pieces.reduce((sum, { bytes }) => sum + bytes, 0);
-}
-
-function expectBytes(actual: number, expected: number): void {
-  if (actual === expected) return;
-  throw new ProtocolFault(`sent a body of ${actual} bytes where ${expected} were expected`);
 }
 
 function otherPlan(worker: number, key: string): UsageError {

@@ -3,7 +3,7 @@
  * and where they meet. It knows sessions only as somebody to tell. Invariants: nothing in it is reachable without a
  * session of its own namespace; a worker is waited for from the first join on until it says goodbye or its time is up.
  */
-import { UsageError } from '../../base/index.ts';
+import { PeerError, UsageError } from '../../base/index.ts';
 import type { TributaryError } from '../../base/index.ts';
 import type { Kernels } from '../../kernels/index.ts';
 import type { Region, Segment, SharedSpace } from '../../memory/index.ts';
@@ -51,6 +51,7 @@ export class Tenant {
   readonly #kept = new Map<number, Set<Segment>>();
   #slotNames: readonly string[] = [];
   #chunks = 0;
+  #keptBytes = 0;
   #optimizer: unknown = null;
   #optimizersSet = 0;
   readonly #awaitingOptimizer: { readonly number: number; readonly done: () => void }[] = [];
@@ -86,6 +87,13 @@ export class Tenant {
         { worker, expected: this.#settings, actual: settings },
       );
     }
+    if (this.#attendance!.isOutdated(worker, incarnation)) {
+      throw new PeerError(
+        'REFUSED',
+        `worker ${worker} was started again meanwhile, and this process is the earlier one; end it`,
+        { worker },
+      );
+    }
     const arrival = this.#attendance!.enter(worker, incarnation);
     if (arrival !== 'replaced') return;
     const isUnderWay = [...this.batches.values()].some(({ isFilled }) => isFilled);
@@ -113,24 +121,50 @@ export class Tenant {
   release(worker: number): void {
     if (!this.#attendance!.release(worker)) return;
     this.#countOut(worker);
-    this.#office.ask({ kind: 'forget', namespace: this.service.namespace, worker }, ignore, ignore);
+  }
+
+  /** Nothing of the worker is on its way any more: its memory can be given back. */
+  forget(worker: number): void {
+    const { core } = this.recovery;
+    this.#office.ask({ kind: 'forget', namespace: this.service.namespace, core, worker }, ignore, ignore);
   }
 
   #countOut(worker: number): void {
     this.#attendance!.release(worker);
     this.core.release(worker);
-    for (const segment of this.#kept.get(worker) ?? []) segment.close();
+    for (const segment of this.#kept.get(worker) ?? []) this.drop(worker, segment);
     this.#kept.delete(worker);
     this.meetings.leave(worker);
   }
 
   keep(worker: number, segment: Segment): void {
+    const { maxBytes, namespace } = this.service;
+    if (this.#keptBytes + segment.byteLength > maxBytes) {
+      segment.close();
+      throw new UsageError(
+        'OUT_OF_SHARED_MEMORY',
+        `worker ${worker} has more rows on their way than the ${maxBytes} bytes of namespace '${namespace}'; await answers, or ask for a larger quota`,
+        { worker, namespace, expected: maxBytes },
+      );
+    }
+    this.#keptBytes += segment.byteLength;
     const kept = this.#kept.get(worker) ?? new Set();
     this.#kept.set(worker, kept.add(segment));
   }
 
+  /** It outlives the worker, and is given back by `close`, because it is being sent. */
+  disown(worker: number, segment: Segment): { close(): void } {
+    this.#kept.get(worker)?.delete(segment);
+    return { close: () => this.drop(worker, segment) };
+  }
+
+  giveBackChunks(pieces: readonly PieceShape[]): void {
+    this.#chunks -= pieces.reduce((sum, { ranges }) => sum + ranges.length, 0);
+  }
+
   drop(worker: number, segment: Segment): void {
     this.#kept.get(worker)?.delete(segment);
+    this.#keptBytes -= segment.byteLength;
     segment.close();
   }
 
@@ -140,9 +174,10 @@ export class Tenant {
     const { workers, nextMs } = this.#attendance.overdue(nowMs);
     for (const worker of workers) {
       this.#office.log(
-        `worker ${worker} of '${this.service.namespace}' did not come back; training goes on without it`,
+        `worker ${worker} of '${this.service.namespace}' did not come back and is counted out; training goes on without it`,
       );
       this.release(worker);
+      this.forget(worker);
     }
     return nextMs;
   }
@@ -258,6 +293,8 @@ export class Tenant {
   /** The update rule from now on, with memory for what it keeps. */
   setOptimizer(spec: unknown, done: () => void, fail: (error: TributaryError) => void): void {
     const rule = optimizerRule(this.#kernels, spec as never);
+    const opening = [...this.batches.values()].find(({ memory }) => memory === undefined);
+    if (opening) return void opening.waiting.push(() => this.setOptimizer(spec, done, fail));
     const { namespace } = this.service;
     const keys = [...this.batches.values()].flatMap(({ memory }) => memory ?? []).map(({ key }) => key);
     const shapes = keys.map((key) => ({ key, length: 0, rowLength: undefined }));
@@ -298,7 +335,14 @@ export class Tenant {
 
   #slotRegion(piece: number, slot: string): Region<'float32'> {
     const { key, shape } = this.pieces.get(piece)!;
-    const range = this.#slots.get(`${slot}\0${key.key}`)!;
+    const range = this.#slots.get(`${slot}\0${key.key}`);
+    if (range === undefined) {
+      throw new UsageError(
+        'INVALID_ARGUMENT',
+        `the optimizer was set while key '${key.key}' was being opened; set it before or after`,
+        { key: key.key },
+      );
+    }
     return this.#regionOf(range).slice(shape.start, shape.length);
   }
 

@@ -17,6 +17,8 @@ export interface Incoming {
   /** Ranges of exactly the announced length; undefined: nobody wants the bytes. */
   readonly into: readonly ByteRange[] | undefined;
   readonly done: () => void;
+  /** The connection ended before all of it was there. */
+  readonly dropped?: (() => void) | undefined;
 }
 
 export interface StreamUser {
@@ -82,7 +84,10 @@ export class MessageStream {
   #announced: FrameLimits | undefined;
   /** A header longer than the staging, as far as it has come. */
   #long: { readonly bytes: Uint8Array; filled: number } | undefined;
-  #incoming: { readonly done: () => void; readonly scatter: Scatter; readonly wanted: boolean } | undefined;
+  #incoming:
+    | (Pick<Incoming, 'done' | 'dropped'> & { readonly scatter: Scatter; readonly wanted: boolean })
+    | undefined;
+  #isClosed = false;
 
   constructor(fd: number, resources: StreamResources, limits: FrameLimits, user: StreamUser) {
     this.fd = fd;
@@ -152,8 +157,11 @@ export class MessageStream {
   }
 
   close(): void {
+    if (this.#isClosed) return;
+    this.#isClosed = true;
     this.ended ??= 'closed';
     for (const { onSent } of this.#queue.splice(0)) onSent?.();
+    this.#incoming?.dropped?.();
     this.#incoming = undefined;
     libc().close(this.fd);
   }
@@ -237,14 +245,14 @@ export class MessageStream {
   #open(headerBytes: Uint8Array): void {
     const { bodyBytes } = this.#announced!;
     this.#announced = undefined;
-    const { into, done } = this.user.receive(decodeHeader(headerBytes), bodyBytes);
+    const { into, done, dropped } = this.user.receive(decodeHeader(headerBytes), bodyBytes);
     if (bodyBytes === 0) return done();
     const ranges = into ?? [{ byteOffset: 0, byteLength: bodyBytes }];
     const scatter = new Scatter(ranges);
     if (scatter.left !== bodyBytes) {
       throw new ProtocolFault(`sent a body of ${bodyBytes} bytes where ${scatter.left} were expected`);
     }
-    this.#incoming = { done, scatter, wanted: into !== undefined };
+    this.#incoming = { done, dropped, scatter, wanted: into !== undefined };
   }
 
   #takeStagedBody({ scatter, wanted }: { readonly scatter: Scatter; readonly wanted: boolean }): boolean {

@@ -12,6 +12,7 @@ import type { Header } from './message-stream.ts';
 
 export const SERVER_PROTOCOL_VERSION = 1;
 const MAX_WORKERS = 65536;
+const LINE_BYTES = 64;
 const MAX_ELEMENTS = 2 ** 30;
 const NAMESPACE = /^[A-Za-z0-9._-]{1,64}$/;
 
@@ -68,6 +69,11 @@ export interface PieceShape {
 /** Where a tensor lies in shared memory: the name of the segment, and the first byte in it. */
 export type Place = readonly [segment: string, byteOffset: number];
 
+/** Where the rows lie whose indices lie at this byte. */
+export function rowsBehind(byteOffset: number, count: number): number {
+  return Math.ceil((byteOffset + 4 * count) / LINE_BYTES) * LINE_BYTES;
+}
+
 export interface ListEntry {
   readonly piece: number;
   /** The whole key's gradient; undefined: it comes in the body. */
@@ -113,8 +119,17 @@ export type Request = { readonly id: number } & (
       readonly samples: number;
       readonly count: number;
       readonly isSkipped: boolean;
+      /** Where the indices lie in shared memory, the rows behind them on the next cache line; else in the body. */
+      readonly at: Place | undefined;
     }
-  | { readonly op: 'pull-rows'; readonly piece: number; readonly count: number }
+  | {
+      readonly op: 'pull-rows';
+      readonly piece: number;
+      readonly count: number;
+      readonly at: Place | undefined;
+    }
+  /** A segment in which rows will lie. */
+  | { readonly op: 'map'; readonly segment: string }
   /** The first worker's counts; the number tells a retry from another call. */
   | { readonly op: 'optimizer'; readonly number: number; readonly spec: unknown }
   | { readonly op: 'barrier'; readonly number: number }
@@ -184,10 +199,27 @@ export function readRequest(header: Header): Request {
       const { isSkipped } = header;
       check(typeof isSkipped === 'boolean', op, header);
       const counts = { piece: countOf(header, 'piece'), step: countOf(header, 'step') };
-      return { id, op, ...counts, count: countOf(header, 'count'), samples: samplesOf(header), isSkipped };
+      const at = readPlace(header.at);
+      return {
+        id,
+        op,
+        ...counts,
+        count: countOf(header, 'count'),
+        samples: samplesOf(header),
+        isSkipped,
+        at,
+      };
     }
     case 'pull-rows':
-      return { id, op, piece: countOf(header, 'piece'), count: countOf(header, 'count') };
+      return {
+        ...{ id, op, piece: countOf(header, 'piece'), count: countOf(header, 'count') },
+        at: readPlace(header.at),
+      };
+    case 'map': {
+      const { segment } = header;
+      check(typeof segment === 'string', op, header);
+      return { id, op, segment };
+    }
     case 'optimizer':
       return { id, op, number: countOf(header, 'number'), spec: header.spec };
     case 'barrier':
