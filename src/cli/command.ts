@@ -8,8 +8,8 @@ import type { CommandIo } from './io.ts';
 import { didYouMean } from './nearest.ts';
 
 export interface OptionSpec {
-  /** 'count' is a whole number from 0, 'number' any finite one. */
-  readonly kind: 'flag' | 'text' | 'number' | 'count';
+  /** 'count' is a whole number from 0, 'number' any finite one, 'texts' a text that may be given several times. */
+  readonly kind: 'flag' | 'text' | 'texts' | 'number' | 'count';
   /** What the help calls the value. Default: by kind. */
   readonly value?: string;
   readonly help: string;
@@ -19,7 +19,14 @@ export interface OptionSpec {
 
 export type OptionSpecs = Readonly<Record<string, OptionSpec>>;
 
-type ValueOf<K extends OptionSpec['kind']> = K extends 'flag' ? boolean : K extends 'text' ? string : number;
+interface KindValues {
+  readonly flag: boolean;
+  readonly text: string;
+  readonly texts: readonly string[];
+  readonly number: number;
+  readonly count: number;
+}
+type ValueOf<K extends OptionSpec['kind']> = KindValues[K];
 export type OptionValues<S extends OptionSpecs> = { readonly [K in keyof S]?: ValueOf<S[K]['kind']> };
 
 export interface Command<S extends OptionSpecs = OptionSpecs> {
@@ -51,7 +58,7 @@ export const globalOptions = {
 
 export interface ParsedArguments {
   readonly operands: readonly string[];
-  readonly options: Readonly<Record<string, string | number | boolean>>;
+  readonly options: Readonly<Record<string, ValueOf<OptionSpec['kind']>>>;
 }
 
 export function parseArguments(command: Command, argv: readonly string[]): ParsedArguments {
@@ -73,7 +80,7 @@ export function parseArguments(command: Command, argv: readonly string[]): Parse
     allowPositionals: true,
   });
   const operands: string[] = [];
-  const options: Record<string, string | number | boolean> = {};
+  const options: Record<string, ValueOf<OptionSpec['kind']>> = {};
   for (const token of tokens) {
     if (token.kind === 'positional') operands.push(token.value);
     if (token.kind !== 'option') continue;
@@ -82,7 +89,9 @@ export function parseArguments(command: Command, argv: readonly string[]): Parse
       const hint = didYouMean(token.name, Object.keys(specs), '--');
       throw invalid(command, `has no option ${token.rawName}.${hint}`, { option: token.rawName });
     }
-    options[token.name] = readValue(command, token.name, spec, token.value);
+    const value = readValue(command, token.name, spec, token.value);
+    const before = (options[token.name] ?? []) as readonly string[];
+    options[token.name] = spec.kind === 'texts' ? [...before, value as string] : value;
   }
   if (options['help'] !== true) checkOperands(command, operands);
   return { operands, options };
@@ -109,7 +118,7 @@ function readValue(
       { option: name, actual: given },
     );
   }
-  if (spec.kind === 'text') return given;
+  if (spec.kind === 'text' || spec.kind === 'texts') return given;
   const value = given.trim() === '' ? NaN : Number(given);
   const fits = spec.kind === 'count' ? Number.isSafeInteger(value) && value >= 0 : Number.isFinite(value);
   if (fits) return value;
@@ -131,7 +140,7 @@ function checkOperands(command: Command, operands: readonly string[]): void {
 }
 
 export function valueName({ kind, value, choices }: OptionSpec): string {
-  return value ?? choices?.join('|') ?? (kind === 'text' ? 'TEXT' : kind === 'count' ? 'N' : 'X');
+  return value ?? choices?.join('|') ?? (kind.startsWith('text') ? 'TEXT' : kind === 'count' ? 'N' : 'X');
 }
 
 function invalid(command: Command, fault: string, facts: Record<string, unknown>): UsageError {

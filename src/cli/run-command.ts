@@ -9,6 +9,8 @@ import { evaluateCommand } from './commands/evaluate.ts';
 import { exportCommand } from './commands/export.ts';
 import { infoCommand } from './commands/info.ts';
 import { predictCommand } from './commands/predict.ts';
+import { schedulerCommand } from './commands/scheduler.ts';
+import { serverCommand } from './commands/server.ts';
 import { trainCommand } from './commands/train.ts';
 import { commandHelp, generalHelp } from './help.ts';
 import { exitCodeOf, ExitCode, red, type CommandIo } from './io.ts';
@@ -20,6 +22,8 @@ export const commands: readonly Command[] = [
   evaluateCommand,
   predictCommand,
   exportCommand,
+  serverCommand,
+  schedulerCommand,
   benchCommand,
   infoCommand,
 ];

@@ -19,3 +19,5 @@ export { createClientStore } from './client-store.ts';
 export type { ClientStoreOptions } from './client-store.ts';
 export { createCollectiveStore } from './collective-store.ts';
 export type { CollectiveStoreOptions } from './collective-store.ts';
+export { createStore, STORE_TYPES } from './create-store.ts';
+export type { CreateStoreOptions, StoreType } from './create-store.ts';

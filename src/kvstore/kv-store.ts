@@ -53,7 +53,7 @@ export interface KVStore {
   /** Hands gradients over; done when they have taken effect. */
   push(keys: OneOrMany<KeyPush>, options?: PushOptions): Promise<readonly KeyStatus[]>;
   pull(keys: OneOrMany<KeyPull>): Promise<readonly KeyStatus[]>;
-  /** Push and pull in one round trip. */
+  /** Push and pull in one round trip. In elastic mode the answer is not the centre but this worker's own new weights. */
   pushpull(keys: OneOrMany<KeyPushPull>, options?: PushOptions): Promise<readonly KeyStatus[]>;
   /** Only these rows travel and are updated; an index may repeat. */
   pushRows(key: string, indices: Int32Array, rows: Tensor, options?: PushOptions): Promise<KeyStatus>;

@@ -57,6 +57,7 @@ class LocalServer {
   readonly core: ServerCore;
   readonly workers: number;
   readonly lengths = new Map<string, number>();
+  readonly isElastic: boolean;
   readonly #chunkBytes: number | undefined;
   readonly #segments: Segment[] = [];
   readonly #slots = new Map<string, Region<'float32'>>();
@@ -67,6 +68,7 @@ class LocalServer {
     this.space = space ?? SharedSpace.create();
     this.kernels = Kernels.create(this.space);
     this.workers = workers;
+    this.isElastic = options.consistency?.kind === 'elastic';
     this.#open = workers;
     this.#chunkBytes = chunkBytes;
     this.core = new ServerCore({
@@ -128,6 +130,8 @@ class LocalStore implements KVStore {
   readonly #steps = new Map<string, number>();
   /** Copies of gradients that lie in plain memory, or sums over devices. */
   readonly #staged = new Map<string, Region<'float32'>>();
+  /** What was pushed last. */
+  readonly #pushed = new Map<string, Region<'float32'>>();
   /** Pushes that wait for others; told when this worker leaves. */
   readonly #waiting = new Set<(error: PeerError) => void>();
   #closed = false;
@@ -162,7 +166,7 @@ class LocalStore implements KVStore {
   async pushpull(keys: OneOrMany<KeyPushPull>, options: PushOptions = {}): Promise<readonly KeyStatus[]> {
     const list = listOf(keys);
     const pushed = await this.push(list, options);
-    return list.map((one, i) => this.#pull(one, pushed[i]!.staleness));
+    return list.map((one, i) => this.#pull(one, pushed[i]!.staleness, this.#moved(one.key)));
   }
 
   async pushRows(
@@ -228,7 +232,9 @@ class LocalStore implements KVStore {
   #push({ key, gradient }: KeyPush, { samples }: PushOptions): Promise<KeyStatus> {
     const worker = this.rank;
     return this.#taken(key, (reply) => {
-      const push = { worker, key, step: this.#nextStep(key), samples, gradient: this.#stage(key, gradient) };
+      const staged = this.#stage(key, gradient);
+      this.#pushed.set(key, staged);
+      const push = { worker, key, step: this.#nextStep(key), samples, gradient: staged };
       this.#server.core.push(push, reply);
     });
   }
@@ -251,11 +257,17 @@ class LocalStore implements KVStore {
     return (this.#steps.get(key) ?? 0) + 1;
   }
 
-  #pull({ key, into }: KeyPull, staleness: number): KeyStatus {
+  /** In elastic mode the answer to a push-pull is the worker's own new weights. */
+  #moved(key: string): Region<'float32'> | undefined {
+    return this.#server.isElastic ? this.#pushed.get(key) : undefined;
+  }
+
+  #pull({ key, into }: KeyPull, staleness: number, moved?: Region<'float32'>): KeyStatus {
     const { value, version } = this.#server.core.pull(this.rank, key);
+    const source = moved ?? value;
     for (const target of listOf(into)) {
       if (target.length !== value.length) throw wrongLength(key, 'pulled into', target.length, value.length);
-      elementsOf(target).set(value.view);
+      if (target !== source) elementsOf(target).set(source.view);
     }
     return { key, version, staleness };
   }

@@ -32,23 +32,35 @@ export async function runSteps(store: RemoteStore, options: RunStepsOptions): Pr
   }
   let done: number | undefined;
   let isFirst = true;
+  let keeps = true;
   while (done === undefined || done < steps) {
     try {
       if (done === undefined) {
         done = await store.resume();
         isFirst = true;
         // Something to go back to must be there before anything is trained.
-        if (done === 0) await store.checkpoint(0, { isDurable: true });
+        if (done === 0 && keeps) keeps = await keepsCheckpoints(store);
         continue;
       }
       await act(done + 1, isFirst);
       isFirst = false;
       done++;
-      if (done % checkpointEvery === 0) await store.checkpoint(done);
+      if (keeps && done % checkpointEvery === 0) await store.checkpoint(done);
     } catch (error) {
       if (!(error instanceof TributaryError) || error.code !== 'REWOUND') throw error;
       onRewind?.(done ?? 0);
       done = undefined;
     }
+  }
+}
+
+/** Whether the servers keep checkpoints at all; a service without a folder does not. */
+async function keepsCheckpoints(store: RemoteStore): Promise<boolean> {
+  try {
+    await store.checkpoint(0, { isDurable: true });
+    return true;
+  } catch (error) {
+    if (error instanceof UsageError) return false;
+    throw error;
   }
 }

@@ -40,7 +40,7 @@ export interface ParameterServerOptions {
 }
 
 export interface ServiceOptions {
-  /** Letters, digits, '.', '_' and '-'. */
+  /** Letters, digits, '.', '_' and '-', up to 64, the first no dot. */
   readonly namespace: string;
   /** 64 hexadecimal digits that workers must know. Default: random. */
   readonly nonce?: string | undefined;

@@ -23,7 +23,16 @@ const MAX_PATH_BYTES = 107;
 /** The numeric address of a host name; a numeric one is returned as it is. */
 export async function resolveHost(host: string): Promise<string> {
   if (isIP(host) !== 0) return host;
-  return (await lookup(host)).address;
+  try {
+    return (await lookup(host)).address;
+  } catch (cause) {
+    throw new UsageError(
+      'INVALID_ARGUMENT',
+      `the host name '${host}' cannot be resolved; check it, or give a numeric address`,
+      { host },
+      cause,
+    );
+  }
 }
 
 /** `host` is numeric. */

@@ -145,6 +145,15 @@ export function storeConformance(name: string, open: OpenStores): void {
       expect(await pulled(fast!, 'w', 1)).toEqual([3]);
     });
 
+    it('moves centre and weights towards each other, and answers with the weights', async () => {
+      const [store] = await start({ workers: 1, consistency: { kind: 'elastic', alpha: 0.25 } });
+      await initAll('w', filled(20, 0));
+      const into = filled(20, NaN);
+      await store!.pushpull({ key: 'w', gradient: filled(20, 8), into });
+      expect([...into]).toEqual([...filled(20, 6)]);
+      expect(await pulled(store!, 'w', 20)).toEqual([...filled(20, 2)]);
+    });
+
     it('goes on without a worker that closes, whose own push is cancelled', async () => {
       const [first, second] = await start({ workers: 2 });
       await initAll('w', filled(20, 0));

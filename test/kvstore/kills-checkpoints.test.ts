@@ -59,10 +59,13 @@ describe('checkpoints of servers that were killed', () => {
     }
     const stepsSaid = (worker: number) =>
       here.workers[worker]!.process.said('step').map((line) => line['step'] as number);
-    await here.until(`step ${KILLED_AT} is done`, () => [0, 1].every((i) => stepsSaid(i).includes(KILLED_AT)));
+    await here.until(`step ${KILLED_AT} is done`, () =>
+      [0, 1].every((i) => stepsSaid(i).includes(KILLED_AT)),
+    );
     // Checkpoints are written in the background.
     const newest = `step-${String(KILLED_AT - (KILLED_AT % EVERY)).padStart(12, '0')}.checkpoint`;
-    while (!here.folders.every((folder) => checkpointsIn(folder).includes(newest))) await pause(LOOK_AGAIN_MS);
+    while (!here.folders.every((folder) => checkpointsIn(folder).includes(newest)))
+      await pause(LOOK_AGAIN_MS);
     for (const place of [...here.workers, ...here.servers]) await here.kill(place);
     for (const folder of here.folders) {
       expect(checkpointsIn(folder)).toHaveLength(2);

@@ -36,60 +36,64 @@ describe.each(CASES)('$servers servers of $cores cores, shared memory: $sharedMe
   const kills = Math.floor((KILLS + CASES.indexOf(setting)) / CASES.length);
   const deadlineMs = 60_000 + 10_000 * kills;
 
-  it(`end as if nothing had been when processes are killed ${kills} times`, async () => {
-    const seed = chooseSeed();
-    const random = new Random(seed);
-    const steps = STEPS_A_KILL * (kills + 1);
-    const expected = await undisturbed(WORKERS, steps);
+  it(
+    `end as if nothing had been when processes are killed ${kills} times`,
+    async () => {
+      const seed = chooseSeed();
+      const random = new Random(seed);
+      const steps = STEPS_A_KILL * (kills + 1);
+      const expected = await undisturbed(WORKERS, steps);
 
-    const here = (ground = await KillGround.start({ servers, cores, service: { lostWorkers: 'wait' } }));
-    let upTo = STEPS_A_KILL;
-    for (let worker = 0; worker < WORKERS; worker++) {
-      const store = { worker, workers: WORKERS, servers: here.addresses, access: here.access };
-      here.addWorker('training-program', (): TrainingAssignment => ({
-        ...{ steps, checkpointEvery: 7, upTo },
-        store: { ...store, sharedMemory, chunkBytes: CHUNK_BYTES },
-      }));
-    }
-    const places = [...here.servers, ...here.workers];
-    const journal: string[] = [`seed ${seed}`];
-    const killOne = async (during: string): Promise<Place> => {
-      const victim = places[random.below(places.length)]!;
-      const step = here.workers.map((worker) => lastStep(worker));
-      journal.push(`${victim.title} ${during} ${step.join('/')}`);
-      await here.kill(victim);
-      victim.start();
-      return victim;
-    };
-
-    try {
-      for (let done = 0; done < kills; ) {
-        const watched = here.workers[random.below(WORKERS)]!;
-        const target = upTo - random.below(STEPS_A_KILL);
-        await here.until(`${watched.title} has done step ${target}`, () => lastStep(watched) >= target);
-        await pause(random.uniform() * MOST_UNTIL_KILL_MS);
-        let victim = await killOne('at step');
-        done++;
-        while (done < kills && random.below(3) === 0) {
-          const { process, title } = victim;
-          await here.until(`${title} is loaded again`, () => process.said('loaded').length > 0);
-          await pause(random.uniform() * MOST_UNTIL_SECOND_KILL_MS);
-          victim = await killOne('in recovery, at step');
-          done++;
-        }
-        upTo = STEPS_A_KILL * (done + 1);
-        for (const { process } of here.workers) process.tell(String(upTo));
+      const here = (ground = await KillGround.start({ servers, cores, service: { lostWorkers: 'wait' } }));
+      let upTo = STEPS_A_KILL;
+      for (let worker = 0; worker < WORKERS; worker++) {
+        const store = { worker, workers: WORKERS, servers: here.addresses, access: here.access };
+        here.addWorker('training-program', (): TrainingAssignment => ({
+          ...{ steps, checkpointEvery: 7, upTo },
+          store: { ...store, sharedMemory, chunkBytes: CHUNK_BYTES },
+        }));
       }
-      await here.until('all workers are trained', () =>
-        here.workers.every(({ process }) => process.said('trained').length > 0),
-      );
-    } finally {
-      console.log(`${servers} x ${cores}, shared memory ${sharedMemory}: ${journal.join('; ')}`);
-    }
-    const hashes = here.workers.map(({ process }) => process.said('trained')[0]!['hash']);
-    expect(hashes, `seed ${seed}`).toEqual([expected, expected]);
-    await here.end();
-  }, deadlineMs);
+      const places = [...here.servers, ...here.workers];
+      const journal: string[] = [`seed ${seed}`];
+      const killOne = async (during: string): Promise<Place> => {
+        const victim = places[random.below(places.length)]!;
+        const step = here.workers.map((worker) => lastStep(worker));
+        journal.push(`${victim.title} ${during} ${step.join('/')}`);
+        await here.kill(victim);
+        victim.start();
+        return victim;
+      };
+
+      try {
+        for (let done = 0; done < kills;) {
+          const watched = here.workers[random.below(WORKERS)]!;
+          const target = upTo - random.below(STEPS_A_KILL);
+          await here.until(`${watched.title} has done step ${target}`, () => lastStep(watched) >= target);
+          await pause(random.uniform() * MOST_UNTIL_KILL_MS);
+          let victim = await killOne('at step');
+          done++;
+          while (done < kills && random.below(3) === 0) {
+            const { process, title } = victim;
+            await here.until(`${title} is loaded again`, () => process.said('loaded').length > 0);
+            await pause(random.uniform() * MOST_UNTIL_SECOND_KILL_MS);
+            victim = await killOne('in recovery, at step');
+            done++;
+          }
+          upTo = STEPS_A_KILL * (done + 1);
+          for (const { process } of here.workers) process.tell(String(upTo));
+        }
+        await here.until('all workers are trained', () =>
+          here.workers.every(({ process }) => process.said('trained').length > 0),
+        );
+      } finally {
+        console.log(`${servers} x ${cores}, shared memory ${sharedMemory}: ${journal.join('; ')}`);
+      }
+      const hashes = here.workers.map(({ process }) => process.said('trained')[0]!['hash']);
+      expect(hashes, `seed ${seed}`).toEqual([expected, expected]);
+      await here.end();
+    },
+    deadlineMs,
+  );
 });
 
 /** Of the process that a worker is now. */

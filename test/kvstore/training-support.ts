@@ -47,20 +47,24 @@ export interface Training {
 
 /** Trains as many steps as the run has and compares with it. */
 export async function followRun({ c, run, sizes, byRows, compute, space, open }: Training): Promise<void> {
-  const parameters = await open(sizes.length);
-  const gradients = c.clip_global_norm === null ? undefined : await open(sizes.length);
-  const workers = sizes.map(
-    (size, i) =>
-      new TrainingWorker({
-        ...{ c, spec: optimizerSpec(run), compute, space, byRows, size },
-        first: sizes.slice(0, i).reduce((sum, one) => sum + one, 0),
-        store: parameters.stores[i]!,
-        gradientStore: gradients?.stores[i],
-      }),
-  );
+  const opened: OpenStores[] = [];
+  const workers: TrainingWorker[] = [];
+  const openStores = async () => {
+    const one = await open(sizes.length);
+    opened.push(one);
+    return one.stores;
+  };
   try {
+    const stores = await openStores();
+    const gradientStores = c.clip_global_norm === null ? undefined : await openStores();
+    let rows = 0;
+    for (const [i, size] of sizes.entries()) {
+      const options = { c, spec: optimizerSpec(run), compute, space, byRows, first: rows, size };
+      const own = { store: stores[i]!, gradientStore: gradientStores?.[i] };
+      workers.push(new TrainingWorker({ ...options, ...own }));
+      rows += size;
+    }
     await Promise.all(workers.map((worker) => worker.start()));
-    const rows = sizes.reduce((sum, size) => sum + size, 0);
     for (const [step, want] of run.losses.entries()) {
       const batch = c.batches[c.batch_order[step]!]!;
       const losses = await Promise.all(workers.map((worker) => worker.step(batch)));
@@ -71,8 +75,7 @@ export async function followRun({ c, run, sizes, byRows, compute, space, open }:
     for (const [i, worker] of workers.entries()) worker.expectEnd(run, i);
   } finally {
     for (const worker of workers) worker.close();
-    await parameters.close();
-    await gradients?.close();
+    await Promise.all(opened.map((one) => one.close()));
   }
 }
 

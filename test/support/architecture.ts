@@ -114,7 +114,10 @@ export const layers: readonly Layer[] = [
   layer(
     'cli',
     'thin commands; the only reader of the environment',
-    ['bench', 'runner', 'runtime', 'data', 'models', 'compute', 'graph', 'kernels', 'memory', 'base'],
+    [
+      ...['bench', 'runner', 'runtime', 'data', 'models', 'compute', 'graph'],
+      ...['server', 'cluster', 'kernels', 'memory', 'base'],
+    ],
     ['jiti', 'zod'],
   ),
 ];

@@ -14,7 +14,8 @@ export const SERVER_PROTOCOL_VERSION = 1;
 const MAX_WORKERS = 65536;
 const LINE_BYTES = 64;
 const MAX_ELEMENTS = 2 ** 30;
-const NAMESPACE = /^[A-Za-z0-9._-]{1,64}$/;
+/** Also a name of a folder, which must not lead out of where it is. */
+const NAMESPACE = /^[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}$/;
 
 /** How a tenant's parameters are trained; the same for all its workers. */
 export interface ServiceSettings {

@@ -1,0 +1,227 @@
+/**
+ * `tributary server`: runs one parameter server until it is stopped. It trains nothing and knows no model; workers say how
+ * they train when they connect. Invariants: a nonce is only in its file, never in arguments, output or log; whatever ends
+ * the command, the server is closed.
+ */
+import { join, resolve } from 'node:path';
+import { UsageError } from '../../base/index.ts';
+import { ParameterServer } from '../../server/index.ts';
+import type { ParameterServerOptions } from '../../server/index.ts';
+import { defineCommand, type OptionSpecs, type OptionValues } from '../command.ts';
+import { exitCodeOf, type CommandIo } from '../io.ts';
+import { openSecretFile, readGivenFile, type SecretFile } from '../secret-file.ts';
+import { addressText, isLoopback, serviceVoice, untilAborted, type ServiceVoice } from '../service.ts';
+
+const DEFAULT_PORT = 7000;
+const MAX_CORES = 256;
+const MAX_PORT = 65_535;
+/** Names become names of files: no path, and nothing hidden. */
+const SERVICE_NAME = /^[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}$/;
+const NONCE = /^[0-9a-f]{64}$/;
+
+const options = {
+  port: {
+    kind: 'count',
+    help: `Port of the first core; the others have those that follow. 0: any that are free. Default ${DEFAULT_PORT}.`,
+  },
+  cores: { kind: 'count', help: 'Threads that own parameters; the same on all servers. Default 1.' },
+  address: { kind: 'text', help: 'Address to listen at. Default 127.0.0.1: this machine only.' },
+  service: {
+    kind: 'texts',
+    value: 'NAME',
+    help: 'A namespace for one training; may be given several times.',
+  },
+  nonces: {
+    kind: 'text',
+    value: 'FOLDER',
+    help: 'Where NAME.nonce is, which the workers of a service must know; made if it is not there. Default nonces.',
+  },
+  folder: {
+    kind: 'text',
+    value: 'FOLDER',
+    help: 'Where checkpoints are kept, of this server alone. Default: none are.',
+  },
+  'lost-workers': {
+    kind: 'text',
+    choices: ['wait', 'release'],
+    help: 'wait: until a lost worker was started again, then back to the last checkpoint. release: go on without it. Default release.',
+  },
+  'grace-ms': {
+    kind: 'count',
+    help: 'release: how long a worker may take to come back, in milliseconds. Default 5000.',
+  },
+  'max-bytes': { kind: 'count', help: 'Memory that each service may take. Default 4 GiB.' },
+  'tls-key': { kind: 'text', value: 'FILE', help: 'Private key of this server, PEM. Default: no TLS.' },
+  'tls-cert': { kind: 'text', value: 'FILE', help: 'Its certificate, PEM.' },
+  'tls-ca': {
+    kind: 'text',
+    value: 'FILE',
+    help: 'Certificates that sign those of servers and workers, PEM.',
+  },
+} as const satisfies OptionSpecs;
+
+type Options = OptionValues<typeof options> & { readonly json?: boolean };
+
+export const serverCommand = defineCommand({
+  name: 'server',
+  summary: 'Run a parameter server, which workers push gradients to and pull parameters from.',
+  operands: '',
+  operandCount: [0, 0],
+  options,
+  details: 'Runs until SIGINT or SIGTERM. How workers connect, and where to put servers: docs/servers.md',
+  examples: [
+    'tributary server --service mnist',
+    'tributary server --port 7000 --cores 2 --service mnist --folder checkpoints --lost-workers wait',
+    'tributary server --address 10.0.0.5 --service mnist --tls-key key.pem --tls-cert cert.pem --tls-ca ca.pem',
+  ],
+  run: async (_operands, given: Options, io) => {
+    const names = checkOptions(given);
+    const tls = readTls(given, io);
+    const voice = serviceVoice(io, given.json);
+    const nonces = names.map((name) => openNonce(name, given, io));
+    const failed = new AbortController();
+    let running: ParameterServer | undefined = undefined;
+    const log = (text: string): void => {
+      voice.tell({ type: 'log', text }, text);
+      if (running?.failure) failed.abort();
+    };
+    const server = (running = await start(given, { tls, log }));
+    try {
+      names.forEach((name, i) => offer(server, name, nonces[i]!, given, io, voice));
+      announce(server, given, voice);
+      await untilAborted(AbortSignal.any([io.signal, failed.signal]));
+    } finally {
+      await server.close();
+    }
+    if (!io.signal.aborted) throw server.failure!;
+    const signal = String(io.signal.reason);
+    voice.tell({ type: 'stopped', signal }, `Stopped by ${signal}.`);
+    return exitCodeOf(io.signal);
+  },
+});
+
+async function start(
+  given: Options,
+  more: Pick<ParameterServerOptions, 'tls' | 'log'>,
+): Promise<ParameterServer> {
+  const { port = DEFAULT_PORT, cores = 1, address = '127.0.0.1' } = given;
+  try {
+    return await ParameterServer.start({ port, cores, address, ...more });
+  } catch (error) {
+    throw listeningFault(error, { address, port, cores });
+  }
+}
+
+/** The error in terms of this command's options. */
+function listeningFault(error: unknown, at: { address: string; port: number; cores: number }): unknown {
+  const { address, port, cores } = at;
+  if (/^E(NOTFOUND|AI_)/.test(String((error as NodeJS.ErrnoException).code))) {
+    return new UsageError(
+      'INVALID_ARGUMENT',
+      `There is no host ${JSON.stringify(address)}. Give the name or address of an interface of this machine by --address.`,
+      at,
+      error,
+    );
+  }
+  if (!(error instanceof UsageError)) return error;
+  const { from, reason } = error.facts;
+  if (from === undefined && !String(reason).includes('EADDRINUSE')) return error;
+  const which = cores === 1 ? `Port ${port}` : `One of the ports ${port} to ${port + cores - 1}`;
+  return new UsageError(
+    'INVALID_ARGUMENT',
+    `${which} of ${address} is taken, or this user may not use it. Give another by --port; 0 takes any that is free.`,
+    at,
+    error,
+  );
+}
+
+function openNonce(name: string, { nonces = 'nonces' }: Options, io: CommandIo): SecretFile {
+  const file = openSecretFile(join(resolve(io.cwd, nonces), `${name}.nonce`));
+  if (NONCE.test(file.secret)) return file;
+  throw new UsageError(
+    'INVALID_DATA',
+    `${file.path} does not hold 64 hexadecimal digits in lower case; delete it, and a new nonce is made, or copy that of the other servers.`,
+    { path: file.path },
+  );
+}
+
+/** Makes a service and says what its workers need. */
+function offer(
+  server: ParameterServer,
+  name: string,
+  nonce: SecretFile,
+  given: Options,
+  io: CommandIo,
+  voice: ServiceVoice,
+): void {
+  const folder = given.folder === undefined ? undefined : join(resolve(io.cwd, given.folder), name);
+  const lostWorkers = given['lost-workers'] as 'wait' | 'release' | undefined;
+  const { 'grace-ms': graceMs, 'max-bytes': maxBytes } = given;
+  server.createService({ namespace: name, nonce: nonce.secret, folder, lostWorkers, graceMs, maxBytes });
+  voice.tell(
+    {
+      type: 'service',
+      service: name,
+      nonceFile: nonce.path,
+      isNewNonce: nonce.isNew,
+      folder: folder ?? null,
+    },
+    `Service ${name}: its nonce is ${nonce.isNew ? 'new, ' : ''}in ${nonce.path}; checkpoints ${folder === undefined ? 'are not kept' : `in ${folder}`}.`,
+  );
+  if (nonce.isExposed)
+    voice.warn(`${nonce.path} can be read by other users of this machine; chmod 600 ${nonce.path}`);
+}
+
+function announce(server: ParameterServer, given: Options, voice: ServiceVoice): void {
+  const { address, port, cores } = server;
+  const tls = given['tls-key'] !== undefined;
+  const at = addressText(address, port);
+  voice.tell(
+    { type: 'listening', server: at, address, port, cores, tls, pid: process.pid },
+    `Listening at ${at}${tls ? ' with TLS' : ''}, ${cores} core${cores === 1 ? '' : 's'}.`,
+  );
+  if (tls || isLoopback(address)) return;
+  voice.warn(
+    `others can reach ${address}, and there is no TLS: nonces stay secret, but gradients and parameters can be read and altered on their way. Use --tls-key, --tls-cert and --tls-ca, or a network that you trust.`,
+  );
+}
+
+/** What the parser cannot know; returns the names of the services. */
+function checkOptions(given: Options): readonly string[] {
+  const { service: names = [], port = DEFAULT_PORT, cores = 1 } = given;
+  if (names.length === 0) throw wrong('needs --service NAME: at least one namespace for workers');
+  for (const [i, name] of names.entries()) {
+    if (!SERVICE_NAME.test(name)) {
+      throw wrong(
+        `has no use for the service ${JSON.stringify(name)}; a name has 1 to 64 letters, digits, '.', '_' and '-', and begins with no '.'`,
+      );
+    }
+    if (names.indexOf(name) !== i) throw wrong(`got the service ${name} twice; give each a name of its own`);
+  }
+  if (cores < 1 || cores > MAX_CORES) throw wrong(`takes 1 to ${MAX_CORES} for --cores, got ${cores}`);
+  if (port > MAX_PORT - cores) {
+    throw wrong(`takes 0 to ${MAX_PORT - cores} for --port with ${cores} cores, got ${port}`);
+  }
+  if (given['lost-workers'] === 'wait' && given.folder === undefined) {
+    throw wrong('goes back to a checkpoint with --lost-workers wait: say by --folder where to keep them');
+  }
+  if (given['max-bytes'] === 0) throw wrong('takes a number of bytes above 0 for --max-bytes');
+  return names;
+}
+
+function readTls(given: Options, io: CommandIo): ParameterServerOptions['tls'] {
+  const { 'tls-key': key, 'tls-cert': cert, 'tls-ca': ca } = given;
+  if (key === undefined && cert === undefined && ca === undefined) return undefined;
+  if (key === undefined || cert === undefined || ca === undefined) {
+    throw wrong('takes --tls-key, --tls-cert and --tls-ca together');
+  }
+  return {
+    key: readGivenFile(resolve(io.cwd, key), 'TLS key'),
+    cert: readGivenFile(resolve(io.cwd, cert), 'TLS certificate'),
+    ca: readGivenFile(resolve(io.cwd, ca), 'TLS authority'),
+  };
+}
+
+function wrong(fault: string): UsageError {
+  return new UsageError('INVALID_COMMAND', `tributary server ${fault}. See: tributary server --help`);
+}

@@ -1,0 +1,75 @@
+/**
+ * Secrets and keys that commands take from files, so that they are on no command line and in no log: what a file holds is
+ * returned and never part of a message. Invariant: a secret that is made here can be read by this user only, and two
+ * commands that make the same file at the same time end up with the same secret.
+ */
+import { randomBytes } from 'node:crypto';
+import { existsSync, linkSync, mkdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
+import { dirname } from 'node:path';
+import { UsageError } from '../base/index.ts';
+
+const SECRET_BYTES = 32;
+const OTHERS_MAY_READ = 0o044;
+
+export interface SecretFile {
+  readonly path: string;
+  readonly secret: string;
+  readonly isNew: boolean;
+  /** Other users of this machine can read it. */
+  readonly isExposed: boolean;
+}
+
+/** What the file holds, without white space around it; 64 random hexadecimal digits in a new file if it is not there. */
+export function openSecretFile(path: string): SecretFile {
+  const isNew = createSecret(path);
+  const secret = readGivenFile(path, 'secret').trim();
+  if (secret === '') {
+    throw new UsageError(
+      'INVALID_DATA',
+      `${path} is empty; delete it, and a new secret is made, or write one into it.`,
+      { path },
+    );
+  }
+  return { path, secret, isNew, isExposed: (statSync(path).mode & OTHERS_MAY_READ) !== 0 };
+}
+
+/** A file that an option names; `what` says what it should hold. */
+export function readGivenFile(path: string, what: string): string {
+  try {
+    return readFileSync(path, 'utf8');
+  } catch (cause) {
+    throw new UsageError(
+      'FILE_NOT_FOUND',
+      `The ${what} ${path} cannot be read: ${reasonOf(cause)}. Check the path and its permissions.`,
+      { path },
+      cause,
+    );
+  }
+}
+
+/** False if the file was there. It appears with all it holds at once, since others may be about to read it. */
+function createSecret(path: string): boolean {
+  if (existsSync(path)) return false;
+  const beside = `${path}.${randomBytes(6).toString('hex')}`;
+  try {
+    mkdirSync(dirname(path), { recursive: true, mode: 0o700 });
+    writeFileSync(beside, `${randomBytes(SECRET_BYTES).toString('hex')}\n`, { mode: 0o600, flag: 'wx' });
+    linkSync(beside, path);
+    return true;
+  } catch (cause) {
+    // Somebody else was quicker.
+    if (existsSync(path)) return false;
+    throw new UsageError(
+      'FILE_NOT_WRITTEN',
+      `The secret ${path} could not be written: ${reasonOf(cause)}. Give a folder in which this user may write.`,
+      { path },
+      cause,
+    );
+  } finally {
+    if (existsSync(beside)) rmSync(beside);
+  }
+}
+
+function reasonOf(cause: unknown): string {
+  return cause instanceof Error ? cause.message : String(cause);
+}
