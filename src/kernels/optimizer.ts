@@ -52,6 +52,8 @@ export interface Optimizer {
   readonly spec: ResolvedOptimizerSpec;
   /** Names of the slots a parameter needs, with PyTorch's names. */
   readonly slots: readonly string[];
+  /** Whether a gradient of zeros changes parameter or slots, as momentum does. */
+  readonly movesWithoutGradient: boolean;
   /** Gives the slots their values before the first step. */
   initialise(slots: Slots): void;
   update(step: UpdateStep): void;
@@ -74,6 +76,7 @@ export function createOptimizer(kernels: Kernels, spec: OptimizerSpec): Optimize
 class KernelOptimizer implements Optimizer {
   readonly spec: ResolvedOptimizerSpec;
   readonly slots: readonly string[];
+  readonly movesWithoutGradient: boolean;
   readonly #kernels: Kernels;
   readonly #rule: Rule;
 
@@ -81,6 +84,7 @@ class KernelOptimizer implements Optimizer {
     this.#kernels = kernels;
     this.#rule = ruleOf(spec);
     this.spec = spec;
+    this.movesWithoutGradient = this.#rule.movesWithoutGradient;
     this.slots = this.#rule.slots.filter((name) => name !== undefined);
   }
 

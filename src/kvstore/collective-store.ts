@@ -8,7 +8,7 @@ import { allReduce, barrier, broadcast, chooseAlgorithm } from '../collectives/i
 import type { AllReduceAlgorithm } from '../collectives/index.ts';
 import type { Group } from '../cluster/index.ts';
 import type { OptimizerSpec } from '../kernels/index.ts';
-import type { Combine } from '../server/index.ts';
+import type { Combine, RowsMode } from '../server/index.ts';
 import type { Channel } from './collective-channel.ts';
 import { Exchanges } from './collective-exchanges.ts';
 import type { ExchangeOptions } from './collective-exchanges.ts';
@@ -34,6 +34,8 @@ export interface CollectiveStoreOptions extends ExchangeOptions {
   readonly combine?: Combine | undefined;
   /** What becomes of a gradient that is not finite. Default 'refuse'. */
   readonly nonFinite?: NonFinite | undefined;
+  /** Whether rows without a gradient are left alone or get what dense updates would give them. Default 'lazy'. */
+  readonly rows?: RowsMode | undefined;
   /** Longest piece that is updated at once, in bytes, a multiple of 64. Default 32 KB. */
   readonly chunkBytes?: number | undefined;
 }
@@ -60,7 +62,13 @@ class CollectiveStore implements KVStore {
     this.#nonFinite = options.nonFinite ?? 'refuse';
     // Gradients are looked at before they meet. Only a step without any that can be used is left to the copy to skip.
     const nonFinite = this.#nonFinite === 'skip' ? 'skip' : 'accept';
-    this.#copy = createLocalStores({ workers: 1, space: group.space, nonFinite, chunkBytes })[0]!;
+    this.#copy = createLocalStores({
+      workers: 1,
+      space: group.space,
+      nonFinite,
+      chunkBytes,
+      rows: options.rows,
+    })[0]!;
     this.#keys = new Keys(this.rank, group);
     this.#exchanges = new Exchanges(options, this.rank, this.#keys);
   }

@@ -10,7 +10,7 @@ import { allGather, barrier } from '../collectives/index.ts';
 import type { Cluster } from '../cluster/index.ts';
 import type { OptimizerSpec } from '../kernels/index.ts';
 import { ParameterServer } from '../server/index.ts';
-import type { Combine, Consistency, ServiceAccess } from '../server/index.ts';
+import type { Combine, Consistency, RowsMode, ServiceAccess } from '../server/index.ts';
 import { createClientStore } from './client-store.ts';
 import { createCollectiveStore } from './collective-store.ts';
 import type { KVStore } from './kv-store.ts';
@@ -50,6 +50,8 @@ export interface CreateStoreOptions {
   readonly combine?: Combine | undefined;
   /** What becomes of a gradient that is not finite. Default 'refuse'. */
   readonly nonFinite?: 'refuse' | 'skip' | 'accept' | undefined;
+  /** Whether rows of tables without a gradient are left alone or get what dense updates would give them. Default 'lazy'. */
+  readonly rows?: RowsMode | undefined;
   /** Longest piece that is updated at once, in bytes, a multiple of 64. Default 32 KB. */
   readonly chunkBytes?: number | undefined;
   /** Whether servers on this host may use this process's memory in place. Default true. */
@@ -57,10 +59,11 @@ export interface CreateStoreOptions {
 }
 
 export async function createStore(type: StoreType, options: CreateStoreOptions): Promise<KVStore> {
-  const { cluster, combine, nonFinite, chunkBytes } = options;
+  const { cluster, combine, nonFinite, chunkBytes, rows } = options;
   const { world } = cluster;
   checkOptions(type, options);
-  if (type === 'collective') return createCollectiveStore({ group: world, combine, nonFinite, chunkBytes });
+  if (type === 'collective')
+    return createCollectiveStore({ group: world, combine, nonFinite, chunkBytes, rows });
   const hosting = await hostServers(options);
   try {
     const clients = type.startsWith('mpi') ? (options.clients ?? 1) : world.size;
@@ -68,7 +71,7 @@ export async function createStore(type: StoreType, options: CreateStoreOptions):
     const connect = () =>
       RemoteStore.connect({
         ...{ servers: hosting.addresses, access: hosting.access, worker: client.number, workers: clients },
-        ...{ consistency: consistencyOf(type, options), combine, chunkBytes },
+        ...{ consistency: consistencyOf(type, options), combine, chunkBytes, rows },
         ...{ sharedMemory: options.sharedMemory, nonFinite: type.startsWith('mpi') ? 'accept' : nonFinite },
       });
     if (type.startsWith('dist')) return new HostedStore(await connect(), hosting);

@@ -10,7 +10,7 @@ import { SharedSpace } from '../memory/index.ts';
 import type { Region, Segment } from '../memory/index.ts';
 import { cutIntoChunks } from '../plan/index.ts';
 import { optimizerRule, ServerCore } from '../server/index.ts';
-import type { Combine, Consistency, PushReply } from '../server/index.ts';
+import type { Combine, Consistency, PushReply, RowsMode } from '../server/index.ts';
 import type {
   KeyInit,
   KeyPull,
@@ -30,6 +30,8 @@ export interface LocalStoreOptions {
   readonly consistency?: Consistency | undefined;
   /** Whether gradients are added or averaged by their samples. Default 'sum'. */
   readonly combine?: Combine | undefined;
+  /** Whether rows without a gradient are left alone or get what dense updates would give them. Default 'lazy'. */
+  readonly rows?: RowsMode | undefined;
   /** What becomes of a gradient that is not finite. Default 'refuse'. */
   readonly nonFinite?: 'refuse' | 'skip' | 'accept' | undefined;
   /** Longest piece that is updated at once, in bytes, a multiple of 64. Default 32 KB. */

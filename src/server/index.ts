@@ -4,7 +4,7 @@ export type { Consistency } from './consistency.ts';
 export type { PushReply } from './contribution.ts';
 export type { ChunkRange, KeyOptions } from './key.ts';
 export { ServerCore } from './server-core.ts';
-export type { DensePush, RowsPush, ServerCoreOptions } from './server-core.ts';
+export type { DensePush, RowsMode, RowsPush, ServerCoreOptions } from './server-core.ts';
 export { accumulationRule, optimizerRule } from './update-rule.ts';
 export type { ChunkUpdate, RowsUpdate, UpdateRule } from './update-rule.ts';
 export { SERVER_PURPOSE } from './cores/stranger.ts';

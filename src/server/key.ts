@@ -9,6 +9,7 @@ import type { Slots } from '../kernels/index.ts';
 import type { Region } from '../memory/index.ts';
 import type { Contribution, PushReply } from './contribution.ts';
 import { Clocks } from './consistency.ts';
+import type { RowHistory } from './row-history.ts';
 
 /** A range of a key's elements. */
 export interface ChunkRange {
@@ -50,6 +51,8 @@ export class Key {
   readonly value: Region<'float32'>;
   readonly rowLength: number | undefined;
   readonly clocks: Clocks;
+  /** For a table whose rows are exact. */
+  history: RowHistory | undefined;
   version = 0;
   chunks: readonly Chunk[];
   slots: Slots = {};

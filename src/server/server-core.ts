@@ -14,9 +14,10 @@ import type { Aggregation, Combine } from './aggregation.ts';
 import { checkConsistency } from './consistency.ts';
 import type { Consistency } from './consistency.ts';
 import { inWorkerOrder } from './contribution.ts';
-import type { Contribution, DenseContribution, PushReply, RowsContribution } from './contribution.ts';
+import type { Contribution, DenseContribution, RowsContribution } from './contribution.ts';
 import { Key } from './key.ts';
 import type { KeyOptions, Waiting } from './key.ts';
+import { RowHistory } from './row-history.ts';
 import { accumulationRule } from './update-rule.ts';
 import type { UpdateRule } from './update-rule.ts';
 
@@ -29,6 +30,11 @@ export interface ServerCoreOptions {
   /** 'wide' is for comparison, and adds whatever the samples are. Default 'tall'. */
   readonly aggregation?: Aggregation | undefined;
   /**
+   * What becomes of rows without a gradient: 'lazy' leaves them and their slots alone, 'exact' gives them, when somebody
+   * looks at them, what dense updates would have, at a cost that grows with the steps they missed. Default 'lazy'.
+   */
+  readonly rows?: RowsMode | undefined;
+  /**
    * What becomes of a gradient that is not finite: 'refuse' answers with an error, 'skip' counts the push as made but
    * leaves its values out, 'accept' does not look. Default 'refuse'.
    */
@@ -40,6 +46,8 @@ export interface ServerCoreOptions {
 type Reply = Waiting['reply'];
 type Fail = Waiting['fail'];
 const ignore: Fail = () => undefined;
+
+export type RowsMode = 'lazy' | 'exact';
 
 interface Push {
   readonly worker: number;
@@ -71,6 +79,7 @@ export class ServerCore {
   readonly #slotRegion: ServerCoreOptions['slotRegion'];
   readonly #aggregator: Aggregator;
   readonly #isWide: boolean;
+  readonly #hasExactRows: boolean;
   readonly #keys = new Map<string, Key>();
   readonly #workers = new Set<number>();
   #rule: UpdateRule;
@@ -85,6 +94,7 @@ export class ServerCore {
     this.#slotRegion = options.slotRegion;
     this.#aggregator = new Aggregator(kernels, combine);
     this.#isWide = options.aggregation === 'wide';
+    this.#hasExactRows = options.rows === 'exact';
     this.#rule = accumulationRule(kernels);
   }
 
@@ -117,19 +127,25 @@ export class ServerCore {
     const staleness = this.#consistency.kind === 'bounded' ? this.#consistency.staleness : Infinity;
     const key = new Key(options, staleness);
     for (const worker of this.#workers) key.clocks.admit(worker);
+    if (this.#hasExactRows && key.rowLength !== undefined) {
+      key.history = new RowHistory(this.#kernels, key.value.length / key.rowLength, 0);
+    }
     this.#keys.set(options.name, key);
     this.#giveSlots(key);
   }
 
   /** From the next update on. Slots start anew. */
   setRule(rule: UpdateRule): void {
+    for (const key of this.#keys.values()) this.#catchUp(key);
     this.#rule = rule;
     for (const key of this.#keys.values()) this.#giveSlots(key);
   }
 
   /** What a key has seen, to be kept with its value and slots. */
   progressOf(name: string): { readonly version: number; readonly lastSteps: Record<string, number> } {
-    const { version, lastSteps } = this.#keys.get(name)!;
+    const key = this.#keys.get(name)!;
+    this.#catchUp(key);
+    const { version, lastSteps } = key;
     return { version, lastSteps: Object.fromEntries(lastSteps) };
   }
 
@@ -143,6 +159,7 @@ export class ServerCore {
     key.waiting.clear();
     key.pulled.clear();
     key.version = version;
+    key.history?.note(version);
     key.lastSteps.clear();
     for (const [worker, step] of Object.entries(lastSteps)) key.lastSteps.set(Number(worker), step);
     key.clocks.restart(key.lastSteps);
@@ -223,6 +240,7 @@ export class ServerCore {
   /** The value itself, which the caller copies or reads in place, and how many updates it has seen. */
   pull(worker: number, name: string): { readonly value: Region<'float32'>; readonly version: number } {
     const key = this.#keyOf({ worker, key: name });
+    this.#catchUp(key);
     key.pulled.set(worker, key.version);
     return { value: key.value, version: key.version };
   }
@@ -237,12 +255,14 @@ export class ServerCore {
     const key = this.#keyOf({ worker, key: name });
     const rowLength = this.#rowLengthOf(key, worker);
     this.#checkIndices(key, worker, indices, rowLength);
+    this.#catchUp(key, indices.view);
     gatherRows(this.#kernels, { target: into, source: key.value, rowLength, indices });
     key.pulled.set(worker, key.version);
     return { version: key.version };
   }
 
   close(): void {
+    for (const { history } of this.#keys.values()) history?.close();
     this.#aggregator.close();
   }
 
@@ -292,16 +312,31 @@ export class ServerCore {
       for (const { gradient: weights } of dense) this.#average(key, weights, this.#consistency.alpha);
       return;
     }
-    if (dense.length > 0) this.#applyDense(key, dense, t);
+    if (dense.length > 0) {
+      this.#catchUp(key);
+      this.#applyDense(key, dense, t);
+      key.history?.note(t);
+    }
     if (rows.length > 0) {
       const rowLength = key.rowLength!;
       const sum = this.#aggregator.rows(rows, rowLength, key.value.length / rowLength);
       const { gradientScale } = sum;
+      const touched = sum.gradient.indices.view.subarray(0, sum.gradient.rowCount);
+      this.#catchUp(key, touched);
+      key.history?.note(t, touched);
       this.#rule.updateRows({
         ...{ t, lr: this.#lr, gradientScale, parameter: key.value, slots: key.slots, rowLength },
         ...sum.gradient,
       });
     }
+  }
+
+  /** Gives rows, or all of a table, the updates that they missed. */
+  #catchUp(key: Key, indices?: Int32Array): void {
+    if (key.history === undefined) return;
+    const { value: parameter, slots, rowLength, version } = key;
+    const table = { parameter, slots, rowLength: rowLength!, version, lr: this.#lr };
+    key.history.catchUp(this.#rule, table, indices);
   }
 
   #applyDense(key: Key, contributions: readonly DenseContribution[], t: number): void {

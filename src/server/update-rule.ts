@@ -36,6 +36,8 @@ export interface RowsUpdate extends RuleStep {
 export interface UpdateRule {
   /** Names of what it keeps for each element. */
   readonly slots: readonly string[];
+  /** Whether a gradient of zeros changes anything, as momentum does. Default false. */
+  readonly movesWithoutGradient?: boolean | undefined;
   initialise(slots: Slots): void;
   update(step: ChunkUpdate): void;
   /** Updates the given rows and their slots only; others are as if their gradient had not been looked at (lazy). */
@@ -55,6 +57,7 @@ export function optimizerRule(kernels: Kernels, spec: OptimizerSpec): UpdateRule
   const optimizer = createOptimizer(kernels, spec);
   return {
     slots: optimizer.slots,
+    movesWithoutGradient: optimizer.movesWithoutGradient,
     initialise: (slots) => optimizer.initialise(slots),
     update: (step) => optimizer.update(step),
     updateRows: (step) => optimizer.updateRows({ ...step, mode: 'lazy' }),

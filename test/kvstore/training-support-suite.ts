@@ -13,7 +13,7 @@ import { followRun } from './training-support.ts';
 import type { OpenStores, Training } from './training-support.ts';
 
 /** Of every store: so short that also these small models have keys of several chunks. */
-export const STORE_SETTINGS = { combine: 'mean', chunkBytes: 128 } as const;
+export const STORE_SETTINGS = { combine: 'mean', chunkBytes: 128, rows: 'exact' } as const;
 
 export function trainingSuite(through: string, open: (workers: number) => Promise<OpenStores>): void {
   describe.skipIf(!hasTrainingCases)(`training through ${through}`, () => {

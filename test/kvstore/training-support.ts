@@ -4,9 +4,8 @@
  * are awaited together; where their stores have their servers, if any, is not known here. Invariant: a worker's
  * parameters come from its store only.
  *
- * By rows a worker pulls the rows that its part of the batch looks up and pushes their gradients. Servers leave rows alone
- * that nobody pushes (lazy), but with momentum or Adam the runs of the file move every row that ever had a gradient: so a
- * worker goes on pushing zeros for such rows, and the result is that of a dense update. With weight decay all rows move.
+ * By rows a worker pulls the rows that its part of the batch looks up and pushes their gradients. With momentum or Adam the
+ * runs of the file move every row that ever had a gradient, so the stores must keep rows exact.
  *
  * Clipping takes the norm of the average, which no worker has and no store computes. So the workers first bring
  * their gradients together in a second store that adds them up, take the norm from there, and push their own gradients
@@ -100,8 +99,6 @@ interface Place {
   readonly gradient: GradientPlace;
   /** Of a parameter that goes by rows. */
   readonly rowLength: number | undefined;
-  /** Rows that may move without a gradient. */
-  readonly moving: Set<number>;
 }
 
 interface Rows {
@@ -126,8 +123,7 @@ class TrainingWorker {
       const value = parameters.get(key)!.view;
       const isTable = byRows && (gradient.kind === 'sparse' || !hasTables);
       const rowLength = isTable ? value.length / gradient.gradient.parameter.shape[0]! : undefined;
-      const all = rowLength && spec.weightDecay ? value.length / rowLength : 0;
-      return { key, value, gradient, rowLength, moving: new Set(Array.from({ length: all }, (_, i) => i)) };
+      return { key, value, gradient, rowLength };
     });
   }
 
@@ -163,7 +159,7 @@ class TrainingWorker {
         { samples: size },
       ),
       ...this.#tables.map((table) => {
-        const { indices, rows } = withMoving(table, rowsOfGradient(table));
+        const { indices, rows } = rowsOfGradient(table);
         return store.pushRows(table.key, indices, scaled(rows, factor), { samples: size });
       }),
     ]);
@@ -275,15 +271,6 @@ function rowsOfGradient({ value, gradient, rowLength }: Place): Rows {
 
 function allRows(value: Float32Array, rowLength: number): Int32Array {
   return Int32Array.from({ length: value.length / rowLength }, (_, i) => i);
-}
-
-/** With zeros for rows that had a gradient before and have none now. */
-function withMoving({ moving, rowLength }: Place, { indices, rows }: Rows): Rows {
-  const idle = [...moving].filter((index) => !indices.includes(index));
-  for (const index of indices) moving.add(index);
-  const all = new Float32Array(rows.length + idle.length * rowLength!);
-  all.set(rows);
-  return { indices: Int32Array.of(...indices, ...idle), rows: all };
 }
 
 function scaled(gradient: Float32Array, factor: number): Float32Array {

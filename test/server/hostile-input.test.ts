@@ -190,6 +190,7 @@ describe.skipIf(!hasSharedMemory()).each([true, false])('bad input, shared memor
   it('keeps to the settings that a service was created with', async () => {
     const settings = {
       aggregation: 'tall',
+      rows: 'lazy',
       combine: 'sum',
       workers: 1,
       consistency: { kind: 'synchronous' },

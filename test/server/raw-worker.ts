@@ -19,6 +19,7 @@ export const SETTINGS: ServiceSettings = {
   consistency: { kind: 'asynchronous' },
   combine: 'sum',
   aggregation: 'tall',
+  rows: 'lazy',
 };
 
 export interface Heard {

@@ -83,6 +83,7 @@ export async function startServer(run: OurRun, number: number, folder: string): 
         workers: run.workers,
         consistency: { kind: 'synchronous' },
         combine: 'sum',
+        rows: 'lazy',
         aggregation,
       } as const),
     };

@@ -11,7 +11,7 @@ import type { OptimizerSpec } from '../../kernels/index.ts';
 import { SharedSpace } from '../../memory/index.ts';
 import type { Region } from '../../memory/index.ts';
 import { segmentPrefix, StreamResources } from '../../server/index.ts';
-import type { Aggregation, Combine, Consistency, ServiceAccess } from '../../server/index.ts';
+import type { Aggregation, Combine, Consistency, RowsMode, ServiceAccess } from '../../server/index.ts';
 import { resolveHost, TlsTunnel } from '../../sockets/index.ts';
 import type { TlsOptions } from '../../sockets/index.ts';
 import type {
@@ -47,6 +47,11 @@ export interface RemoteStoreOptions {
   readonly consistency?: Consistency | undefined;
   /** Whether gradients are added or averaged by their samples. Default 'sum'. */
   readonly combine?: Combine | undefined;
+  /**
+   * What becomes of rows of tables without a gradient: 'lazy' leaves them and their momentum alone, 'exact' gives the
+   * result of dense updates, at a cost that grows with the steps that a row missed. Default 'lazy'.
+   */
+  readonly rows?: RowsMode | undefined;
   /** 'wide' aggregation is for comparison only. Default 'tall'. */
   readonly aggregation?: Aggregation | undefined;
   /** What becomes of a gradient that is not finite; 'accept' does not look, which saves a pass. Default 'refuse'. */
@@ -124,7 +129,13 @@ export class RemoteStore implements KVStore {
         options.servers,
         {
           ...{ access, worker, resources, incarnation: randomBytes(32).toString('hex') },
-          settings: { workers, consistency, combine, aggregation: options.aggregation ?? 'tall' },
+          settings: {
+            workers,
+            consistency,
+            combine,
+            aggregation: options.aggregation ?? 'tall',
+            rows: options.rows ?? 'lazy',
+          },
           reconnectTimeoutMs: options.reconnectTimeoutMs ?? 30_000,
           // Nothing can restart before the store is there: until then there is nothing to be told again.
           onRestart: (line) => (store ? store.#recovery.onRestart(line) : Promise.resolve()),

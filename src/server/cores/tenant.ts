@@ -325,6 +325,7 @@ export class Tenant {
       consistency: settings.consistency,
       combine: settings.combine,
       aggregation: settings.aggregation,
+      rows: settings.rows,
       // Workers look before they push; one that does not only harms its own tenant.
       nonFinite: 'accept',
       slotRegion: (name, slot) => this.#slotRegion(Number(name), slot),

@@ -7,6 +7,7 @@
 import { isNonce } from '../../sockets/index.ts';
 import type { Aggregation, Combine } from '../aggregation.ts';
 import type { Consistency } from '../consistency.ts';
+import type { RowsMode } from '../server-core.ts';
 import { ProtocolFault } from './frame.ts';
 import type { Header } from './message-stream.ts';
 
@@ -25,6 +26,7 @@ export interface ServiceSettings {
   readonly combine: Combine;
   /** 'wide' is for comparison only. */
   readonly aggregation: Aggregation;
+  readonly rows: RowsMode;
 }
 
 export interface Hello {
@@ -159,11 +161,12 @@ export function readProof(header: Header): Proof {
 
 export function readSettings(value: unknown): ServiceSettings {
   const settings = objectOf(value, 'settings');
-  const { workers, combine, aggregation } = settings;
+  const { workers, combine, aggregation, rows } = settings;
   check(isCount(workers, MAX_WORKERS) && workers > 0, 'settings', settings);
   check(combine === 'sum' || combine === 'mean', 'settings', settings);
   check(aggregation === 'tall' || aggregation === 'wide', 'settings', settings);
-  return { workers, consistency: readConsistency(settings.consistency), combine, aggregation };
+  check(rows === 'lazy' || rows === 'exact', 'settings', settings);
+  return { workers, consistency: readConsistency(settings.consistency), combine, aggregation, rows };
 }
 
 export function readRequest(header: Header): Request {

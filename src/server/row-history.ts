@@ -1,0 +1,75 @@
+/**
+ * Which rows of a table have seen which updates, so that rows that nobody touched for a while are brought up to date when
+ * somebody looks at them: momentum and moments go on without a gradient. Used in mode 'exact', whose result is that of
+ * dense updates. Invariant: a row is brought up to date step by step, with the numbers of the steps that it missed.
+ */
+import type { Kernels } from '../kernels/index.ts';
+import type { Region, Segment } from '../memory/index.ts';
+import type { RowsUpdate, UpdateRule } from './update-rule.ts';
+
+export interface TableState extends Pick<RowsUpdate, 'parameter' | 'slots' | 'rowLength' | 'lr'> {
+  /** The last update of the table. */
+  readonly version: number;
+}
+
+export class RowHistory {
+  readonly #kernels: Kernels;
+  /** The last update of each row. */
+  readonly #seen: Int32Array;
+  /** Indices of a group of rows, and zeros for their gradients. */
+  #scratch:
+    | { readonly segment: Segment; readonly indices: Region<'int32'>; readonly zeros: Region<'float32'> }
+    | undefined;
+
+  constructor(kernels: Kernels, rows: number, version: number) {
+    this.#kernels = kernels;
+    this.#seen = new Int32Array(rows).fill(version);
+  }
+
+  /** Brings the rows up to the table's version; all without indices. Indices may repeat. */
+  catchUp(rule: UpdateRule, table: TableState, indices?: Int32Array): void {
+    const { version } = table;
+    const behind = new Map<number, number[]>();
+    const look = (row: number) => {
+      const seen = this.#seen[row]!;
+      if (seen >= version) return;
+      this.#seen[row] = version;
+      const group = behind.get(seen);
+      if (group) group.push(row);
+      else behind.set(seen, [row]);
+    };
+    if (indices) for (const row of indices) look(row);
+    else for (let row = 0; row < this.#seen.length; row++) look(row);
+    if (!rule.movesWithoutGradient) return;
+    for (const [seen, rows] of behind) this.#apply(rule, table, rows, seen);
+  }
+
+  /** The update of this version has been applied to the rows; to all without indices. */
+  note(version: number, indices?: Int32Array): void {
+    if (indices) for (const row of indices) this.#seen[row] = version;
+    else this.#seen.fill(version);
+  }
+
+  close(): void {
+    this.#scratch?.segment.close();
+    this.#scratch = undefined;
+  }
+
+  #apply(rule: UpdateRule, { version, ...table }: TableState, rows: number[], seen: number): void {
+    const { indices, zeros } = this.#room(rows.length, table.rowLength);
+    const own = indices.slice(0, rows.length);
+    own.view.set(rows.sort((a, b) => a - b));
+    const step = { ...table, gradientScale: 1, indices: own, rows: zeros, rowCount: rows.length };
+    for (let t = seen + 1; t <= version; t++) rule.updateRows({ ...step, t });
+  }
+
+  #room(count: number, rowLength: number): { indices: Region<'int32'>; zeros: Region<'float32'> } {
+    if (this.#scratch === undefined || this.#scratch.indices.length < count) {
+      this.#scratch?.segment.close();
+      const segment = this.#kernels.space.allocate(4 * count * (1 + rowLength) + 128);
+      const indices = segment.allocate('int32', count);
+      this.#scratch = { segment, indices, zeros: segment.allocate('float32', count * rowLength) };
+    }
+    return this.#scratch;
+  }
+}
