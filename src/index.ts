@@ -30,8 +30,19 @@ export type { Handle, StallReport } from './progress/index.ts';
 export { CommunicationThread } from './communication/index.ts';
 export { joinCluster, joinMpiJob } from './launcher/index.ts';
 export type { JoinClusterOptions, JoinMpiJobOptions, TransportChoice } from './launcher/index.ts';
-export { createLocalStores } from './kvstore/index.ts';
+export {
+  createClientStore,
+  createCollectiveStore,
+  createLocalStores,
+  createStore,
+  RemoteStore,
+  runSteps,
+  STORE_TYPES,
+} from './kvstore/index.ts';
 export type {
+  ClientStoreOptions,
+  CollectiveStoreOptions,
+  CreateStoreOptions,
   KeyInit,
   KeyPull,
   KeyPush,
@@ -40,9 +51,21 @@ export type {
   KVStore,
   LocalStoreOptions,
   PushOptions,
+  RemoteStoreOptions,
+  RunStepsOptions,
+  StoreType,
   Tensor,
 } from './kvstore/index.ts';
-export type { Combine, Consistency } from './server/index.ts';
+export { ParameterServer } from './server/index.ts';
+export type {
+  Combine,
+  Consistency,
+  ParameterServerOptions,
+  RowsMode,
+  ServiceAccess,
+  ServiceOptions,
+  ServiceSettings,
+} from './server/index.ts';
 export { defineConfig } from './cli/index.ts';
 export type {
   DataConfig,

@@ -12,7 +12,8 @@ import type { KeyState, ServerState } from './durability/index.ts';
 type Part = Extract<Question, { kind: 'checkpoint' }>;
 
 interface Gathering {
-  readonly parts: Part[];
+  /** By core. */
+  readonly parts: Map<number, Part>;
   readonly written: Promise<void>;
   readonly resolve: () => void;
   readonly reject: (error: unknown) => void;
@@ -51,8 +52,11 @@ export class TenantCheckpoints {
   /** Resolves when the parts of all cores are on the disk. */
   add(part: Part): Promise<void> {
     const gathering = this.#gatheringOf(part.step);
-    gathering.parts.push(part);
-    if (gathering.parts.length === this.#cores) {
+    // After going back a core gives its part once more.
+    const earlier = gathering.parts.get(part.core);
+    if (earlier) this.#space.releaseRange(earlier.snapshot.memory);
+    gathering.parts.set(part.core, part);
+    if (gathering.parts.size === this.#cores) {
       this.#gathering.delete(part.step);
       this.#writing = this.#writing.then(() => this.#write(part.step, gathering));
     }
@@ -100,13 +104,14 @@ export class TenantCheckpoints {
     if (gathering === undefined) {
       let [resolve, reject]: [() => void, (error: unknown) => void] = [() => undefined, () => undefined];
       const written = new Promise<void>((done, failed) => ([resolve, reject] = [done, failed]));
-      gathering = { parts: [], written, resolve, reject };
+      gathering = { parts: new Map(), written, resolve, reject };
       this.#gathering.set(step, gathering);
     }
     return gathering;
   }
 
-  async #write(step: number, { parts, resolve, reject }: Gathering): Promise<void> {
+  async #write(step: number, { parts: byCore, resolve, reject }: Gathering): Promise<void> {
+    const parts = [...byCore.values()];
     try {
       const keys = parts.flatMap(({ core, snapshot }) => this.#keysOf(core, snapshot));
       const state: ServerState = {

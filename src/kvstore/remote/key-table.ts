@@ -105,8 +105,8 @@ export class KeyTable {
       const value = this.#valueAt(opened[0]!, i, shape.length);
       this.#keys.set(shape.key, { ...shape, pieces: own, step, value, busy: Promise.resolve() });
     });
-    // The first worker's values count; others were answered when they were there.
-    if (opened.every(({ isFilled }) => isFilled === true)) return [];
+    // The first worker's values count; others were answered when they were there, or when a checkpoint has them.
+    if (this.#worker !== 0 || opened.every(({ isFilled }) => isFilled === true)) return [];
     return [this.#sendValues(batch, inits, byCore)];
   }
 

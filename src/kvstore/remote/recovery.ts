@@ -3,6 +3,7 @@
  * what is under way, meet all other workers on every core, and go back together. Invariant: between the loss and the
  * end of `goBack` nothing is asked of the servers but what brings it about.
  */
+import { randomBytes } from 'node:crypto';
 import { PeerError } from '../../base/index.ts';
 import type { OptimizerSpec } from '../../kernels/index.ts';
 import type { CoreLine } from './core-line.ts';
@@ -97,16 +98,20 @@ export class StoreRecovery {
       await this.#keys.openAgain(line, false);
       this.#restarted.delete(line);
     }
-    const met = await Promise.all(this.#lines.map((line) => line.request({ op: 'rewind' })));
-    const checkpoints = met.map((answer) => answer.checkpoints as readonly number[]);
-    const step = checkpoints[0]!.filter((one) => checkpoints.every((list) => list.includes(one))).at(-1);
+    const attempt = randomBytes(32).toString('hex');
+    const rewound = await Promise.all(this.#lines.map((line) => line.request({ op: 'rewind', attempt })));
+    const checkpoints = rewound.map((answer) => answer.checkpoints as readonly number[]);
+    const steps = checkpoints[0]!.filter((one) => checkpoints.every((list) => list.includes(one)));
+    const met = await this.#lines[0]!.request({ op: 'gather', attempt, steps });
+    const { attempts } = met;
+    const step = met.step as number | undefined;
     if (step === undefined && [...this.#keys.all()].some((key) => key.step > 0)) throw this.#nowhere();
     const restored = await Promise.all(
-      this.#lines.map((line, i) =>
-        line.request({ op: 'restore', step, generation: (met[i]!.generation as number) + 1 }),
-      ),
+      this.#lines.map((line) => line.request({ op: 'restore', step, attempts })),
     );
     this.#keys.setSteps(restored);
+    // What the servers have now is more than the first values, also for a process that has not pushed yet.
+    if (step !== undefined) this.hasBegun();
     return step ?? 0;
   }
 

@@ -7,7 +7,8 @@ import type { TributaryError } from '../../base/index.ts';
 
 interface Waiting {
   readonly token: string;
-  readonly go: () => void;
+  /** Told who has met, by their tokens; nothing if it passes because it has met before. */
+  readonly go: (tokens?: Readonly<Record<string, string>>) => void;
   readonly fail: (error: TributaryError) => void;
 }
 
@@ -44,7 +45,8 @@ export class Meetings {
       this.#rooms.delete(name);
       for (const [worker, { token }] of room) this.#passed.add(`${name} ${worker} ${token}`);
       while (this.#passed.size > REMEMBERED) this.#passed.delete(this.#passed.values().next().value!);
-      for (const { go } of room.values()) go();
+      const tokens = Object.fromEntries([...room].map(([worker, { token }]) => [worker, token]));
+      for (const { go } of room.values()) go(tokens);
     }
   }
 

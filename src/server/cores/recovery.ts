@@ -16,11 +16,12 @@ import type { CoreSnapshot } from './snapshot.ts';
 import type { Piece } from './piece.ts';
 import type { Tenant } from './tenant.ts';
 
+/** The room where all meet before they go back. */
+const REWIND = 'rewind';
+
 type Fail = (error: TributaryError) => void;
 
 export class Recovery {
-  /** How often training went back. */
-  generation = 0;
   readonly #tenant: Tenant;
   readonly #office: Office;
   readonly #bytes: SpaceBytes;
@@ -28,8 +29,16 @@ export class Recovery {
   /** Why nothing can be done until all have gone back. */
   #rewound: PeerError | undefined;
   #isRestoring = false;
+  /** The attempt of each worker that counts. */
+  readonly #attempts = new Map<number, string>();
+  /** By attempt, the steps that the worker could go back to. */
+  readonly #candidates = new Map<string, readonly number[]>();
+  /** The attempts by which training went back last. */
+  #round: string | undefined;
   readonly #afterRestore: { readonly done: () => void; readonly fail: Fail }[] = [];
   #log: PushLog | undefined;
+  /** Steps of the last checkpoints that are on the disk. */
+  readonly #written: number[] = [];
 
   constructor(tenant: Tenant, office: Office, bytes: SpaceBytes, core: number) {
     this.#tenant = tenant;
@@ -43,6 +52,11 @@ export class Recovery {
     if (this.#rewound) throw this.#rewound;
   }
 
+  /** Whether training goes back before anything else is done. */
+  get isRewinding(): boolean {
+    return this.#rewound !== undefined;
+  }
+
   /** What is under way is given up; everybody who waits is told. */
   begin(why: string): void {
     if (this.#rewound) return;
@@ -53,31 +67,69 @@ export class Recovery {
       { namespace, why },
     );
     this.#tenant.core.abandon(this.#rewound);
-    this.#tenant.meetings.clear(this.#rewound, 'rewind');
+    this.#tenant.meetings.clear(this.#rewound, REWIND);
+    this.#tenant.letStart();
   }
 
-  /** The worker has given up what it did; `done` when all have, with the checkpoints that there are. */
-  rewind(worker: number, token: string, done: (checkpoints: readonly number[]) => void, fail: Fail): void {
+  /** The worker has given up what it did, and says which attempt to go back this is; `done` with the checkpoints here. */
+  rewind(worker: number, attempt: string, done: (checkpoints: readonly number[]) => void, fail: Fail): void {
+    this.#attempts.set(worker, attempt);
     this.begin(`worker ${worker} asked for it`);
-    const { namespace } = this.#tenant.service;
-    const list = () => this.#office.ask({ kind: 'checkpoints', namespace }, done, fail);
-    this.#tenant.meetings.enter(`rewind ${this.generation}`, worker, { token, go: list, fail });
+    this.#office.ask({ kind: 'checkpoints', namespace: this.#tenant.service.namespace }, done, fail);
   }
 
-  /** Undefined: there is no checkpoint, and training goes on where it is. */
-  restore(step: number | undefined, generation: number, done: () => void, fail: Fail): void {
-    if (generation <= this.generation) return done();
+  /**
+   * Where all workers meet, on one core only, so that nobody's attempt is paired with different ones of another's. `done`
+   * with the attempts that belong together and the newest step that is everywhere.
+   */
+  gather(
+    worker: number,
+    attempt: string,
+    steps: readonly number[],
+    done: (attempts: Readonly<Record<string, string>>, step: number | undefined) => void,
+    fail: Fail,
+  ): void {
+    this.#candidates.set(attempt, steps);
+    const go = (attempts?: Readonly<Record<string, string>>) => {
+      // The answer was lost: better to begin anew than to remember all answers.
+      if (attempts === undefined) return fail(this.#again());
+      const lists = Object.values(attempts).map((one) => this.#candidates.get(one));
+      if (!lists.every((list) => list !== undefined)) return fail(this.#again());
+      done(attempts, lists[0]!.filter((step) => lists.every((list) => list.includes(step))).at(-1));
+    };
+    this.#tenant.meetings.enter(REWIND, worker, { token: attempt, go, fail });
+  }
+
+  /** A new process in the place of a worker: what the one before it said does not count. */
+  forget(worker: number): void {
+    const attempt = this.#attempts.get(worker);
+    if (attempt !== undefined) this.#candidates.delete(attempt);
+    this.#attempts.delete(worker);
+  }
+
+  /** Undefined: there is no checkpoint, and training goes on where it is. Done once for all who have met. */
+  restore(
+    step: number | undefined,
+    attempts: Readonly<Record<string, string>>,
+    done: () => void,
+    fail: Fail,
+  ): void {
+    const round = JSON.stringify(attempts);
+    if (this.#round === round && this.#rewound === undefined) return done();
+    if (!this.#isCurrent(attempts) || (this.#isRestoring && this.#round !== round))
+      return fail(this.#again());
     this.#afterRestore.push({ done, fail });
     if (this.#isRestoring) return;
     this.#isRestoring = true;
+    this.#round = round;
     const finish = (error?: TributaryError) => {
       this.#isRestoring = false;
-      if (!error) {
-        this.generation = generation;
-        this.#rewound = undefined;
-      }
+      // Somebody may have begun anew meanwhile.
+      const problem = error ?? (this.#isCurrent(attempts) ? undefined : this.#again());
+      if (!problem) this.#rewound = undefined;
+      else this.#round = undefined;
       for (const waiting of this.#afterRestore.splice(0)) {
-        if (error) waiting.fail(error);
+        if (problem) waiting.fail(problem);
         else waiting.done();
       }
     };
@@ -85,8 +137,19 @@ export class Recovery {
     this.#restore(step, () => finish(), finish);
   }
 
+  #isCurrent(attempts: Readonly<Record<string, string>>): boolean {
+    return Object.entries(attempts).every(([worker, one]) => this.#attempts.get(Number(worker)) === one);
+  }
+
+  #again(): PeerError {
+    const { namespace } = this.#tenant.service;
+    return new PeerError('REWOUND', `a worker of '${namespace}' goes back once more; call resume() again`, {
+      namespace,
+    });
+  }
+
   /** For asynchronous training: the newest checkpoint and what was logged after it, as soon as the keys are open. */
-  restoreNewest(done: () => void, fail: Fail): void {
+  restoreNewest(isWanted: (piece: number) => boolean, done: () => void, fail: Fail): void {
     const { namespace, logFolder } = this.#tenant.service;
     if (logFolder === undefined) return done();
     this.#office.ask(
@@ -98,7 +161,7 @@ export class Recovery {
           this.#replay(newest);
           done();
         };
-        this.#restore(newest, replay, fail);
+        this.#restore(newest, replay, fail, isWanted);
       },
       fail,
     );
@@ -112,13 +175,24 @@ export class Recovery {
       ...{ number, piece, ...core.progressOf(String(number)), tensors: this.#tensorsOf(number, piece) },
     }));
     const snapshot = takeSnapshot(this.#tenant.space, this.#bytes, sources);
-    if (this.#log) this.#log.rotate(step);
-    else this.#openLog(step);
+    if (this.#log === undefined) this.#openLog(step);
+    // One that is asked for again after a crash has its log already.
+    else if (step !== this.#log.step) this.#log.rotate(step);
     this.#office.ask(
       { kind: 'checkpoint', namespace, core: this.core, step, optimizer, snapshot },
-      written,
+      () => {
+        this.#forgetLogs(step);
+        written();
+      },
       fail,
     );
+  }
+
+  /** What is in the two checkpoints that are kept need not be in a log. */
+  #forgetLogs(step: number): void {
+    if (this.#written.at(-1) !== step) this.#written.push(step);
+    if (this.#written.length > 2) this.#written.shift();
+    this.#log?.removeBefore(this.#written[0]!);
   }
 
   /** Before a push is answered, where pushes are logged. */
@@ -134,13 +208,20 @@ export class Recovery {
     this.#log?.close();
   }
 
-  #restore(step: number, done: () => void, fail: Fail): void {
+  #restore(
+    step: number,
+    done: () => void,
+    fail: Fail,
+    isWanted: (piece: number) => boolean = () => true,
+  ): void {
     const { namespace } = this.#tenant.service;
     this.#office.ask(
       { kind: 'restore', namespace, core: this.core, step },
       ({ optimizer, snapshot }) => {
         const put = () => {
-          this.#putBack(snapshot);
+          this.#putBack(snapshot, isWanted);
+          // It is there already.
+          this.#tenant.lastCheckpoint = step;
           done();
         };
         if (optimizer === null) put();
@@ -150,13 +231,12 @@ export class Recovery {
     );
   }
 
-  #putBack({ pieces, memory }: CoreSnapshot): void {
-    this.#tenant.fillAll();
-    this.#tenant.lastCheckpoint = undefined;
+  #putBack({ pieces, memory }: CoreSnapshot, isWanted: (piece: number) => boolean): void {
+    this.#tenant.fillRestored(new Set(pieces.map(({ piece }) => piece)));
     for (const state of pieces) {
       const piece = this.#tenant.pieces.get(state.piece);
       // A key that was not opened this time.
-      if (piece === undefined) continue;
+      if (piece === undefined || !isWanted(state.piece)) continue;
       putBack(this.#bytes, state, piece, this.#tensorsOf(state.piece, piece));
       this.#tenant.core.restore(String(state.piece), state.version, state.lastSteps);
     }
@@ -172,7 +252,7 @@ export class Recovery {
 
   #openLog(step: number): void {
     const { logFolder } = this.#tenant.service;
-    if (logFolder === undefined || this.#tenant.isSynchronous) return;
+    if (logFolder === undefined || this.#tenant.isSynchronous || this.#log) return;
     this.#log = new PushLog({ folder: logFolder, name: this.#logName, step });
   }
 

@@ -42,7 +42,6 @@ interface LoggedPush {
 
 const MAX_LISTS = 2048;
 const NOTHING: readonly ByteRange[] = [];
-const ignore = () => undefined;
 
 export class Session implements StreamUser {
   readonly tenant: Tenant;
@@ -136,15 +135,21 @@ export class Session implements StreamUser {
         const { recovery } = this.tenant;
         return recovery.rewind(
           this.worker,
-          `${this.incarnation} ${id}`,
-          (checkpoints) => this.#reply(id, { checkpoints, generation: recovery.generation }),
+          request.attempt,
+          (checkpoints) => this.#reply(id, { checkpoints }),
           (error) => this.#refuse(id, error),
         );
       }
+      case 'gather':
+        return this.tenant.recovery.gather(
+          ...([this.worker, request.attempt, request.steps] as const),
+          (attempts, step) => this.#reply(id, { attempts, step }),
+          (error) => this.#refuse(id, error),
+        );
       case 'restore':
         return this.tenant.recovery.restore(
           request.step,
-          request.generation,
+          request.attempts,
           () => this.#reply(id, { steps: this.#stepsOfAll() }),
           (error) => this.#refuse(id, error),
         );
@@ -165,22 +170,21 @@ export class Session implements StreamUser {
   #checkpoint({ id, step, isDurable }: RequestOf<'checkpoint'>): void {
     const { tenant } = this;
     const take = (answer: () => void) => {
-      const [fail, done] = [(error: TributaryError) => this.#refuse(id, error), () => this.#reply(id, {})];
+      const fail = (error: TributaryError) => this.#refuse(id, error);
+      if (isDurable) tenant.whenWritten(answer, fail);
+      else answer();
       const isFirst = tenant.lastCheckpoint !== step;
       tenant.lastCheckpoint = step;
-      if (!isFirst) return answer();
-      tenant.recovery.checkpoint(
-        step,
-        tenant.optimizer,
-        isDurable ? done : ignore,
-        isDurable ? fail : ignore,
-      );
-      if (!isDurable) answer();
+      if (!isFirst) return tenant.isWriting ? undefined : tenant.written();
+      tenant.isWriting = true;
+      const end = (error?: TributaryError) => {
+        tenant.isWriting = false;
+        tenant.written(error);
+      };
+      tenant.recovery.checkpoint(step, tenant.optimizer, () => end(), end);
     };
     if (!tenant.isSynchronous) return take(() => this.#reply(id, {}));
-    this.#meet(id, `checkpoint ${step}`, String(tenant.recovery.generation), () =>
-      take(() => this.#reply(id, {})),
-    );
+    this.#meet(id, `checkpoint ${step}`, String(id), () => take(() => this.#reply(id, {})));
   }
 
   /** Where each piece stands, by its number. */
@@ -211,6 +215,7 @@ export class Session implements StreamUser {
       keys: new Set(keys.map(({ key }) => key)),
       ...{ plan, firstPiece, pieceCount: pieces.length },
       ...{ memory: undefined, isFilled: false, waiting: [] },
+      isRestoring: !tenant.isSynchronous,
     };
     tenant.batches.set(number, batch);
     tenant.pieceCount += pieces.length;
@@ -219,11 +224,15 @@ export class Session implements StreamUser {
       (memory) => {
         tenant.addPieces(batch, keys, pieces, memory);
         const go = () => {
+          batch.isRestoring = false;
           this.#whenThere(batch, awaitsValues, () => this.#sayWhere(id, batch));
           for (const next of batch.waiting.splice(0)) next();
         };
         if (tenant.isSynchronous) go();
-        else tenant.recovery.restoreNewest(go, (error) => this.#refuse(id, error));
+        else {
+          const isOwn = (piece: number) => piece >= firstPiece && piece < firstPiece + pieces.length;
+          tenant.recovery.restoreNewest(isOwn, go, (error) => this.#refuse(id, error));
+        }
       },
       (error) => {
         tenant.batches.delete(number);
@@ -237,7 +246,8 @@ export class Session implements StreamUser {
 
   /** Once the batch has memory and, for those who do not bring them themselves, values. */
   #whenThere(batch: Batch, awaitsValues: boolean, act: () => void): void {
-    const isThere = batch.isFilled || (!awaitsValues && batch.memory !== undefined);
+    const needsValues = awaitsValues && !this.tenant.recovery.isRewinding;
+    const isThere = !batch.isRestoring && (batch.isFilled || (!needsValues && batch.memory !== undefined));
     if (isThere) act();
     else batch.waiting.push(() => this.#whenThere(batch, awaitsValues, act));
   }

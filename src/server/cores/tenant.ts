@@ -29,6 +29,8 @@ export interface Batch {
   memory: readonly KeyMemory[] | undefined;
   /** The first values are there. */
   isFilled: boolean;
+  /** A checkpoint's values are on their way, and nobody may push before they are there. */
+  isRestoring: boolean;
   /** Who waits for the memory or for the values. */
   readonly waiting: (() => void)[];
 }
@@ -44,6 +46,8 @@ export class Tenant {
   pieceCount = 0;
   /** The step of the last checkpoint that was asked for. */
   lastCheckpoint: number | undefined;
+  /** Whether it is on its way to the disk. */
+  isWriting = false;
   readonly #kernels: Kernels;
   readonly #office: Office;
   readonly #slots = new Map<string, SpaceRange>();
@@ -53,6 +57,8 @@ export class Tenant {
   #chunks = 0;
   #keptBytes = 0;
   #optimizer: unknown = null;
+  readonly #awaitingWrite: { readonly done: () => void; readonly fail: (error: TributaryError) => void }[] =
+    [];
   #optimizersSet = 0;
   readonly #awaitingOptimizer: { readonly number: number; readonly done: () => void }[] = [];
   #settings: ServiceSettings | undefined;
@@ -96,10 +102,12 @@ export class Tenant {
     }
     const arrival = this.#attendance!.enter(worker, incarnation);
     if (arrival !== 'replaced') return;
+    this.recovery.forget(worker);
+    this.meetings.leave(worker);
+    if (!this.isSynchronous || this.service.lostWorkers !== 'wait') return this.#countOut(worker);
+    // Before there are values there is nothing to go back to; the worker stays counted all the same.
     const isUnderWay = [...this.batches.values()].some(({ isFilled }) => isFilled);
-    if (isUnderWay && this.isSynchronous && this.service.lostWorkers === 'wait') {
-      this.recovery.begin(`worker ${worker} was started again`);
-    } else this.#countOut(worker);
+    if (isUnderWay) this.recovery.begin(`worker ${worker} was started again`);
   }
 
   get isSynchronous(): boolean {
@@ -115,6 +123,8 @@ export class Tenant {
 
   lose(worker: number): void {
     this.#attendance!.lose(worker);
+    // If it comes back it asks again; its place must not be taken by what it said before it died.
+    this.meetings.leave(worker);
   }
 
   /** Nobody waits for the worker any more. */
@@ -188,15 +198,28 @@ export class Tenant {
     }
   }
 
-  /** All keys whose memory is there; their values are about to be put back. */
-  fillAll(): void {
-    for (const batch of this.batches.values()) if (batch.memory && !batch.isFilled) this.fill(batch);
+  /** Values and rule come back with the checkpoint: who waits for them at its start must not be missing from the meeting. */
+  letStart(): void {
+    for (const { memory, waiting } of this.batches.values()) {
+      if (memory) for (const go of waiting.splice(0)) go();
+    }
+    for (const { done } of this.#awaitingOptimizer.splice(0)) done();
+  }
+
+  /** The keys whose values are about to be put back need no first ones. */
+  fillRestored(pieces: ReadonlySet<number>): void {
+    for (const batch of this.batches.values()) {
+      const isRestored = batch.pieceCount === 0 || pieces.has(batch.firstPiece);
+      if (batch.memory && !batch.isFilled && isRestored) this.fill(batch);
+    }
   }
 
   /** Applies a logged push; one that the parameters contain already changes nothing. */
   repeat(record: PushRecord): void {
     const { worker, key, step, samples } = record;
     const piece = this.pieces.get(Number(key));
+    // One that came later than the others may have pushed, and is not here yet.
+    this.core.admit(worker);
     if (piece === undefined || this.core.nextStep(worker, key) !== step) return;
     const elements = record.kind === 'rows' ? record.rows.length : piece.value.length;
     const indexCount = record.kind === 'rows' ? record.indices.length : 0;
@@ -269,6 +292,18 @@ export class Tenant {
     this.#chunks += wanted;
   }
 
+  /** Told when the last checkpoint is on the disk, or is not going to be. */
+  whenWritten(done: () => void, fail: (error: TributaryError) => void): void {
+    this.#awaitingWrite.push({ done, fail });
+  }
+
+  written(error?: TributaryError): void {
+    for (const { done, fail } of this.#awaitingWrite.splice(0)) {
+      if (error) fail(error);
+      else done();
+    }
+  }
+
   /** All workers set it, the first one's counts: the others wait until it has. */
   agreeOnOptimizer(
     worker: number,
@@ -278,6 +313,7 @@ export class Tenant {
     fail: (error: TributaryError) => void,
   ): void {
     if (number < this.#optimizersSet) return done();
+    if (worker !== 0 && this.recovery.isRewinding) return done();
     if (worker !== 0) return void this.#awaitingOptimizer.push({ number, done });
     const isSet = () => {
       this.#optimizersSet = number + 1;

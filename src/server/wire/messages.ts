@@ -139,9 +139,15 @@ export type Request = { readonly id: number } & (
   /** The parameters as they are after a step are to be kept; answered at once or when they are on the disk. */
   | { readonly op: 'checkpoint'; readonly step: number; readonly isDurable: boolean }
   /** Something was lost: all workers meet before they go back to a checkpoint. */
-  | { readonly op: 'rewind' }
+  | { readonly op: 'rewind'; readonly attempt: string }
+  /** On the first core: `steps` are those that the worker could go back to. */
+  | { readonly op: 'gather'; readonly attempt: string; readonly steps: readonly number[] }
   /** To the checkpoint of this step, or to where training is if there is none. */
-  | { readonly op: 'restore'; readonly step: number | undefined; readonly generation: number }
+  | {
+      readonly op: 'restore';
+      readonly step: number | undefined;
+      readonly attempts: Readonly<Record<string, string>>;
+    }
   | { readonly op: 'bye' }
 );
 
@@ -235,9 +241,22 @@ export function readRequest(header: Header): Request {
     }
     case 'restore': {
       const step = header.step === undefined ? undefined : countOf(header, 'step');
-      return { id, op, step, generation: countOf(header, 'generation') };
+      const attempts = header.attempts as Record<string, string>;
+      check(
+        typeof attempts === 'object' && attempts !== null && Object.values(attempts).every(isNonce),
+        op,
+        header,
+      );
+      return { id, op, step, attempts };
     }
     case 'rewind':
+      check(isNonce(header.attempt), op, header);
+      return { id, op, attempt: header.attempt };
+    case 'gather': {
+      const { attempt, steps } = header;
+      check(isNonce(attempt) && Array.isArray(steps) && steps.every(Number.isSafeInteger), op, header);
+      return { id, op, attempt, steps: steps as number[] };
+    }
     case 'bye':
       return { id, op };
     default:
