@@ -38,6 +38,21 @@ export interface KernelExports {
     n: number,
     ...coefficients: Coefficients
   ): void;
+  sumAndUpdate(
+    k: number,
+    scratch: number,
+    ...rest: readonly [
+      ...sources: Eight,
+      rule: number,
+      flags: number,
+      parameter: number,
+      slot0: number,
+      slot1: number,
+      slot2: number,
+      n: number,
+      ...coefficients: Coefficients,
+    ]
+  ): void;
   /** Position of the first bad index, or -1. */
   updateRows(
     exact: number,

@@ -2,8 +2,8 @@ export * from './clip.ts';
 export * from './codecs.ts';
 export { Kernels } from './kernels.ts';
 export type { DropoutOptions, Reducible, ReduceOperation } from './kernels.ts';
-export { createOptimizer } from './optimizer.ts';
-export type { Optimizer, Slots, UpdateRowsStep, UpdateStep } from './optimizer.ts';
+export { createOptimizer, SUM_SCRATCH_ELEMENTS } from './optimizer.ts';
+export type { Optimizer, Slots, SumAndUpdateStep, UpdateRowsStep, UpdateStep } from './optimizer.ts';
 export { resolveOptimizerSpec } from './optimizer-spec.ts';
 export type {
   AdadeltaSpec,

@@ -35,6 +35,17 @@ export interface UpdateStep extends Step {
   readonly length?: number | undefined;
 }
 
+export interface SumAndUpdateStep extends Step {
+  /** One to eight gradients of the parameter's length, which are added in their order. */
+  readonly sources: readonly Region<'float32'>[];
+  /** Overwritten; at least `SUM_SCRATCH_ELEMENTS` long. */
+  readonly scratch: Region<'float32'>;
+}
+
+/** Elements of the sum that are in memory at a time. */
+export const SUM_SCRATCH_ELEMENTS = 512;
+const MAX_SOURCES = 8;
+
 export interface UpdateRowsStep extends Step {
   /** Elements of a row of the table. */
   readonly rowLength: number;
@@ -57,6 +68,8 @@ export interface Optimizer {
   /** Gives the slots their values before the first step. */
   initialise(slots: Slots): void;
   update(step: UpdateStep): void;
+  /** As `update` with the sum of the sources for a gradient, bit by bit, but in one pass. */
+  sumAndUpdate(step: SumAndUpdateStep): void;
   updateRows(step: UpdateRowsStep): void;
 }
 
@@ -79,6 +92,12 @@ class KernelOptimizer implements Optimizer {
   readonly movesWithoutGradient: boolean;
   readonly #kernels: Kernels;
   readonly #rule: Rule;
+  /** Addresses of what is summed. */
+  readonly #sources = [0, 0, 0, 0, 0, 0, 0, 0];
+  /** Those of the last step, which all chunks of a parameter share. */
+  #last:
+    | { readonly t: number; readonly lr: number; readonly scale: number; readonly coefficients: Coefficients }
+    | undefined;
 
   constructor(kernels: Kernels, spec: ResolvedOptimizerSpec) {
     this.#kernels = kernels;
@@ -119,6 +138,39 @@ class KernelOptimizer implements Optimizer {
       s2 + at,
       length,
       ...this.#coefficients(step),
+    );
+  }
+
+  sumAndUpdate(step: SumAndUpdateStep): void {
+    const { parameter, sources, scratch } = step;
+    const { space, exports } = this.#kernels;
+    this.#checkStep(step);
+    checkCount('number of sources of sumAndUpdate', sources.length, 1);
+    checkCapacity(space, 'scratch of sumAndUpdate', scratch, 'float32', SUM_SCRATCH_ELEMENTS);
+    if (sources.length > MAX_SOURCES) {
+      throw new UsageError(
+        'INVALID_ARGUMENT',
+        `sumAndUpdate has ${sources.length} sources; give up to ${MAX_SOURCES}`,
+        { sources: sources.length },
+      );
+    }
+    const p = this.#sources;
+    for (let i = 0; i < sources.length; i++) {
+      const source = sources[i]!;
+      if (source.space !== space || source.dtype !== 'float32' || source.length !== parameter.length) {
+        checkRegion(space, `source ${i} of sumAndUpdate`, source, 'float32', parameter.length);
+      }
+      p[i] = source.byteOffset;
+    }
+    const [s0, s1, s2] = this.#addresses(step.slots, parameter.length);
+    const h = this.#coefficients(step);
+    const { number, flags } = this.#rule;
+    // Written out, because spreading takes longer than the kernel needs for a small chunk.
+    // prettier-ignore
+    exports.sumAndUpdate(
+      sources.length, scratch.byteOffset, p[0]!, p[1]!, p[2]!, p[3]!, p[4]!, p[5]!, p[6]!, p[7]!,
+      number, flags(step.t), parameter.byteOffset, s0, s1, s2, parameter.length,
+      h[0], h[1], h[2], h[3], h[4], h[5], h[6], h[7], h[8], h[9],
     );
   }
 
@@ -164,7 +216,11 @@ class KernelOptimizer implements Optimizer {
   }
 
   #coefficients(step: Step): Coefficients {
-    return this.#rule.coefficients(step.t, step.lr ?? this.spec.lr, step.gradientScale ?? 1);
+    const { t, lr = this.spec.lr, gradientScale: scale = 1 } = step;
+    if (this.#last?.t !== t || this.#last.lr !== lr || this.#last.scale !== scale) {
+      this.#last = { t, lr, scale, coefficients: this.#rule.coefficients(t, lr, scale) };
+    }
+    return this.#last.coefficients;
   }
 
   #addresses(slots: Slots, length: number): [number, number, number] {

@@ -11,3 +11,4 @@ export { bandwidthLowerBound } from './bandwidth-bounds.ts';
 export type { ExchangeLoad } from './bandwidth-bounds.ts';
 export { chooseReduction } from './hierarchy.ts';
 export type { RackNetwork, ReductionChoice } from './hierarchy.ts';
+export { dealInRuns } from './runs.ts';

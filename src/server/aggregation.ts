@@ -3,10 +3,12 @@
  * in the cache of one core. Rows are gathered and summed by index. Invariant: sums are in the order of the
  * contributions.
  */
-import { allocateRowPlan, planRows, rowPlanBytes, sumRows } from '../kernels/index.ts';
+import { allocateRowPlan, planRows, rowPlanBytes, SUM_SCRATCH_ELEMENTS, sumRows } from '../kernels/index.ts';
 import type { Kernels, RowPlan } from '../kernels/index.ts';
 import type { Region, Segment } from '../memory/index.ts';
 import type { RowsContribution } from './contribution.ts';
+
+const SOURCES_A_PASS = 8;
 
 /** sum: of the gradients; mean: each weighs by its samples. */
 export type Combine = 'sum' | 'mean';
@@ -37,6 +39,18 @@ export class Aggregator {
   constructor(kernels: Kernels, combine: Combine) {
     this.#kernels = kernels;
     this.#combine = combine;
+  }
+
+  /** Whether a chunk of these contributions is their plain sum, and by what it is to be multiplied; else undefined. */
+  sumScale(samples: readonly number[]): number | undefined {
+    if (samples.length < 2 || samples.length > SOURCES_A_PASS) return undefined;
+    if (this.#combine === 'sum') return 1;
+    return samples.every((count) => count === samples[0]) ? 1 / samples.length : undefined;
+  }
+
+  /** Room for as much of a sum as a rule that sums by itself needs. */
+  get scratch(): Region<'float32'> {
+    return this.#chunkScratch(SUM_SCRATCH_ELEMENTS);
   }
 
   /** One chunk of all contributions together, given with their samples; valid until the next call. */

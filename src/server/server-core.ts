@@ -350,6 +350,23 @@ export class ServerCore {
       });
       return;
     }
+    const gradientScale = this.#rule.updateBySum && this.#aggregator.sumScale(samples);
+    if (gradientScale !== undefined) {
+      const { scratch } = this.#aggregator;
+      key.chunks.forEach(({ value, slots }, i) => {
+        const sources = cut.map((chunks) => chunks[i]!);
+        this.#rule.updateBySum!({
+          t,
+          lr: this.#lr,
+          gradientScale,
+          parameter: value,
+          slots,
+          sources,
+          scratch,
+        });
+      });
+      return;
+    }
     key.chunks.forEach(({ value, slots }, i) => {
       const { gradient, gradientScale } = this.#aggregator.chunk(
         cut.map((chunks) => chunks[i]!),

@@ -25,6 +25,12 @@ export interface ChunkUpdate extends RuleStep {
   readonly gradient: Region<'float32'>;
 }
 
+export interface SumUpdate extends RuleStep {
+  /** In the order in which they are added. */
+  readonly sources: readonly Region<'float32'>[];
+  readonly scratch: Region<'float32'>;
+}
+
 export interface RowsUpdate extends RuleStep {
   readonly rowLength: number;
   /** Ascending and unique. */
@@ -40,6 +46,8 @@ export interface UpdateRule {
   readonly movesWithoutGradient?: boolean | undefined;
   initialise(slots: Slots): void;
   update(step: ChunkUpdate): void;
+  /** The same with the sum of several gradients, in one pass where a rule can; up to eight. Default: summed before. */
+  updateBySum?(step: SumUpdate): void;
   /** Updates the given rows and their slots only; others are as if their gradient had not been looked at (lazy). */
   updateRows(step: RowsUpdate): void;
 }
@@ -60,6 +68,7 @@ export function optimizerRule(kernels: Kernels, spec: OptimizerSpec): UpdateRule
     movesWithoutGradient: optimizer.movesWithoutGradient,
     initialise: (slots) => optimizer.initialise(slots),
     update: (step) => optimizer.update(step),
+    updateBySum: (step) => optimizer.sumAndUpdate(step),
     updateRows: (step) => optimizer.updateRows({ ...step, mode: 'lazy' }),
   };
 }

@@ -1,5 +1,5 @@
 /**
- * The socket calls of libc that the TCP transport needs, through koffi, on Linux. Not a general binding. Nothing
+ * The calls of libc that sockets and the threads behind them need, through koffi, on Linux. Not a general binding. Nothing
  * native is loaded before the first call of `libc()`. Addresses are numbers, for a bigint argument costs more than the
  * call. Invariant: every function returns its result, or the negative errno; none throws and none blocks but `poll`.
  */
@@ -34,6 +34,8 @@ const MSG_NOSIGNAL = 0x4000;
 const MSG_MORE = 0x8000;
 const SIOCOUTQ = 0x5411;
 
+/** The kernel's set of processors, as glibc has it. */
+const CPU_SET_BYTES = 128;
 /** What is added to a doorbell's counter. */
 const ONE = Uint8Array.of(1, 0, 0, 0, 0, 0, 0, 0);
 
@@ -60,6 +62,8 @@ export interface Libc {
   receiveRanges(fd: number, vectors: number, count: number): number;
   /** Sends what a `struct msghdr` names. */
   sendMessage(fd: number, header: number, more: boolean): number;
+  /** Lets the calling thread run on one processor only. */
+  pinThread(processor: number): number;
   /** A descriptor that becomes readable when somebody rings it. */
   doorbell(): number;
   ring(doorbell: number): void;
@@ -120,6 +124,7 @@ function load(): Libc {
   const poll = bind('poll', ['uint64', 'uint64', 'int']);
   const readv = bind('readv', ['int', 'uint64', 'int'], 'int64');
   const sendmsg = bind('sendmsg', ['int', 'uint64', 'int'], 'int64');
+  const sched_setaffinity = bind('sched_setaffinity', ['int', 'size_t', 'void *']);
   const eventfd = bind('eventfd', ['uint', 'int']);
   const readView = bind('read', ['int', 'void *', 'size_t'], 'int64');
   const writeView = bind('write', ['int', 'void *', 'size_t'], 'int64');
@@ -157,6 +162,11 @@ function load(): Libc {
     receiveRanges: (fd, vectors, count) => orErrno(readv(fd, vectors, count)),
     sendMessage: (fd, header, more) =>
       orErrno(sendmsg(fd, header, more ? MSG_NOSIGNAL | MSG_MORE : MSG_NOSIGNAL)),
+    pinThread(processor) {
+      const mask = new Uint8Array(CPU_SET_BYTES);
+      mask[processor >> 3] = 1 << (processor & 7);
+      return orErrno(sched_setaffinity(0, mask.byteLength, mask));
+    },
     doorbell: () => orErrno(eventfd(0, SOCK_NONBLOCK_CLOEXEC)),
     ring: (doorbell) => void writeView(doorbell, ONE, ONE.byteLength),
     hush: (doorbell) => void readView(doorbell, counter, counter.byteLength),

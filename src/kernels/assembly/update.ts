@@ -4,6 +4,7 @@
 //
 // Every rule has one signature, so that rows and ranges are driven by one loop:
 // h0 the step's learning rate, h1 factor of the gradient, h2 weight decay added to the gradient, others by rule.
+import { sumFloat32 } from './reduce';
 import { lanes, setLanes } from './vector';
 
 const NESTEROV: i32 = 1;
@@ -268,6 +269,27 @@ export function update(
   h0: f32, h1: f32, h2: f32, h3: f32, h4: f32, h5: f32, h6: f32, h7: f32, h8: f32, h9: f32,
 ): void {
   apply(rule, flags, p, g, s0, s1, s2, n, false, h0, h1, h2, h3, h4, h5, h6, h7, h8, h9);
+}
+
+// So few that the sum stays in the nearest cache, and that all vectors are read side by side: memory then has more to do
+// at a time than if the gradients came first and the parameters afterwards.
+const SUMMED_AT_ONCE: usize = 512;
+
+/** One rule on `n` elements whose gradient is the sum of k vectors; `scratch` holds one block of it. */
+export function sumAndUpdate(
+  k: i32, scratch: usize,
+  p0: usize, p1: usize, p2: usize, p3: usize, p4: usize, p5: usize, p6: usize, p7: usize,
+  rule: i32, flags: i32, p: usize, s0: usize, s1: usize, s2: usize, n: usize,
+  h0: f32, h1: f32, h2: f32, h3: f32, h4: f32, h5: f32, h6: f32, h7: f32, h8: f32, h9: f32,
+): void {
+  for (let done: usize = 0; done < n; done += SUMMED_AT_ONCE) {
+    const count = n - done < SUMMED_AT_ONCE ? n - done : SUMMED_AT_ONCE;
+    const a = done << 2;
+    sumFloat32(k, scratch, p0 + a, p1 + a, p2 + a, p3 + a, p4 + a, p5 + a, p6 + a, p7 + a, count);
+    update(
+      rule, flags, p + a, scratch, s0 + a, s1 + a, s2 + a, count, h0, h1, h2, h3, h4, h5, h6, h7, h8, h9,
+    );
+  }
 }
 
 /** One rule on `n` elements whose gradient is zero. */

@@ -4,7 +4,7 @@
  * that summing and answering it overlaps with the arrival of the next. Invariant: the pieces of a key cover it once.
  */
 import type { KeyShape, PieceShape } from '../../server/index.ts';
-import { cutIntoChunks, placeChunks } from '../../plan/index.ts';
+import { cutIntoChunks, dealInRuns, placeChunks } from '../../plan/index.ts';
 import type { Chunk } from '../../plan/index.ts';
 
 export interface PlacedPiece extends PieceShape {
@@ -25,7 +25,7 @@ export function planKeys(keys: readonly KeyShape[], options: PlanOptions): Place
   const { servers, coresPerServer, chunkBytes } = options;
   const dense = keys.filter(({ rowLength }) => rowLength === undefined);
   const chunks = cutIntoChunks(dense, chunkBytes);
-  const placed = placeChunks(chunks, { servers, coresPerServer }).chunks;
+  const placed = dealInRuns(placeChunks(chunks, { servers, coresPerServer }).chunks);
   const numbers = new Map(keys.map(({ key }, i) => [key, i]));
   const open = new Map<string, Open>();
   const pieces: PlacedPiece[] = [];

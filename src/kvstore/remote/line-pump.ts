@@ -17,13 +17,15 @@ export interface Pumped {
   step(nowMs: number): void;
 }
 
-const SLEEP_MS = 2;
+/** A thread that waits for long is blocked for longer, up to this: every turn costs time that servers here could use. */
+const MAX_SLEEP_MS = 16;
 const SPACE_BYTES = 4 * 65536;
 
 export class LinePump {
   readonly #poll = new PollSet(SharedSpace.create({ maxBytes: SPACE_BYTES }));
   readonly #lines = new Set<Pumped>();
   #isTurning = false;
+  #sleepMs = 1;
 
   add(line: Pumped): void {
     this.#lines.add(line);
@@ -52,7 +54,8 @@ export class LinePump {
     for (const { fd, hasUnsent } of waiting) {
       if (fd !== undefined) this.#poll.add(fd, hasUnsent ? POLLIN | POLLOUT : POLLIN);
     }
-    this.#poll.wait(SLEEP_MS);
+    const found = this.#poll.wait(this.#sleepMs);
+    this.#sleepMs = found > 0 ? 1 : Math.min(MAX_SLEEP_MS, 2 * this.#sleepMs);
     const wokenMs = performance.now();
     for (const line of waiting) line.step(wokenMs);
     setImmediate(() => this.#turn());

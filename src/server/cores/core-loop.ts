@@ -32,6 +32,8 @@ import { Tenant } from './tenant.ts';
 export interface CoreOptions {
   /** Which core of its server it is. */
   readonly index: number;
+  /** The processor to stay on; undefined: wherever the system puts it. */
+  readonly processor: number | undefined;
   readonly listeningFd: number;
   /** Rung by the office when it has said something. */
   readonly doorbell: number;
@@ -80,6 +82,7 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
   }
 
   run(): void {
+    if (this.#options.processor !== undefined) libc().pinThread(this.#options.processor);
     while (!this.#closing) {
       try {
         this.#sleep();
