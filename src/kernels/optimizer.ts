@@ -164,12 +164,12 @@ class KernelOptimizer implements Optimizer {
     }
     const [s0, s1, s2] = this.#addresses(step.slots, parameter.length);
     const h = this.#coefficients(step);
-    const { number, flags } = this.#rule;
+    const flags = this.#rule.flags(step.t);
     // Written out, because spreading takes longer than the kernel needs for a small chunk.
     // prettier-ignore
     exports.sumAndUpdate(
       sources.length, scratch.byteOffset, p[0]!, p[1]!, p[2]!, p[3]!, p[4]!, p[5]!, p[6]!, p[7]!,
-      number, flags(step.t), parameter.byteOffset, s0, s1, s2, parameter.length,
+      this.#rule.number, flags, parameter.byteOffset, s0, s1, s2, parameter.length,
       h[0], h[1], h[2], h[3], h[4], h[5], h[6], h[7], h[8], h[9],
     );
   }

@@ -23,4 +23,5 @@ export type {
   ServiceSettings,
   Welcome,
 } from './wire/messages.ts';
+export { joined } from './wire/scattered-bytes.ts';
 export { segmentPrefix } from './wire/segment-names.ts';

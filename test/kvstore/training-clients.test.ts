@@ -23,7 +23,6 @@ describe.skipIf(!hasSharedMemory())('workers of clients', () => {
     });
   };
 
-  trainingSuite('clients of one worker', open(1, true));
   // Three workers are two clients of different sizes.
   trainingSuite('clients of two workers', open(2, true));
   trainingSuite('one client, over TCP', open(3, false));

@@ -6,6 +6,7 @@
 import { unpack } from '../../base/index.ts';
 import type { PackedError } from '../../base/index.ts';
 import type { Region } from '../../memory/index.ts';
+import { joined } from '../../server/index.ts';
 import type { Header, ListEntry } from '../../server/index.ts';
 import type { ByteRange } from '../../sockets/index.ts';
 import type { KeyStatus } from '../kv-store.ts';
@@ -32,18 +33,28 @@ export interface ExchangeCall {
   readonly skipped: readonly number[];
 }
 
+/** One message of an exchange: some entries of a core's list, and their bytes. */
+interface Message {
+  readonly first: number;
+  /** Of each entry the key's place in the list. */
+  readonly keys: readonly number[];
+  readonly gradient: readonly ByteRange[];
+  /** By entry, because one that failed brings nothing. */
+  readonly into: readonly (readonly ByteRange[])[];
+  readonly allInto: readonly ByteRange[];
+}
+
 /** What one core has of a list. */
 interface CorePart {
   readonly core: number;
-  /** Of each entry: the key's place in the list, and its bytes in both tensors. */
-  readonly entries: readonly {
-    readonly key: number;
-    readonly gradient: readonly ByteRange[];
-    readonly into: readonly ByteRange[];
-    readonly bytes: number;
-  }[];
-  /** First entries of the messages that an exchange is cut into. */
-  readonly cuts: readonly number[];
+  readonly messages: readonly Message[];
+}
+
+interface Entry {
+  readonly key: number;
+  readonly gradient: readonly ByteRange[];
+  readonly into: readonly ByteRange[];
+  readonly bytes: number;
 }
 
 interface KnownList {
@@ -120,14 +131,18 @@ export class ExchangeLists {
             const bytesOf = (tensor: Region | undefined): readonly ByteRange[] =>
               tensor === undefined || this.#isShared[core]
                 ? NOTHING
-                : ranges.map(([from, length]) => ({
-                    byteOffset: tensor.byteOffset + 4 * (start + from),
-                    byteLength: 4 * length,
-                  }));
+                : joined(
+                    ranges.map(([from, length]) => ({
+                      byteOffset: tensor.byteOffset + 4 * (start + from),
+                      byteLength: 4 * length,
+                    })),
+                  );
             return { key: i, gradient: bytesOf(gradient), into: bytesOf(into), bytes: 4 * elements };
           }),
       );
-      return own.length === 0 ? [] : [{ core, entries: own, cuts: this.#isShared[core] ? [0] : cutsOf(own) }];
+      return own.length === 0
+        ? []
+        : [{ core, messages: messagesOf(own, this.#isShared[core] ? Infinity : MESSAGE_BYTES) }];
     });
   }
 
@@ -153,40 +168,40 @@ export class ExchangeLists {
     return { op: 'list', list: number, entries: own };
   }
 
-  #send(list: number, part: CorePart, call: ExchangeCall, statuses: Statuses): Promise<void>[] {
-    const { core, entries, cuts } = part;
+  #send(list: number, { core, messages }: CorePart, call: ExchangeCall, statuses: Statuses): Promise<void>[] {
     const { push, pull, samples } = call;
-    return cuts.map(async (first, i) => {
-      const own = entries.slice(first, cuts[i + 1] ?? entries.length);
+    return messages.map(async ({ first, keys, gradient, into, allInto }) => {
       const skipped =
-        call.skipped.length === 0 ? [] : own.flatMap(({ key }, j) => (call.skipped.includes(key) ? [j] : []));
-      const steps = push ? own.map(({ key }) => call.steps[key]!) : [];
+        call.skipped.length === 0 ? [] : keys.flatMap((key, i) => (call.skipped.includes(key) ? [i] : []));
+      const steps = push ? keys.map((key) => call.steps[key]!) : [];
       const reply = await this.#lines[core]!.request(
-        { op: 'exchange', list, first, count: own.length, push, pull, steps, samples, skipped },
-        push ? own.flatMap(({ gradient }) => gradient) : NOTHING,
+        { op: 'exchange', list, first, count: keys.length, push, pull, steps, samples, skipped },
+        push ? gradient : NOTHING,
         ({ results }) =>
-          own.flatMap(({ into }, j) => (Array.isArray((results as unknown[])[j]) ? into : NOTHING)),
+          (results as unknown[]).every(Array.isArray)
+            ? allInto
+            : into.flatMap((ranges, i) => (Array.isArray((results as unknown[])[i]) ? ranges : NOTHING)),
       );
-      statuses.add(
-        reply,
-        own.map(({ key }) => key),
-      );
+      statuses.add(reply, keys);
     });
   }
 }
 
-/** The first entries of messages of about a megabyte. */
-function cutsOf(entries: CorePart['entries']): number[] {
-  const cuts = [0];
-  let bytes = 0;
-  entries.forEach((entry, i) => {
-    if (bytes >= MESSAGE_BYTES) {
-      cuts.push(i);
-      bytes = 0;
-    }
-    bytes += entry.bytes;
-  });
-  return cuts;
+/** Messages of at least so many bytes, but for the last. */
+function messagesOf(entries: readonly Entry[], bytes: number): Message[] {
+  const messages: Message[] = [];
+  for (let first = 0; first < entries.length;) {
+    let [count, size] = [0, 0];
+    while (first + count < entries.length && size < bytes) size += entries[first + count++]!.bytes;
+    const own = entries.slice(first, first + count);
+    messages.push({
+      ...{ first, keys: own.map(({ key }) => key), into: own.map(({ into }) => into) },
+      gradient: joined(own.flatMap(({ gradient }) => gradient)),
+      allInto: joined(own.flatMap(({ into }) => into)),
+    });
+    first += count;
+  }
+  return messages;
 }
 
 /** Puts the answers for pieces together to those for keys. */

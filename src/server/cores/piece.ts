@@ -5,6 +5,7 @@
 import type { Region } from '../../memory/index.ts';
 import type { ByteRange } from '../../sockets/index.ts';
 import type { KeyShape, PieceShape } from '../wire/messages.ts';
+import { joined } from '../wire/scattered-bytes.ts';
 
 export interface Piece {
   readonly shape: PieceShape;
@@ -17,8 +18,10 @@ export interface Piece {
 
 /** The ranges of a piece in a tensor of its length. */
 export function rangesIn(tensor: { readonly byteOffset: number }, { ranges }: PieceShape): ByteRange[] {
-  return ranges.map(([start, length]) => ({
-    byteOffset: tensor.byteOffset + 4 * start,
-    byteLength: 4 * length,
-  }));
+  return joined(
+    ranges.map(([start, length]) => ({
+      byteOffset: tensor.byteOffset + 4 * start,
+      byteLength: 4 * length,
+    })),
+  );
 }

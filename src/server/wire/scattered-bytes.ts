@@ -53,23 +53,35 @@ export class Scatter {
   }
 }
 
+/** The same bytes in as few ranges as possible. */
+export function joined(ranges: readonly ByteRange[]): ByteRange[] {
+  const result: { byteOffset: number; byteLength: number }[] = [];
+  for (const { byteOffset, byteLength } of ranges) {
+    const last = result.at(-1);
+    if (last && last.byteOffset + last.byteLength === byteOffset) last.byteLength += byteLength;
+    else result.push({ byteOffset, byteLength });
+  }
+  return result;
+}
+
 /** The structures through which the kernel learns of ranges; one for a thread. */
 export class KernelVectors {
   readonly #segment: Segment;
   readonly #words: Region<'float64'>;
-  readonly #view: BigUint64Array;
-  readonly #base: bigint;
+  /** Each word as its lower and upper half: making 64-bit integers of JavaScript takes longer than the call. */
+  readonly #halves: Uint32Array;
+  readonly #base: number;
   readonly #vectors: number;
   readonly #message: number;
 
   constructor(space: SharedSpace) {
     this.#segment = space.allocate(8 * (VECTORS * VECTOR_WORDS + MESSAGE_WORDS));
     this.#words = this.#segment.allocate('float64', VECTORS * VECTOR_WORDS + MESSAGE_WORDS);
-    this.#view = new BigUint64Array(space.buffer, this.#words.byteOffset, this.#words.length);
-    this.#base = space.baseAddress;
+    this.#halves = new Uint32Array(space.buffer, this.#words.byteOffset, 2 * this.#words.length);
+    this.#base = Number(space.baseAddress);
     this.#vectors = Number(this.#words.address);
     this.#message = this.#vectors + 8 * VECTORS * VECTOR_WORDS;
-    this.#view[VECTORS * VECTOR_WORDS + MESSAGE_VECTORS] = BigInt(this.#vectors);
+    this.#set(VECTORS * VECTOR_WORDS + MESSAGE_VECTORS, this.#vectors);
   }
 
   /** Returns the bytes that came, or the negative errno. */
@@ -79,7 +91,7 @@ export class KernelVectors {
   }
 
   send(fd: number, scatter: Scatter): number {
-    this.#view[VECTORS * VECTOR_WORDS + MESSAGE_COUNT] = BigInt(this.#fill(scatter));
+    this.#set(VECTORS * VECTOR_WORDS + MESSAGE_COUNT, this.#fill(scatter));
     return libc().sendMessage(fd, this.#message, false);
   }
 
@@ -87,11 +99,16 @@ export class KernelVectors {
     this.#segment.close();
   }
 
+  #set(word: number, value: number): void {
+    this.#halves[2 * word] = value % 2 ** 32;
+    this.#halves[2 * word + 1] = value / 2 ** 32;
+  }
+
   #fill(scatter: Scatter): number {
     let count = 0;
     scatter.peek(VECTORS, CALL_BYTES, (byteOffset, bytes) => {
-      this.#view[VECTOR_WORDS * count] = this.#base + BigInt(byteOffset);
-      this.#view[VECTOR_WORDS * count + 1] = BigInt(bytes);
+      this.#set(VECTOR_WORDS * count, this.#base + byteOffset);
+      this.#set(VECTOR_WORDS * count + 1, bytes);
       count++;
     });
     return count;
