@@ -1,0 +1,90 @@
+/** Sum and update in one pass, and rows that are gathered and scattered: the bits of the plain forms. */
+import fc from 'fast-check';
+import { beforeEach, describe, expect, it } from 'vitest';
+import { createOptimizer, gatherRows, scatterRows, SUM_SCRATCH_ELEMENTS } from '../../src/kernels/index.ts';
+import type { OptimizerSpec } from '../../src/kernels/index.ts';
+import { Arena } from './arena.ts';
+
+const arena = new Arena();
+const { kernels } = arena;
+beforeEach(() => arena.reset());
+
+const specs: readonly OptimizerSpec[] = [
+  { name: 'sgd', lr: 0.1 },
+  { name: 'sgd', lr: 0.1, momentum: 0.9 },
+  { name: 'adam', lr: 0.01 },
+];
+
+describe.each(specs)('sum and update by %o', (spec) => {
+  it('equal the sum and then the update, bit by bit', () => {
+    fc.assert(
+      fc.property(
+        fc.integer({ min: 1, max: 8 }),
+        fc.integer({ min: 1, max: 2 * SUM_SCRATCH_ELEMENTS + 5 }),
+        fc.integer({ min: 1, max: 5 }),
+        (count, length, t) => {
+          arena.reset();
+          const optimizer = createOptimizer(kernels, spec);
+          const sources = Array.from({ length: count }, (_, k) =>
+            arena.floats(Float32Array.from({ length }, (__, i) => Math.sin(i + k) * 10)),
+          );
+          const parameters = () => arena.floats(Float32Array.from({ length }, (_, i) => Math.cos(i)));
+          const slots = () =>
+            Object.fromEntries(
+              optimizer.slots.map((name) => [name, arena.floats(new Float32Array(length).fill(0.5))]),
+            );
+          const [fused, plain] = [
+            { parameter: parameters(), slots: slots() },
+            { parameter: parameters(), slots: slots() },
+          ];
+          const scratch = arena.floats(new Float32Array(SUM_SCRATCH_ELEMENTS));
+          optimizer.sumAndUpdate({ t, gradientScale: 0.5, sources, scratch, ...fused });
+          const sum = arena.floats(new Float32Array(length));
+          kernels.sum(sum, sources);
+          optimizer.update({ t, gradientScale: 0.5, gradient: sum, ...plain });
+          expect([...fused.parameter.view]).toEqual([...plain.parameter.view]);
+          for (const name of optimizer.slots) {
+            expect([...fused.slots[name]!.view]).toEqual([...plain.slots[name]!.view]);
+          }
+        },
+      ),
+      { numRuns: 40 },
+    );
+  });
+
+  it('refuse more sources than a pass takes, and sources of another length', () => {
+    const optimizer = createOptimizer(kernels, spec);
+    const parameter = arena.floats(new Float32Array(8));
+    const slots = Object.fromEntries(
+      optimizer.slots.map((name) => [name, arena.floats(new Float32Array(8))]),
+    );
+    const scratch = arena.floats(new Float32Array(SUM_SCRATCH_ELEMENTS));
+    const step = { t: 1, parameter, slots, scratch };
+    const nine = Array.from({ length: 9 }, () => arena.floats(new Float32Array(8)));
+    expect(() => optimizer.sumAndUpdate({ ...step, sources: nine })).toThrow(/9 sources/);
+    const short = arena.floats(new Float32Array(7));
+    expect(() => optimizer.sumAndUpdate({ ...step, sources: [short] })).toThrow(/source 0/);
+  });
+});
+
+describe('rows', () => {
+  it('are gathered and scattered by their indices, which may repeat and must be within', () => {
+    const table = arena.floats(Float32Array.from({ length: 12 }, (_, i) => i));
+    const indices = arena.region('int32', [3, 0, 3]);
+    const rows = arena.floats(new Float32Array(9));
+    gatherRows(kernels, { target: rows, source: table, rowLength: 3, indices });
+    expect([...rows.view]).toEqual([9, 10, 11, 0, 1, 2, 9, 10, 11]);
+    const back = arena.floats(new Float32Array(12));
+    scatterRows(kernels, { target: back, source: rows, rowLength: 3, indices });
+    expect([...back.view]).toEqual([0, 1, 2, 0, 0, 0, 0, 0, 0, 9, 10, 11]);
+    indices.view[1] = 4;
+    const outside = expect.objectContaining({ code: 'OUT_OF_BOUNDS' }) as Error;
+    expect(() => gatherRows(kernels, { target: rows, source: table, rowLength: 3, indices })).toThrow(
+      outside,
+    );
+    indices.view[1] = -1;
+    expect(() => scatterRows(kernels, { target: back, source: rows, rowLength: 3, indices })).toThrow(
+      outside,
+    );
+  });
+});
