@@ -281,7 +281,11 @@ describe.skipIf(!hasSharedMemory())('what tributary server says', () => {
   });
 
   test.each([
-    ['a host that does not exist', ['--address', 'nowhere.invalid'], 'There is no host "nowhere.invalid"'],
+    [
+      'a host that does not exist',
+      ['--address', 'nowhere.invalid'],
+      "the host name 'nowhere.invalid' cannot be resolved",
+    ],
     ['a file that is missing', ['--tls-key', 'a', '--tls-cert', 'b', '--tls-ca', 'c'], 'The TLS key '],
     ['a folder of nonces that is a file', ['--nonces', 'file'], 'could not be written'],
     ['a file that holds no nonce', ['--nonces', 'bad'], 'does not hold 64 hexadecimal digits'],

@@ -40,6 +40,7 @@ const each = <T>(stores: readonly KVStore[], act: (store: KVStore, worker: numbe
 /** It is synchronous, and its workers are one group. */
 const NOT_APPLICABLE = [
   'keeps everybody within the bound of staleness, and reports it',
+  'moves centre and weights towards each other, and answers with the weights',
   'goes on without a worker that closes, whose own push is cancelled',
 ];
 

@@ -115,14 +115,6 @@ async function start(
 /** The error in terms of this command's options. */
 function listeningFault(error: unknown, at: { address: string; port: number; cores: number }): unknown {
   const { address, port, cores } = at;
-  if (/^E(NOTFOUND|AI_)/.test(String((error as NodeJS.ErrnoException).code))) {
-    return new UsageError(
-      'INVALID_ARGUMENT',
-      `There is no host ${JSON.stringify(address)}. Give the name or address of an interface of this machine by --address.`,
-      at,
-      error,
-    );
-  }
   if (!(error instanceof UsageError)) return error;
   const { from, reason } = error.facts;
   if (from === undefined && !String(reason).includes('EADDRINUSE')) return error;
