@@ -6,5 +6,7 @@ export default defineConfig({
     testTimeout: 60_000,
     hookTimeout: 60_000,
     pool: 'forks',
+    // Many tests wait for processes of theirs more than they compute.
+    maxWorkers: 2,
   },
 });

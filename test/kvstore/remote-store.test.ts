@@ -5,13 +5,10 @@ import { storeConformance } from './conformance.ts';
 import { Servers } from './servers.ts';
 
 const layouts = [
-  { servers: 1, cores: 1, sharedMemory: true },
   { servers: 1, cores: 2, sharedMemory: true },
   { servers: 2, cores: 2, sharedMemory: true },
   { servers: 4, cores: 1, sharedMemory: true },
-  { servers: 1, cores: 1, sharedMemory: false },
   { servers: 1, cores: 3, sharedMemory: false },
-  { servers: 3, cores: 1, sharedMemory: false },
   { servers: 4, cores: 2, sharedMemory: false },
 ];
 
