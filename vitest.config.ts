@@ -1,12 +1,26 @@
 import { defineConfig } from 'vitest/config';
 
+/** Folders whose tests have deadlines of seconds between many processes: they have the machine to themselves. */
+const ALONE = ['collectives', 'communication', 'progress'].map((folder) => `test/${folder}/**/*.test.ts`);
+
+const settings = { testTimeout: 60_000, hookTimeout: 60_000, pool: 'forks' } as const;
+
 export default defineConfig({
   test: {
-    include: ['test/**/*.test.ts'],
-    testTimeout: 60_000,
-    hookTimeout: 60_000,
-    pool: 'forks',
-    // Many tests wait for processes of theirs more than they compute.
-    maxWorkers: 2,
+    projects: [
+      {
+        test: {
+          ...settings,
+          name: 'side by side',
+          include: ['test/**/*.test.ts'],
+          exclude: ALONE,
+          maxWorkers: 2,
+          sequence: { groupOrder: 0 },
+        },
+      },
+      {
+        test: { ...settings, name: 'alone', include: ALONE, maxWorkers: 1, sequence: { groupOrder: 1 } },
+      },
+    ],
   },
 });

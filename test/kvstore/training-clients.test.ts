@@ -13,10 +13,10 @@ describe.skipIf(!hasSharedMemory())('workers of clients', () => {
   });
   afterAll(() => ground.close());
 
-  const open = (workersOfClient: number, sharedMemory: boolean) => async (workers: number) => {
+  const open = (workersOfClient: number) => async (workers: number) => {
     const sizes = inGroupsOf(workersOfClient, workers);
     const access = ground.createService();
-    const behind = await ground.connect(sizes.length, { ...STORE_SETTINGS, access, sharedMemory });
+    const behind = await ground.connect(sizes.length, { ...STORE_SETTINGS, access });
     return onRanks({ sizes }, (group, worker) => {
       const store = group.rank === 0 ? behind[group.id - 1] : undefined;
       return createClientStore({ group, store, worker, workers, combine: STORE_SETTINGS.combine });
@@ -24,6 +24,5 @@ describe.skipIf(!hasSharedMemory())('workers of clients', () => {
   };
 
   // Three workers are two clients of different sizes.
-  trainingSuite('clients of two workers', open(2, true));
-  trainingSuite('one client, over TCP', open(3, false));
+  trainingSuite('clients of two workers', open(2));
 });
