@@ -8,7 +8,7 @@ import type { KVStore } from '../../src/kvstore/index.ts';
 import { SharedSpace } from '../../src/memory/index.ts';
 import { openRanks } from './collective-ranks.ts';
 import type { Ranks, RanksOptions } from './collective-ranks.ts';
-import { divisionsOf, hasTrainingCases, runsOf, trainingCases } from './training-support-models.ts';
+import { divisionsOf, hasTrainingCases, runsOf, trainingCases } from '../support/training-models.ts';
 import { followRun } from './training-support.ts';
 import type { OpenStores, Training } from './training-support.ts';
 

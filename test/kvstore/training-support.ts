@@ -20,8 +20,8 @@ import type { SharedSpace } from '../../src/memory/index.ts';
 import { Replica } from '../../src/runtime/index.ts';
 import type { GradientPlace } from '../../src/runtime/index.ts';
 import { firstDifference, numbers } from '../support/shared.ts';
-import { buildModel, optimizerSpec } from './training-support-models.ts';
-import type { Batch, TrainingCase, TrainingRun } from './training-support-models.ts';
+import { buildModel, optimizerSpec } from '../support/training-models.ts';
+import type { Batch, TrainingCase, TrainingRun } from '../support/training-models.ts';
 
 /** Losses of the store's workers and of the single process. */
 const LOSSES = { rtol: 0, atol: 1e-4 };

@@ -13,137 +13,43 @@ import {
   type Tolerance,
   type VectorTensor,
 } from '../support/shared.ts';
+import { buildModel, optimizerSpec } from '../support/training-models.ts';
+import type { TrainingCase, TrainingRun } from '../support/training-models.ts';
 
 interface WorkerResult {
   loss: number;
   grads: Record<string, number[]>;
   buffers_after?: Record<string, number[]>;
 }
-interface TrainingCase {
-  name: string;
-  model: string;
-  config: Record<string, any>; // eslint-disable-line @typescript-eslint/no-explicit-any
-  clip_global_norm: number | null;
-  params: VectorTensor[];
-  buffers: VectorTensor[];
-  batches: Record<string, VectorTensor>[];
-  batch_order: number[];
-  step0: {
+interface FullRun extends TrainingRun {
+  readonly grad_norms: number[];
+  readonly final_eval?: { batch: number; loss: number; logits: { data: number[] } };
+}
+interface FullCase extends TrainingCase {
+  readonly step0: {
     loss: number;
     grads: Record<string, number[]>;
     grad_norm: number;
     clipped_grads?: Record<string, number[]>;
   };
-  splits: { sizes: number[]; workers: WorkerResult[]; average: Record<string, number[]> }[];
-  runs: {
-    world: number;
-    optimizer: string;
-    hyper: Record<string, unknown>;
-    losses: number[];
-    grad_norms: number[];
-    final_params: Record<string, number[]>;
-    final_buffers?: Record<string, number[]>[];
-    final_eval?: { batch: number; loss: number; logits: { data: number[] } };
-  }[];
-  tolerance: Record<
+  readonly splits: readonly { sizes: number[]; workers: WorkerResult[]; average: Record<string, number[]> }[];
+  readonly runs: readonly FullRun[];
+  readonly tolerance: Record<
     'losses' | 'final_params' | 'final_buffers' | 'final_eval' | 'grads' | 'grad_norms',
     Tolerance
   >;
 }
 
-/* eslint-disable @typescript-eslint/no-unsafe-argument, @typescript-eslint/no-unsafe-member-access, @typescript-eslint/no-unsafe-assignment, @typescript-eslint/no-unsafe-call */
-type Build = (
-  c: TrainingCase,
-  input: (name: string) => g.Tensor,
-  p: (name: string) => g.Tensor,
-  graph: g.Graph,
-) => g.Tensor;
-
-const builders: Record<string, Build> = {
-  mlp: ({ config, params }, input, p) => {
-    let h = input('x');
-    const layers = params.length / 2;
-    for (let k = 1; k < layers; k++) h = g.relu(g.affine(h, p(`w${k}`), p(`b${k}`)));
-    expect(layers).toBe(config.hidden.length + 1);
-    return g.affine(h, p(`w${layers}`), p(`b${layers}`));
-  },
-  convnet: ({ config, buffers }, input, p, graph) => {
-    const state = (name: string) => {
-      const b = buffers.find((buffer) => buffer.name === name)!;
-      return graph.state(name, b.shape, g.values(numbers(b.data)));
-    };
-    const both = (n: number) => [n, n];
-    const conv1 = g.convolve(input('x'), p('conv1.w'), undefined, { padding: both(config.conv1_padding) });
-    const [mean, variance] = [state('bn.running_mean'), state('bn.running_var')];
-    const bn = g.batchNormalize(conv1, p('bn.gamma'), p('bn.beta'), config.bn_eps);
-    const [nextMean, nextVariance] = g.runningStatistics(conv1, bn, mean, variance, config.bn_momentum);
-    graph.assign(mean, nextMean);
-    graph.assign(variance, nextVariance);
-    graph.linkStatistics(bn.y.node, { mean, variance });
-    const pooled = g.maxPool(g.relu(bn.y), config.pool);
-    const h = g.relu(g.convolve(pooled, p('conv2.w'), p('conv2.b'), { padding: both(config.conv2_padding) }));
-    return g.affine(g.flatten(h), p('fc.w'), p('fc.b'));
-  },
-  textcnn: ({ config }, input, p) => {
-    const e = g.transpose(g.lookup(p('emb'), input('tokens')), [0, 2, 1]);
-    const pooled = config.widths.map((w: number) =>
-      g.globalMaxOverTime(g.relu(g.convolve(e, p(`conv${w}.w`), p(`conv${w}.b`)))),
-    );
-    return g.affine(g.concat(pooled, 1), p('fc.w'), p('fc.b'));
-  },
-  lstm_lm: ({ config }, input, p, graph) => {
-    const e = g.transpose(g.lookup(p('emb'), input('tokens')), [1, 0, 2]);
-    const zero = g.expand(graph.scalar(0), [g.N, config.hidden]);
-    const weights = { wIh: p('lstm.w_ih'), wHh: p('lstm.w_hh'), bIh: p('lstm.b_ih'), bHh: p('lstm.b_hh') };
-    const { y } = g.lstmSequence(e, { h: zero, c: zero }, weights);
-    return g.affine(g.transpose(y, [1, 0, 2]), p('out.w'), p('out.b'));
-  },
-  transformer: ({ config }, input, p) => {
-    const { length, width, heads, ln_eps: epsilon } = config;
-    const x = g.add(g.lookup(p('emb'), input('tokens')), p('pos'));
-    const split = (w: string) =>
-      g.transpose(g.reshape(g.affine(x, p(w)), [g.N, length, heads, width / heads]), [0, 2, 1, 3]);
-    const a = g.attention(split('wq'), split('wk'), split('wv'));
-    const joined = g.reshape(g.transpose(a, [0, 2, 1, 3]), [g.N, length, width]);
-    const norm = (t: g.Tensor, name: string) =>
-      g.layerNormalize(t, { gamma: p(`${name}.gamma`), beta: p(`${name}.beta`) }, { epsilon });
-    const x1 = norm(g.add(x, g.affine(joined, p('wo'), p('bo'))), 'ln1');
-    const f = g.affine(g.gelu(g.affine(x1, p('ff1.w'), p('ff1.b'))), p('ff2.w'), p('ff2.b'));
-    const x2 = norm(g.add(x1, f), 'ln2');
-    return g.affine(g.mean(x2, [1]), p('fc.w'), p('fc.b'));
-  },
-};
-/* eslint-enable */
-
-function buildModel(c: TrainingCase): g.Model {
-  const graph = new g.Graph();
-  const input = (name: string) => {
-    const { shape, dtype } = c.batches[0]![name]!;
-    return graph.inputs.get(name) ?? graph.input(name, [g.N, ...shape.slice(1)], dtype as g.DType);
-  };
-  const parameters = new Map(
-    c.params.map((p) => [p.name, graph.parameter(p.name, p.shape, g.values(numbers(p.data)))]),
-  );
-  const build = builders[c.model];
-  expect(build, `no builder for ${c.model}`).toBeDefined();
-  const logits = build!(c, input, (name) => parameters.get(name)!, graph);
-  const loss = g.crossEntropy(logits, input('labels' in c.batches[0]! ? 'labels' : 'targets'));
-  if (c.clip_global_norm !== null) g.clipByGlobalNorm(graph, c.clip_global_norm);
-  return { graph, loss, outputs: { logits } };
-}
-
-function optimizerSpec(name: string, hyper: Record<string, unknown>): OptimizerSpec {
-  const camel = Object.entries(hyper).map(([key, value]) => [
-    key.replace(/_(\w)/g, (_, l: string) => l.toUpperCase()),
-    value,
-  ]);
-  return { name, ...Object.fromEntries(camel) } as OptimizerSpec;
+function clippedModel(c: FullCase): g.Model {
+  const model = buildModel(c);
+  if (c.clip_global_norm !== null) g.clipByGlobalNorm(model.graph, c.clip_global_norm);
+  return model;
 }
 
 describe.skipIf(!hasShared('vectors/training.json'))(
   'training follows PyTorch (needs the vectors folder, TRIBUTARY_SHARED)',
   () => {
-    const cases = hasShared('vectors/training.json') ? readVectors<TrainingCase>('training.json') : [];
+    const cases = hasShared('vectors/training.json') ? readVectors<FullCase>('training.json') : [];
     const space = SharedSpace.create();
     const compute = new OnnxCompute();
     afterAll(() => compute.close());
@@ -177,7 +83,7 @@ describe.skipIf(!hasShared('vectors/training.json'))(
       Math.sqrt(Object.values(grads).reduce((sum, grad) => sum + grad.reduce((s, v) => s + v * v, 0), 0));
     const expectAll = (
       got: Record<string, ArrayLike<number>>,
-      want: Record<string, number[]>,
+      want: Readonly<Record<string, readonly number[]>>,
       tolerance: Tolerance,
       what: string,
     ) => {
@@ -186,12 +92,12 @@ describe.skipIf(!hasShared('vectors/training.json'))(
         expect(firstDifference(got[name]!, values, tolerance), `${what} of ${name}`).toBeUndefined();
     };
     const withReplica = (
-      c: TrainingCase,
+      c: FullCase,
       optimizer: OptimizerSpec,
       run: (replica: Replica, rows: number) => void,
       groups?: string[][],
     ) => {
-      const model = buildModel(c);
+      const model = clippedModel(c);
       const rows = Object.values(c.batches[0]!)[0]!.shape[0]!;
       const replica = new Replica(model, {
         compute,
@@ -274,7 +180,7 @@ describe.skipIf(!hasShared('vectors/training.json'))(
       it.each(runs.map((run) => [run.optimizer, run] as const))(
         'follows 20 steps of %s',
         (_optimizer, run) => {
-          withReplica(c, optimizerSpec(run.optimizer, run.hyper), (replica, rows) => {
+          withReplica(c, optimizerSpec(run), (replica, rows) => {
             run.losses.forEach((want, step) => {
               load(replica, c.batches[c.batch_order[step]!]!);
               const loss = replica.computeGradients(ids(rows));

@@ -3,8 +3,8 @@
  * nothing of what a checkpoint holds. Invariants: every question is answered or fails within its deadline; the thread
  * keeps the process alive only while a question is open.
  */
-import { Worker } from 'node:worker_threads';
-import { InternalError, PeerError, UsageError } from '../../base/index.ts';
+import type { Worker } from 'node:worker_threads';
+import { InternalError, PeerError, startThread, UsageError } from '../../base/index.ts';
 import type { Answer, QuestionName, Questions } from './checkpoint-thread.ts';
 
 interface Open {
@@ -63,7 +63,7 @@ export class CheckpointLink {
   }
 
   #start(): Worker {
-    const worker = startWorker(this.#folder);
+    const worker = startThread(new URL('./checkpoint-thread', import.meta.url), { folder: this.#folder });
     worker.on('message', (answer: Answer) => this.#open.get(answer.id)?.settle(answer));
     worker.on('error', (error) => this.#giveUp(worker, ended(this.#folder, error)));
     worker.on('exit', () => this.#giveUp(worker, ended(this.#folder, undefined)));
@@ -82,21 +82,6 @@ export class CheckpointLink {
   #rejectAll(why: Error): void {
     for (const { reject } of this.#open.values()) reject(why);
   }
-}
-
-/**
- * A thread cannot load TypeScript by itself, so from the sources it is first given the loader that runs them; the
- * compiled package has only JavaScript.
- */
-function startWorker(folder: string): Worker {
-  const options = { workerData: { folder }, execArgv: [], stdin: false };
-  if (!import.meta.url.endsWith('.ts')) {
-    return new Worker(new URL('./checkpoint-thread.js', import.meta.url), options);
-  }
-  const here = JSON.stringify(import.meta.url);
-  const entry = JSON.stringify(new URL('./checkpoint-thread.ts', import.meta.url).href);
-  const program = `require('node:module').register('tsx/esm', ${here}, { data: true }); void import(${entry});`;
-  return new Worker(program, { ...options, eval: true });
 }
 
 function errorOf({ code, message, facts }: Extract<Answer, { failure: unknown }>['failure']): Error {

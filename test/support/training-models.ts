@@ -5,8 +5,8 @@
  */
 import * as g from '../../src/graph/index.ts';
 import type { OptimizerSpec } from '../../src/kernels/index.ts';
-import { hasShared, numbers, readVectors } from '../support/shared.ts';
-import type { Tolerance, VectorTensor } from '../support/shared.ts';
+import { hasShared, numbers, readVectors } from './shared.ts';
+import type { Tolerance, VectorTensor } from './shared.ts';
 
 export type Batch = Readonly<Record<string, VectorTensor>>;
 
