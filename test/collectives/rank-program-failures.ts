@@ -102,7 +102,7 @@ for (const blocked of [false, true]) {
     await barrier(world, { tag: MEET_TAG });
     await outcome('come late', allReduce(world, region('float32', [1]), { deadlineMs: 10_000 }), blocked);
   } else {
-    await outcome('deadline', allReduce(world, region('float32', [1]), { deadlineMs: 300 }), blocked);
+    await outcome('deadline', allReduce(world, region('float32', [1]), { deadlineMs: 2000 }), blocked);
     await barrier(world, { tag: MEET_TAG });
   }
   await goOn('deadline');
