@@ -34,15 +34,20 @@ export {
   createClientStore,
   createCollectiveStore,
   createLocalStores,
+  createRackStore,
   createStore,
+  elasticStep,
   RemoteStore,
   runSteps,
   STORE_TYPES,
 } from './kvstore/index.ts';
 export type {
+  BetweenRacks,
   ClientStoreOptions,
   CollectiveStoreOptions,
   CreateStoreOptions,
+  ElasticStepOptions,
+  ElasticWeights,
   KeyInit,
   KeyPull,
   KeyPush,
@@ -51,11 +56,14 @@ export type {
   KVStore,
   LocalStoreOptions,
   PushOptions,
+  RackBandwidths,
+  RackStoreOptions,
   RemoteStoreOptions,
   RunStepsOptions,
   StoreType,
   Tensor,
 } from './kvstore/index.ts';
+export type { ReductionChoice } from './plan/index.ts';
 export { ParameterServer } from './server/index.ts';
 export type {
   Combine,

@@ -69,6 +69,25 @@ export interface KernelExports {
     slot2: number,
     ...coefficients: Coefficients
   ): number;
+  /** Position of the first bad index, -2 if the plan does not fit, or -1. */
+  sumAndUpdateRows(
+    indices: number,
+    count: number,
+    starts: number,
+    order: number,
+    addresses: number,
+    scratch: number,
+    addressCount: number,
+    rowLength: number,
+    tableRows: number,
+    rule: number,
+    flags: number,
+    parameter: number,
+    slot0: number,
+    slot1: number,
+    slot2: number,
+    ...coefficients: Coefficients
+  ): number;
   /** Number of unique indices, or -1 - position of the first bad one. */
   planRows(
     indices: number,
@@ -101,15 +120,15 @@ export interface KernelExports {
     rows: number,
   ): number;
   /** Position of the first bad index, or -1. */
+  firstBadIndex(indices: number, count: number, rows: number): number;
   copyRows(
-    scatter: number,
     target: number,
+    into: number,
     source: number,
-    tableRows: number,
-    rowLength: number,
-    indices: number,
+    from: number,
     count: number,
-  ): number;
+    rowLength: number,
+  ): void;
   dropoutMask(
     target: number,
     samples: number,

@@ -3,7 +3,15 @@ export * from './codecs.ts';
 export { Kernels } from './kernels.ts';
 export type { DropoutOptions, Reducible, ReduceOperation } from './kernels.ts';
 export { createOptimizer, SUM_SCRATCH_ELEMENTS } from './optimizer.ts';
-export type { Optimizer, Slots, SumAndUpdateStep, UpdateRowsStep, UpdateStep } from './optimizer.ts';
+export type {
+  Optimizer,
+  RowSource,
+  Slots,
+  SumAndUpdateRowsStep,
+  SumAndUpdateStep,
+  UpdateRowsStep,
+  UpdateStep,
+} from './optimizer.ts';
 export { resolveOptimizerSpec } from './optimizer-spec.ts';
 export type {
   AdadeltaSpec,
@@ -15,13 +23,5 @@ export type {
   RmspropSpec,
   SgdSpec,
 } from './optimizer-spec.ts';
-export {
-  addRows,
-  allocateRowPlan,
-  gatherRows,
-  planRows,
-  rowPlanBytes,
-  scatterRows,
-  sumRows,
-} from './rows.ts';
+export { addRows, allocateRowPlan, copyRows, planRows, rowPlanBytes, sumRows } from './rows.ts';
 export type { AddRowsOptions, PlanRowsOptions, RowPlan, SumRowsOptions } from './rows.ts';

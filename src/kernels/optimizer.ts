@@ -12,6 +12,7 @@ import type { Kernels } from './kernels.ts';
 import { resolveOptimizerSpec } from './optimizer-spec.ts';
 import type { OptimizerSpec, ResolvedOptimizerSpec } from './optimizer-spec.ts';
 import { badIndex } from './rows.ts';
+import type { RowPlan } from './rows.ts';
 
 export type Slots = Readonly<Record<string, Region<'float32'>>>;
 
@@ -58,6 +59,26 @@ export interface UpdateRowsStep extends Step {
   readonly mode: 'exact' | 'lazy';
 }
 
+/** Gradients of rows that lie in one tensor. */
+export interface RowSource {
+  readonly rows: Region<'float32'>;
+  /** Which of them are meant, one after the other. Default all. */
+  readonly positions?: Region<'int32'> | undefined;
+}
+
+export interface SumAndUpdateRowsStep extends Step {
+  readonly rowLength: number;
+  /** Of the indices of all sources, one source after the other. */
+  readonly plan: RowPlan;
+  /** What `planRows` returned. */
+  readonly unique: number;
+  readonly sources: readonly RowSource[];
+  /** As many elements as rows were planned. */
+  readonly addresses: Region<'int32'>;
+  /** One row. */
+  readonly scratch: Region<'float32'>;
+}
+
 export interface Optimizer {
   /** With all defaults filled in. */
   readonly spec: ResolvedOptimizerSpec;
@@ -71,6 +92,8 @@ export interface Optimizer {
   /** As `update` with the sum of the sources for a gradient, bit by bit, but in one pass. */
   sumAndUpdate(step: SumAndUpdateStep): void;
   updateRows(step: UpdateRowsStep): void;
+  /** As a lazy `updateRows` with the sums of the rows that a plan puts together, which are read where they lie. */
+  sumAndUpdateRows(step: SumAndUpdateRowsStep): void;
 }
 
 /** A rule of `assembly/update.ts`: its number, its slots in the kernel's order, whether zero gradients move. */
@@ -182,14 +205,7 @@ class KernelOptimizer implements Optimizer {
     checkCount('rowCount of updateRows', rowCount);
     checkCapacity(space, 'indices of updateRows', indices, 'int32', rowCount);
     checkCapacity(space, 'rows of updateRows', rows, 'float32', rowCount * rowLength);
-    const tableRows = parameter.length / rowLength;
-    if (!Number.isInteger(tableRows)) {
-      throw new UsageError(
-        'INVALID_ARGUMENT',
-        `a parameter of ${parameter.length} elements has no rows of ${rowLength}; give the table's row length`,
-        { parameterLength: parameter.length, rowLength },
-      );
-    }
+    const tableRows = rowsOf(parameter, rowLength);
     const exact = mode === 'exact' && this.#rule.movesWithoutGradient;
     const [s0, s1, s2] = this.#addresses(step.slots, parameter.length);
     const bad = exports.updateRows(
@@ -208,6 +224,33 @@ class KernelOptimizer implements Optimizer {
       ...this.#coefficients(step),
     );
     if (bad >= 0) throw badIndex('updateRows', indices, bad, tableRows);
+  }
+
+  sumAndUpdateRows(step: SumAndUpdateRowsStep): void {
+    const { parameter, rowLength, plan, unique, sources, addresses, scratch } = step;
+    const { space, exports } = this.#kernels;
+    this.#checkStep(step);
+    checkCount('rowLength of sumAndUpdateRows', rowLength, 1);
+    checkCapacity(space, 'plan.indices', plan.indices, 'int32', unique);
+    checkCapacity(space, 'plan.starts', plan.starts, 'int32', unique + 1);
+    checkRegion(space, 'plan.order', plan.order, 'int32');
+    checkCapacity(space, 'scratch of sumAndUpdateRows', scratch, 'float32', rowLength);
+    const count = fillAddresses(this.#kernels, addresses, sources, rowLength);
+    const tableRows = rowsOf(parameter, rowLength);
+    const [s0, s1, s2] = this.#addresses(step.slots, parameter.length);
+    const bad = exports.sumAndUpdateRows(
+      ...([plan.indices.byteOffset, unique, plan.starts.byteOffset, plan.order.byteOffset] as const),
+      ...([addresses.byteOffset, scratch.byteOffset, count, rowLength, tableRows] as const),
+      ...([this.#rule.number, this.#rule.flags(step.t), parameter.byteOffset, s0, s1, s2] as const),
+      ...this.#coefficients(step),
+    );
+    if (bad >= 0) throw badIndex('sumAndUpdateRows', plan.indices, bad, tableRows);
+    if (bad === -1) return;
+    throw new UsageError(
+      'OUT_OF_BOUNDS',
+      `the plan of ${unique} unique indices does not fit ${count} rows; call planRows for these rows first`,
+      { unique, count },
+    );
   }
 
   #checkStep(step: Step): void {
@@ -242,6 +285,42 @@ class KernelOptimizer implements Optimizer {
     checkRegion(this.#kernels.space, `slot '${name}'`, region, 'float32', length);
     return region;
   }
+}
+
+function rowsOf(parameter: Region<'float32'>, rowLength: number): number {
+  const tableRows = parameter.length / rowLength;
+  if (Number.isInteger(tableRows)) return tableRows;
+  throw new UsageError(
+    'INVALID_ARGUMENT',
+    `a parameter of ${parameter.length} elements has no rows of ${rowLength}; give the table's row length`,
+    { parameterLength: parameter.length, rowLength },
+  );
+}
+
+/** Where each row lies, one source after the other; returns their number. */
+function fillAddresses(
+  { space, exports }: Kernels,
+  addresses: Region<'int32'>,
+  sources: readonly RowSource[],
+  rowLength: number,
+): number {
+  const rowBytes = 4 * rowLength;
+  let count = 0;
+  for (const { rows, positions } of sources) {
+    checkRegion(space, 'rows of a source', rows, 'float32');
+    const rowCount = Math.floor(rows.length / rowLength);
+    const own = positions?.length ?? rowCount;
+    if (positions) {
+      checkRegion(space, 'positions of a source', positions, 'int32');
+      const bad = exports.firstBadIndex(positions.byteOffset, own, rowCount);
+      if (bad >= 0) throw badIndex('the positions of a source', positions, bad, rowCount);
+    }
+    checkCapacity(space, 'addresses of sumAndUpdateRows', addresses, 'int32', count + own);
+    const [target, at, from] = [addresses.view, rows.byteOffset, positions?.view];
+    for (let j = 0; j < own; j++) target[count + j] = at + rowBytes * (from ? from[j]! : j);
+    count += own;
+  }
+  return count;
 }
 
 const NO_FLAGS = (): number => 0;

@@ -152,39 +152,34 @@ export function addRows(kernels: Kernels, options: AddRowsOptions): void {
 
 export interface CopyRowsOptions {
   readonly target: Region<'float32'>;
+  /** The row of the target for each that is copied. Default: one after the other. */
+  readonly into?: Region<'int32'> | undefined;
   readonly source: Region<'float32'>;
+  /** The row of the source for each that is copied. Default: one after the other. */
+  readonly from?: Region<'int32'> | undefined;
+  /** Rows to copy. Default as many as there are indices. */
+  readonly count?: number | undefined;
   readonly rowLength: number;
-  readonly indices: Region<'int32'>;
 }
 
-/** target[j] = source[indices[j]]; nothing is copied when an index is outside the source. */
-export function gatherRows(kernels: Kernels, options: CopyRowsOptions): void {
-  copyRows(kernels, 'gatherRows', options, options.source, options.target);
-}
-
-/** target[indices[j]] = source[j]; nothing is copied when an index is outside the target. */
-export function scatterRows(kernels: Kernels, options: CopyRowsOptions): void {
-  copyRows(kernels, 'scatterRows', options, options.target, options.source);
-}
-
-function copyRows(
-  kernels: Kernels,
-  what: 'gatherRows' | 'scatterRows',
-  { target, source, rowLength, indices }: CopyRowsOptions,
-  table: Region<'float32'>,
-  rows: Region<'float32'>,
-): void {
+/** target[into[j]] = source[from[j]]; nothing is copied when an index is outside. */
+export function copyRows(kernels: Kernels, options: CopyRowsOptions): void {
+  const { target, into, source, from, rowLength } = options;
   const { space, exports } = kernels;
-  checkCount(`rowLength of ${what}`, rowLength, 1);
-  checkRegion(space, `table of ${what}`, table, 'float32');
-  checkRegion(space, `indices of ${what}`, indices, 'int32');
-  checkCapacity(space, `rows of ${what}`, rows, 'float32', indices.length * rowLength);
-  const tableRows = Math.floor(table.length / rowLength);
-  const bad = exports.copyRows(
-    ...([what === 'scatterRows' ? 1 : 0, target.byteOffset, source.byteOffset] as const),
-    ...([tableRows, rowLength, indices.byteOffset, indices.length] as const),
-  );
-  if (bad >= 0) throw badIndex(what, indices, bad, tableRows);
+  const count = options.count ?? (into ?? from)?.length ?? Math.floor(source.length / rowLength);
+  checkCount('rowLength of copyRows', rowLength, 1);
+  checkCount('count of copyRows', count);
+  const place = (what: string, rows: Region<'float32'>, indices: Region<'int32'> | undefined): number => {
+    checkRegion(space, `${what} of copyRows`, rows, 'float32');
+    if (indices) checkCapacity(space, `indices of the ${what} of copyRows`, indices, 'int32', count);
+    else checkCapacity(space, `${what} of copyRows`, rows, 'float32', count * rowLength);
+    const tableRows = Math.floor(rows.length / rowLength);
+    const bad = indices ? exports.firstBadIndex(indices.byteOffset, count, tableRows) : -1;
+    if (bad >= 0) throw badIndex('copyRows', indices!, bad, tableRows);
+    return indices?.byteOffset ?? 0;
+  };
+  const [to, at] = [place('target', target, into), place('source', source, from)];
+  exports.copyRows(target.byteOffset, to, source.byteOffset, at, count, rowLength);
 }
 
 export function badIndex(

@@ -16,6 +16,7 @@ import { shareOutcome } from './client-outcome.ts';
 import type { Channel } from './collective-channel.ts';
 import { Exchanges } from './collective-exchanges.ts';
 import type { ExchangeOptions } from './collective-exchanges.ts';
+import { roomOf } from './collective-key-memory.ts';
 import { Keys } from './collective-keys.ts';
 import type { KnownKey, NonFinite } from './collective-keys.ts';
 import { gather, gatherRows, ownRows, planIndices, scatter, spreadRows, tellAll } from './collective-rows.ts';
@@ -93,7 +94,7 @@ class ClientStore implements KVStore {
     this.#store = options.store;
     this.#combine = options.combine ?? 'sum';
     this.#nonFinite = options.nonFinite ?? 'refuse';
-    this.#keys = new Keys(options.worker, options.group);
+    this.#keys = new Keys(options.worker, roomOf(options.group));
     this.#exchanges = new Exchanges(options, options.worker, this.#keys);
   }
 

@@ -6,14 +6,25 @@
 import { randomBytes } from 'node:crypto';
 import type { Group } from '../cluster/index.ts';
 import { alignUp, REGION_ALIGNMENT } from '../memory/index.ts';
-import type { Region, Segment } from '../memory/index.ts';
+import type { Region, Segment, SharedSpace } from '../memory/index.ts';
+
+export interface KeyRoom {
+  readonly space: SharedSpace;
+  /** Whether peers on this host work in it. */
+  readonly isShared: boolean;
+}
+
+/** Ranks on this host work in each other's memory where the transport can. */
+export function roomOf({ space, progress }: Group): KeyRoom {
+  return { space, isShared: progress.transport.inPlace !== undefined };
+}
 
 export class KeyMemory {
-  readonly #group: Group;
+  readonly #room: KeyRoom;
   readonly #segments: Segment[] = [];
 
-  constructor(group: Group) {
-    this.#group = group;
+  constructor(room: KeyRoom) {
+    this.#room = room;
   }
 
   /** One region for each length; all are taken when the first is asked for. */
@@ -30,13 +41,12 @@ export class KeyMemory {
   }
 
   #take(lengths: readonly number[]): readonly Region<'float32'>[] {
-    const { space, progress } = this.#group;
+    const { space, isShared } = this.#room;
     const bytes = lengths.reduce(
       (sum, length) => sum + alignUp(4 * length, REGION_ALIGNMENT),
       REGION_ALIGNMENT,
     );
-    // Peers on this host work in it, where the transport can.
-    const segment = progress.transport.inPlace
+    const segment = isShared
       ? space.createSegment(`keys-${process.pid}-${randomBytes(6).toString('hex')}`, bytes)
       : space.allocate(bytes);
     this.#segments.push(segment);

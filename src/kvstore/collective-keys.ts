@@ -4,10 +4,10 @@
  * order; a call that a check refuses has sent nothing, so its worker may repeat it while the others wait.
  */
 import { UsageError } from '../base/index.ts';
-import type { Group } from '../cluster/index.ts';
 import type { Kernels } from '../kernels/index.ts';
 import type { Region } from '../memory/index.ts';
 import { KeyMemory } from './collective-key-memory.ts';
+import type { KeyRoom } from './collective-key-memory.ts';
 import type { KeyInit, Tensor } from './kv-store.ts';
 import { checkLength } from './remote/tensors.ts';
 
@@ -35,9 +35,9 @@ export class Keys {
   readonly #memory: KeyMemory;
   readonly #known = new Map<string, KnownKey>();
 
-  constructor(worker: number, group: Group) {
+  constructor(worker: number, room: KeyRoom) {
     this.#worker = worker;
-    this.#memory = new KeyMemory(group);
+    this.#memory = new KeyMemory(room);
   }
 
   find(name: string): KnownKey | undefined {

@@ -12,6 +12,7 @@ import type { Combine, RowsMode } from '../server/index.ts';
 import type { Channel } from './collective-channel.ts';
 import { Exchanges } from './collective-exchanges.ts';
 import type { ExchangeOptions } from './collective-exchanges.ts';
+import { roomOf } from './collective-key-memory.ts';
 import { Keys } from './collective-keys.ts';
 import type { NonFinite } from './collective-keys.ts';
 import { gatherRows, ownRows } from './collective-rows.ts';
@@ -69,7 +70,7 @@ class CollectiveStore implements KVStore {
       chunkBytes,
       rows: options.rows,
     })[0]!;
-    this.#keys = new Keys(this.rank, group);
+    this.#keys = new Keys(this.rank, roomOf(group));
     this.#exchanges = new Exchanges(options, this.rank, this.#keys);
   }
 

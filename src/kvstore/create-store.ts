@@ -1,19 +1,19 @@
 /**
  * A store by its type, in a cluster of workers: the six modes of MXNET-MPI (section 5) and the one without servers. What sets
  * them apart is how many servers and clients there are, and when pushes take effect. Servers can be processes of their
- * own, given by address, or live in the workers' processes. Invariant: all workers get the same plan from the same
- * options; the servers that this starts end with the store.
+ * own, given by address, or live in the workers' processes; with racks, in those of their leaders. Invariant: all workers get
+ * the same plan from the same options; the servers that this starts end with the store.
  */
-import { createHmac } from 'node:crypto';
 import { UsageError } from '../base/index.ts';
-import { allGather, barrier } from '../collectives/index.ts';
-import type { Cluster } from '../cluster/index.ts';
-import type { OptimizerSpec } from '../kernels/index.ts';
-import { ParameterServer } from '../server/index.ts';
-import type { Combine, Consistency, RowsMode, ServiceAccess } from '../server/index.ts';
+import type { Consistency, ServiceAccess } from '../server/index.ts';
 import { createClientStore } from './client-store.ts';
 import { createCollectiveStore } from './collective-store.ts';
+import { HostedStore, hostServers } from './hosted-store.ts';
+import type { Hosting } from './hosted-store.ts';
 import type { KVStore } from './kv-store.ts';
+import { createInRacks } from './rack-cluster.ts';
+import type { RackClusterOptions } from './rack-cluster.ts';
+import { rackLayout } from './rack-plan.ts';
 import { RemoteStore } from './remote/remote-store.ts';
 
 /** dist: every worker faces the servers; mpi: workers form clients that do. sgd, asgd, esgd: together, at once, elastic. */
@@ -24,11 +24,7 @@ export const STORE_TYPES = [
 ] as const;
 export type StoreType = (typeof STORE_TYPES)[number];
 
-export interface CreateStoreOptions {
-  /** The workers. Every one of them creates the store. */
-  readonly cluster: Cluster;
-  /** What the workers know and strangers do not; the nonce of the servers is made of it. */
-  readonly secret: string;
+export interface CreateStoreOptions extends RackClusterOptions {
   /**
    * A number: so many servers, in the processes of the first workers (CC: 1, CS: as many as workers). Addresses: servers of
    * their own (NCC: one, NCS: several), with `access`. Default 1. Of no meaning for 'collective'.
@@ -38,24 +34,16 @@ export interface CreateStoreOptions {
   readonly access?: ServiceAccess | undefined;
   /** Groups of workers that reduce among themselves, for the mpi types. Default 1. */
   readonly clients?: number | undefined;
-  /** Threads of each server that this starts. Default 1. */
-  readonly coresPerServer?: number | undefined;
-  /** The address at which servers in this process listen. Default 127.0.0.1. */
-  readonly address?: string | undefined;
   /** For the asynchronous types: how many steps a worker may be ahead of the slowest. Default: no bound. */
   readonly staleness?: number | undefined;
   /** For the elastic types: the share of the distance by which centre and worker move towards each other. Default 0.5. */
   readonly alpha?: number | undefined;
-  /** Whether gradients are added or averaged by their samples. Default 'sum'. */
-  readonly combine?: Combine | undefined;
-  /** What becomes of a gradient that is not finite. Default 'refuse'. */
-  readonly nonFinite?: 'refuse' | 'skip' | 'accept' | undefined;
-  /** Whether rows of tables without a gradient are left alone or get what dense updates would give them. Default 'lazy'. */
-  readonly rows?: RowsMode | undefined;
-  /** Longest piece that is updated at once, in bytes, a multiple of 64. Default 32 KB. */
-  readonly chunkBytes?: number | undefined;
-  /** Whether servers on this host may use this process's memory in place. Default true. */
-  readonly sharedMemory?: boolean | undefined;
+  /**
+   * For dist-sgd: the number of the rack of every worker, by rank, or 'hosts' if each host is one. The first worker of each rack has
+   * a server. If the bandwidths say that it pays, they reduce inside racks first; else they share the keys as any
+   * servers do. Default: no racks.
+   */
+  readonly racks?: readonly number[] | 'hosts' | undefined;
 }
 
 export async function createStore(type: StoreType, options: CreateStoreOptions): Promise<KVStore> {
@@ -64,7 +52,12 @@ export async function createStore(type: StoreType, options: CreateStoreOptions):
   checkOptions(type, options);
   if (type === 'collective')
     return createCollectiveStore({ group: world, combine, nonFinite, chunkBytes, rows });
-  const hosting = await hostServers(options);
+  if (options.racks) return createInRacks(options, rackLayout(world, options.racks));
+  const { servers = 1, access } = options;
+  const hosting: Hosting =
+    typeof servers === 'number'
+      ? await hostServers(options, [...Array(servers).keys()])
+      : { cluster, addresses: servers, access: access!, server: undefined };
   try {
     const clients = type.startsWith('mpi') ? (options.clients ?? 1) : world.size;
     const client = clientOf(world.rank, world.size, clients);
@@ -87,90 +80,6 @@ export async function createStore(type: StoreType, options: CreateStoreOptions):
   }
 }
 
-interface Hosting {
-  readonly cluster: Cluster;
-  readonly addresses: readonly string[];
-  readonly access: ServiceAccess;
-  /** The server in this process. */
-  readonly server: ParameterServer | undefined;
-}
-
-/** Longest address that is told to the others, in characters. */
-const ADDRESS_LENGTH = 128;
-
-async function hostServers(options: CreateStoreOptions): Promise<Hosting> {
-  const { cluster, servers = 1, coresPerServer, address } = options;
-  const { world } = cluster;
-  if (typeof servers !== 'number') {
-    return { cluster, addresses: servers, access: options.access!, server: undefined };
-  }
-  const access = { namespace: 'job', nonce: nonceOf(options.secret, world.key) };
-  const isHost = world.rank < servers;
-  const server = isHost ? await ParameterServer.start({ cores: coresPerServer, address }) : undefined;
-  server?.createService(access);
-  try {
-    const own = cluster.allocate('int32', ADDRESS_LENGTH);
-    const all = cluster.allocate('int32', ADDRESS_LENGTH * world.size);
-    if (server) own.view.set([...`${server.address}:${server.port}`].map((letter) => letter.codePointAt(0)!));
-    await allGather(world, own, all, { name: 'addresses of servers' });
-    const addresses = Array.from({ length: servers }, (_, rank) => {
-      const codes = all.view.subarray(rank * ADDRESS_LENGTH, (rank + 1) * ADDRESS_LENGTH);
-      return String.fromCodePoint(...codes.filter((code) => code !== 0));
-    });
-    return { cluster, addresses, access, server };
-  } catch (error) {
-    await server?.close();
-    throw error;
-  }
-}
-
-/** A store whose servers end when all workers have closed it. */
-class HostedStore implements KVStore {
-  readonly #store: KVStore;
-  readonly #hosting: Hosting;
-  #closed = false;
-
-  constructor(store: KVStore, hosting: Hosting) {
-    this.#store = store;
-    this.#hosting = hosting;
-  }
-
-  get rank(): number {
-    return this.#store.rank;
-  }
-
-  get workers(): number {
-    return this.#store.workers;
-  }
-
-  init: KVStore['init'] = (...args) => this.#store.init(...args);
-  push: KVStore['push'] = (...args) => this.#store.push(...args);
-  pull: KVStore['pull'] = (...args) => this.#store.pull(...args);
-  pushpull: KVStore['pushpull'] = (...args) => this.#store.pushpull(...args);
-  pushRows: KVStore['pushRows'] = (...args) => this.#store.pushRows(...args);
-  pullRows: KVStore['pullRows'] = (...args) => this.#store.pullRows(...args);
-  barrier: KVStore['barrier'] = () => this.#store.barrier();
-
-  setOptimizer(spec: OptimizerSpec): Promise<void> {
-    return this.#store.setOptimizer(spec);
-  }
-
-  async close(): Promise<void> {
-    if (this.#closed) return;
-    this.#closed = true;
-    const { cluster, server } = this.#hosting;
-    await this.#store.close();
-    // Others may still be on their way out; one that died keeps nobody.
-    await barrier(cluster.world, { name: 'all have closed their store', deadlineMs: CLOSE_MS }).then(
-      () => undefined,
-      () => undefined,
-    );
-    await server?.close();
-  }
-}
-
-const CLOSE_MS = 10_000;
-
 /** Clients are runs of workers, as even as can be. */
 function clientOf(rank: number, workers: number, clients: number): { number: number; ranks: number[] } {
   const first = (client: number) => Math.floor((client * workers) / clients);
@@ -186,12 +95,8 @@ function consistencyOf(type: StoreType, { staleness, alpha = 0.5 }: CreateStoreO
   return staleness === undefined ? { kind: 'asynchronous' } : { kind: 'bounded', staleness };
 }
 
-function nonceOf(secret: string, key: string): string {
-  return createHmac('sha256', secret).update(`parameter servers of ${key}`).digest('hex');
-}
-
 function checkOptions(type: StoreType, options: CreateStoreOptions): void {
-  const { cluster, servers = 1, clients = 1, access } = options;
+  const { cluster, servers = 1, clients = 1, access, racks } = options;
   const workers = cluster.world.size;
   const problem = !STORE_TYPES.includes(type)
     ? `there is no store of type '${type}'; give one of ${STORE_TYPES.join(', ')}`
@@ -201,7 +106,9 @@ function checkOptions(type: StoreType, options: CreateStoreOptions): void {
         ? 'servers of their own need addresses and access; give both'
         : !isWithin(clients, workers)
           ? `${clients} clients of ${workers} workers cannot be; give 1 to ${workers}`
-          : undefined;
+          : racks && (type !== 'dist-sgd' || options.servers !== undefined)
+            ? `racks are for 'dist-sgd', with a server in the process of the first worker of each rack; this is '${type}' with ${options.servers === undefined ? 'no' : 'the'} option servers; leave out one or the other`
+            : undefined;
   if (problem !== undefined)
     throw new UsageError('INVALID_ARGUMENT', problem, { type, servers, clients, workers });
 }

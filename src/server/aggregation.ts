@@ -3,7 +3,14 @@
  * in the cache of one core. Rows are gathered and summed by index. Invariant: sums are in the order of the
  * contributions.
  */
-import { allocateRowPlan, planRows, rowPlanBytes, SUM_SCRATCH_ELEMENTS, sumRows } from '../kernels/index.ts';
+import {
+  allocateRowPlan,
+  copyRows,
+  planRows,
+  rowPlanBytes,
+  SUM_SCRATCH_ELEMENTS,
+  sumRows,
+} from '../kernels/index.ts';
 import type { Kernels, RowPlan } from '../kernels/index.ts';
 import type { Region, Segment } from '../memory/index.ts';
 import type { RowsContribution } from './contribution.ts';
@@ -33,6 +40,7 @@ export class Aggregator {
   /** Its first elements, by their number. */
   readonly #sums = new Map<number, Region<'float32'>>();
   #rows: RowScratch | undefined;
+  #rowSums: RowSums | undefined;
   /** The sum of a whole key. */
   #wide: { readonly segment: Segment; readonly region: Region<'float32'> } | undefined;
 
@@ -88,51 +96,50 @@ export class Aggregator {
     return sums;
   }
 
-  /** The rows of all contributions, each index once; valid until the next call. */
-  rows(
-    contributions: readonly RowsContribution[],
-    rowLength: number,
-    tableRows: number,
-  ): Scaled<{
-    readonly indices: Region<'int32'>;
-    readonly rows: Region<'float32'>;
-    readonly rowCount: number;
-  }> {
-    const total = contributions.reduce((sum, { samples }) => sum + samples, 0);
+  /** Which rows of the contributions belong together, and what their sum is multiplied with, if it is a plain sum. */
+  planRows(contributions: readonly RowsContribution[], rowLength: number, tableRows: number): PlannedRows {
     const count = contributions.reduce((sum, { indices }) => sum + indices.length, 0);
     const scratch = this.#rowScratch(count, rowLength);
     let at = 0;
-    for (const { indices, rows, samples } of contributions) {
-      const into = scratch.gathered.slice(at * rowLength, indices.length * rowLength);
+    for (const { indices } of contributions) {
       this.#kernels.copy(scratch.indices.slice(at, indices.length), indices);
-      this.#kernels.copy(into, rows.slice(0, into.length));
-      if (this.#combine === 'mean' && into.length > 0) this.#kernels.scale(into, samples / total);
       at += indices.length;
     }
-    const rowCount = planRows(this.#kernels, {
-      indices: scratch.indices,
-      count,
-      tableRows,
-      plan: scratch.plan,
-    });
-    sumRows(this.#kernels, {
-      plan: scratch.plan,
-      unique: rowCount,
-      rows: scratch.gathered.slice(0, count * rowLength),
-      rowLength,
-      rowsOut: scratch.summed,
-    });
-    return {
-      gradient: { indices: scratch.plan.indices, rows: scratch.summed, rowCount },
-      gradientScale: 1,
-    };
+    const { plan, indices, addresses, row } = scratch;
+    const unique = planRows(this.#kernels, { indices, count, tableRows, plan });
+    const samples = contributions.map((one) => one.samples);
+    const isPlain = this.#combine === 'sum' || samples.every((one) => one === samples[0]);
+    const gradientScale = !isPlain ? undefined : this.#combine === 'sum' ? 1 : 1 / samples.length;
+    return { count, plan, unique, addresses, scratch: row, gradientScale };
+  }
+
+  /** The sums of planned rows, one after the other; valid until the next call. */
+  sumRows(
+    contributions: readonly RowsContribution[],
+    { count, plan, unique }: PlannedRows,
+    rowLength: number,
+  ): Region<'float32'> {
+    const total = contributions.reduce((sum, { samples }) => sum + samples, 0);
+    const { gathered, summed } = this.#sumScratch(count, rowLength);
+    let at = 0;
+    for (const { indices, rows, positions: from, samples } of contributions) {
+      const target = gathered.slice(at * rowLength, indices.length * rowLength);
+      copyRows(this.#kernels, { target, source: rows, from, count: indices.length, rowLength });
+      if (this.#combine === 'mean' && target.length > 0) this.#kernels.scale(target, samples / total);
+      at += indices.length;
+    }
+    const rows = gathered.slice(0, count * rowLength);
+    sumRows(this.#kernels, { plan, unique, rows, rowLength, rowsOut: summed });
+    return summed;
   }
 
   close(): void {
     this.#scratch?.segment.close();
     this.#rows?.segment.close();
+    this.#rowSums?.segment.close();
     this.#wide?.segment.close();
     this.#scratch = undefined;
+    this.#rowSums = undefined;
     this.#wide = undefined;
     this.#rows = undefined;
   }
@@ -151,26 +158,55 @@ export class Aggregator {
 
   #rowScratch(count: number, rowLength: number): RowScratch {
     const known = this.#rows;
-    if (known && known.indices.length >= count && known.gathered.length >= count * rowLength) return known;
+    if (known && known.indices.length >= count && known.row.length >= rowLength) return known;
     known?.segment.close();
-    const elements = count * rowLength;
-    const segment = this.#kernels.space.allocate(rowPlanBytes(count) + 4 * (count + 2 * elements) + 3 * 64);
+    const segment = this.#kernels.space.allocate(rowPlanBytes(count) + 4 * (2 * count + rowLength) + 3 * 64);
     this.#rows = {
       segment,
       plan: allocateRowPlan(segment, count),
       indices: segment.allocate('int32', count),
-      gathered: segment.allocate('float32', elements),
-      summed: segment.allocate('float32', elements),
+      addresses: segment.allocate('int32', count),
+      row: segment.allocate('float32', rowLength),
     };
     return this.#rows;
   }
+
+  #sumScratch(count: number, rowLength: number): RowSums {
+    const elements = count * rowLength;
+    const known = this.#rowSums;
+    if (known && known.gathered.length >= elements) return known;
+    known?.segment.close();
+    const segment = this.#kernels.space.allocate(8 * elements + 2 * 64);
+    const [gathered, summed] = [segment.allocate('float32', elements), segment.allocate('float32', elements)];
+    return (this.#rowSums = { segment, gathered, summed });
+  }
+}
+
+/** Rows of several contributions, by index; valid until the next are planned. */
+export interface PlannedRows {
+  /** Of rows, those of the same index included. */
+  readonly count: number;
+  readonly plan: RowPlan;
+  readonly unique: number;
+  /** What the sums have still to be multiplied with; undefined: the rows weigh differently. */
+  readonly gradientScale: number | undefined;
+  readonly addresses: Region<'int32'>;
+  /** One row. */
+  readonly scratch: Region<'float32'>;
 }
 
 interface RowScratch {
   readonly segment: Segment;
   readonly plan: RowPlan;
-  /** Indices of all contributions, one after the other, and their rows. */
+  /** Indices of all contributions, one after the other. */
   readonly indices: Region<'int32'>;
+  readonly addresses: Region<'int32'>;
+  readonly row: Region<'float32'>;
+}
+
+interface RowSums {
+  readonly segment: Segment;
+  /** The rows of all contributions, one after the other. */
   readonly gathered: Region<'float32'>;
   readonly summed: Region<'float32'>;
 }

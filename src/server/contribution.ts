@@ -30,8 +30,9 @@ export interface DenseContribution extends Pushed {
 export interface RowsContribution extends Pushed {
   /** One for each row; may repeat. */
   readonly indices: Region<'int32'>;
-  /** [indices.length, rowLength] */
   readonly rows: Region<'float32'>;
+  /** Which of the rows belongs to each index. Default: they are in the order of the indices. */
+  readonly positions?: Region<'int32'> | undefined;
 }
 
 export type Contribution = DenseContribution | RowsContribution;

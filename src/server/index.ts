@@ -13,7 +13,7 @@ export type { ParameterServerOptions, ServiceAccess, ServiceOptions } from './pa
 export { MEMBER_LIMITS, ProtocolFault } from './wire/frame.ts';
 export { MessageStream, StreamResources } from './wire/message-stream.ts';
 export type { Header, Incoming, StreamUser } from './wire/message-stream.ts';
-export { readWelcome, rowsBehind, SERVER_PROTOCOL_VERSION } from './wire/messages.ts';
+export { behindIndices, readWelcome, SERVER_PROTOCOL_VERSION } from './wire/messages.ts';
 export type {
   KeyShape,
   ListEntry,
@@ -21,6 +21,7 @@ export type {
   Place,
   Request,
   ServiceSettings,
+  SharedRows,
   Welcome,
 } from './wire/messages.ts';
 export { joined } from './wire/scattered-bytes.ts';

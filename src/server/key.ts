@@ -28,7 +28,7 @@ export interface KeyOptions {
   readonly rowLength?: number | undefined;
 }
 
-/** A chunk with what the update needs, cut once. */
+/** A chunk, or several that follow each other, with what the update needs, cut once. */
 export interface Chunk extends ChunkRange {
   readonly value: Region<'float32'>;
   readonly slots: Slots;
@@ -77,7 +77,7 @@ export class Key {
     this.value = value;
     this.rowLength = rowLength;
     this.clocks = new Clocks(staleness);
-    this.chunks = chunks.map((chunk) => ({
+    this.chunks = stretchesOf(chunks).map((chunk) => ({
       ...chunk,
       value: value.slice(chunk.start, chunk.length),
       slots: {},
@@ -109,4 +109,19 @@ export class Key {
   stalenessOf(worker: number): number {
     return this.version - (this.pulled.get(worker) ?? this.version);
   }
+}
+
+/** Few enough that the sum of a stretch stays in the cache of its core until it is used. */
+const STRETCH_ELEMENTS = 65_536;
+
+/** Chunks that follow each other are worked on in one go: a call of a kernel costs as much as some kilobytes. */
+function stretchesOf(chunks: readonly ChunkRange[]): ChunkRange[] {
+  const stretches: { start: number; length: number }[] = [];
+  for (const { start, length } of chunks) {
+    const last = stretches.at(-1);
+    const follows = last && last.start + last.length === start;
+    if (follows && last.length + length <= STRETCH_ELEMENTS) last.length += length;
+    else stretches.push({ start, length });
+  }
+  return stretches;
 }

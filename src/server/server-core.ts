@@ -6,7 +6,7 @@
  */
 import { UsageError } from '../base/index.ts';
 import type { TributaryError } from '../base/index.ts';
-import { gatherRows } from '../kernels/index.ts';
+import { copyRows } from '../kernels/index.ts';
 import type { Kernels, Slots } from '../kernels/index.ts';
 import type { Region } from '../memory/index.ts';
 import { Aggregator } from './aggregation.ts';
@@ -68,6 +68,8 @@ export interface DensePush extends Push {
 export interface RowsPush extends Push {
   readonly indices: Region<'int32'>;
   readonly rows: Region<'float32'>;
+  /** Which of the rows belongs to each index. Default: they are in the order of the indices. */
+  readonly positions?: Region<'int32'> | undefined;
 }
 
 export class ServerCore {
@@ -201,7 +203,8 @@ export class ServerCore {
   pushRows(push: RowsPush, reply: Reply, fail: Fail = ignore): void {
     const key = this.#keyOf(push);
     const rowLength = this.#rowLengthOf(key, push.worker);
-    if (push.rows.length < push.indices.length * rowLength) {
+    if (push.positions) this.#checkPositions(key, push, rowLength);
+    else if (push.rows.length < push.indices.length * rowLength) {
       throw new UsageError(
         'SHAPE_MISMATCH',
         `worker ${push.worker} pushed ${push.indices.length} indices and ${push.rows.length} elements to key '${key.title}', whose rows have ${rowLength}; push one row for each index`,
@@ -245,18 +248,20 @@ export class ServerCore {
     return { value: key.value, version: key.version };
   }
 
-  /** Copies the rows of the given indices, in their order. */
+  /** Copies the rows of the given indices, in their order or to the given rows of the target. */
   pullRows(
     worker: number,
     name: string,
     indices: Region<'int32'>,
     into: Region<'float32'>,
+    positions?: Region<'int32'>,
   ): { version: number } {
     const key = this.#keyOf({ worker, key: name });
     const rowLength = this.#rowLengthOf(key, worker);
     this.#checkIndices(key, worker, indices, rowLength);
     this.#catchUp(key, indices.view);
-    gatherRows(this.#kernels, { target: into, source: key.value, rowLength, indices });
+    const source = key.value;
+    copyRows(this.#kernels, { target: into, into: positions, source, from: indices, rowLength });
     key.pulled.set(worker, key.version);
     return { version: key.version };
   }
@@ -318,17 +323,30 @@ export class ServerCore {
       key.history?.note(t);
     }
     if (rows.length > 0) {
-      const rowLength = key.rowLength!;
-      const sum = this.#aggregator.rows(rows, rowLength, key.value.length / rowLength);
-      const { gradientScale } = sum;
-      const touched = sum.gradient.indices.view.subarray(0, sum.gradient.rowCount);
-      this.#catchUp(key, touched);
-      key.history?.note(t, touched);
-      this.#rule.updateRows({
-        ...{ t, lr: this.#lr, gradientScale, parameter: key.value, slots: key.slots, rowLength },
-        ...sum.gradient,
-      });
+      this.#applyRows(key, rows, t);
     }
+  }
+
+  #applyRows(key: Key, contributions: readonly RowsContribution[], t: number): void {
+    const { value: parameter, slots } = key;
+    const rowLength = key.rowLength!;
+    const planned = this.#aggregator.planRows(contributions, rowLength, parameter.length / rowLength);
+    const { plan, unique, gradientScale } = planned;
+    const touched = plan.indices.view.subarray(0, unique);
+    this.#catchUp(key, touched);
+    key.history?.note(t, touched);
+    const step = { t, lr: this.#lr, parameter, slots, rowLength };
+    if (this.#rule.updateRowsBySum && gradientScale !== undefined) {
+      const sources = contributions.map(({ indices, rows, positions }) =>
+        positions ? { rows, positions } : { rows: rows.slice(0, indices.length * rowLength) },
+      );
+      return this.#rule.updateRowsBySum({ ...step, ...planned, gradientScale, sources });
+    }
+    const rows = this.#aggregator.sumRows(contributions, planned, rowLength);
+    this.#rule.updateRows({
+      ...{ ...step, gradientScale: 1 },
+      ...{ indices: plan.indices, rows, rowCount: unique },
+    });
   }
 
   /** Gives rows, or all of a table, the updates that they missed. */
@@ -425,6 +443,18 @@ export class ServerCore {
       'OUT_OF_BOUNDS',
       `worker ${worker} named row ${indices.view[at]} of key '${key.title}', which has ${tableRows}; give rows from 0 to ${tableRows - 1}`,
       { worker, key: key.title, row: indices.view[at], rows: tableRows },
+    );
+  }
+
+  #checkPositions(key: Key, { worker, indices, rows, positions }: RowsPush, rowLength: number): void {
+    const count = Math.floor(rows.length / rowLength);
+    const isRight =
+      positions!.length === indices.length && positions!.view.every((row) => row >= 0 && row < count);
+    if (isRight) return;
+    throw new UsageError(
+      'OUT_OF_BOUNDS',
+      `worker ${worker} named rows of its gradient of key '${key.title}' that are not among its ${count}; push one row for each of the ${indices.length} indices`,
+      { worker, key: key.title, rows: count, indices: indices.length },
     );
   }
 

@@ -5,7 +5,7 @@
  */
 import { UsageError } from '../base/index.ts';
 import { addRows, createOptimizer } from '../kernels/index.ts';
-import type { Kernels, OptimizerSpec, Slots } from '../kernels/index.ts';
+import type { Kernels, OptimizerSpec, RowPlan, RowSource, Slots } from '../kernels/index.ts';
 import type { Region } from '../memory/index.ts';
 
 interface RuleStep {
@@ -39,6 +39,17 @@ export interface RowsUpdate extends RuleStep {
   readonly rowCount: number;
 }
 
+export interface SumRowsUpdate extends RuleStep {
+  readonly rowLength: number;
+  /** Of the indices of all sources, one after the other. */
+  readonly plan: RowPlan;
+  readonly unique: number;
+  /** In the order in which rows of the same index are added. */
+  readonly sources: readonly RowSource[];
+  readonly addresses: Region<'int32'>;
+  readonly scratch: Region<'float32'>;
+}
+
 export interface UpdateRule {
   /** Names of what it keeps for each element. */
   readonly slots: readonly string[];
@@ -50,6 +61,8 @@ export interface UpdateRule {
   updateBySum?(step: SumUpdate): void;
   /** Updates the given rows and their slots only; others are as if their gradient had not been looked at (lazy). */
   updateRows(step: RowsUpdate): void;
+  /** The same with rows of several sources, where they lie. Default: summed before. */
+  updateRowsBySum?(step: SumRowsUpdate): void;
 }
 
 export function optimizerRule(kernels: Kernels, spec: OptimizerSpec): UpdateRule {
@@ -70,6 +83,7 @@ export function optimizerRule(kernels: Kernels, spec: OptimizerSpec): UpdateRule
     update: (step) => optimizer.update(step),
     updateBySum: (step) => optimizer.sumAndUpdate(step),
     updateRows: (step) => optimizer.updateRows({ ...step, mode: 'lazy' }),
+    updateRowsBySum: (step) => optimizer.sumAndUpdateRows(step),
   };
 }
 

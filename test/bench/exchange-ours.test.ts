@@ -8,6 +8,7 @@ import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { benchExchange } from '../../src/bench/exchange/index.ts';
 import type { ExchangeBench, ExchangeBenchOptions } from '../../src/bench/exchange/index.ts';
+import { clientOf } from '../../src/bench/exchange/worker-clients.ts';
 
 /** Lengths that no vector instruction divides; one tensor has several chunks. */
 const model = '1003,1,7,70001';
@@ -36,13 +37,20 @@ describe('our side', () => {
       { workers: 3, placement: 'CS', chunkBytes: 4096 },
       { servers: 3, workers: 3 },
     ],
+    ['of four workers in two clients', { workers: 4, clients: 2 }, { placement: 'NCC', workers: 4 }],
+    [
+      'of three workers in two clients by TCP, two tenants',
+      { workers: 3, clients: 2, tenants: 2, transport: 'tcp' },
+      { placement: 'CS', servers: 3 },
+    ],
   ])('exchanges %s', async (_, options, expected) => {
     const result = await benchExchange({ ...common, ...options });
     expect(result).toMatchObject({ bench: 'exchange', model: '4 tensors', sweep: null, ...expected });
-    const { workers = 2, tenants = 1, aggregation = 'tall', chunkBytes = 32768 } = options;
+    const { workers = 2, clients = workers, tenants = 1 } = options;
+    const { aggregation = 'tall', chunkBytes = 32768 } = options;
     expect(result.cases).toEqual([
       {
-        ...{ model: '4 tensors', workers, servers: result.servers, clients: workers, tenants },
+        ...{ model: '4 tensors', workers, servers: result.servers, clients, tenants },
         ...{ transport: result.transport, aggregation, chunkBytes },
         ...{ exchangesPerSec: anyNumber, bytesPerSec: anyNumber, memoryShare: anyNumber },
         ...{ glooExchangesPerSec: null, ratioGloo: null, openmpiExchangesPerSec: null, ratioOpenmpi: null },
@@ -75,17 +83,42 @@ describe('our side', () => {
     expect(cases).toMatchObject([{ assignment: 'key-by-core' }, { assignment: 'worker-by-core' }]);
   });
 
-  it.each(['shm', 'tcp'] as const)('exchanges rows of a table by %s', async (transport) => {
+  it.each<[string, Partial<ExchangeBenchOptions>]>([
+    ['by shm', { transport: 'shm' }],
+    ['by tcp', { transport: 'tcp' }],
+    ['by a client of two workers', { clients: 1 }],
+  ])('exchanges rows of a table %s', async (_, options) => {
     const sizes = { rows: 50, tableRows: 1003, rowLength: 5 };
-    const { cases, memory } = await benchExchange({ ...common, ...sizes, transport });
+    const { cases, memory } = await benchExchange({ ...common, ...sizes, ...options });
     expect(memory).toBeNull();
     expect(cases).toMatchObject([{ ...sizes, model: 'table', memoryShare: null, ratioDense: anyNumber }]);
+  });
+
+  it.each([
+    [
+      4,
+      2,
+      [
+        [0, 1],
+        [2, 3],
+      ],
+    ],
+    [5, 3, [[0], [1, 2], [3, 4]]],
+    [3, 1, [[0, 1, 2]]],
+    [2, 2, [[0], [1]]],
+  ])('%i workers in %i clients are runs of ranks', (workers, clients, expected) => {
+    const all = Array.from({ length: workers }, (_, worker) => clientOf(worker, workers, clients));
+    for (const [number, ranks] of expected.entries())
+      for (const rank of ranks) expect(all[rank]).toEqual({ number, ranks });
   });
 });
 
 describe('a wrong option', () => {
   it.each<[Partial<ExchangeBenchOptions>, string, RegExp]>([
-    [{ clients: 1 }, 'INVALID_ARGUMENT', /1 clients of 2 workers/],
+    [{ clients: 3 }, 'INVALID_ARGUMENT', /3 clients of 2 workers cannot be; give 1 to 2/],
+    [{ clients: 0 }, 'INVALID_ARGUMENT', /0 clients of 2 workers/],
+    [{ clients: 1, sweep: 'assignment' }, 'INVALID_ARGUMENT', /has no clients/],
+    [{ model: 'vgg19', workers: 6, clients: 1 }, 'OUT_OF_SHARED_MEMORY', /first worker of a client/],
     [{ workers: 0 }, 'INVALID_ARGUMENT', /workers is 0/],
     [{ model: 'resnet19' }, 'INVALID_ARGUMENT', /no model 'resnet19'.*resnet18/],
     [{ placement: 'CS', servers: 3 }, 'INVALID_ARGUMENT', /CS of 2 workers has 2 servers, not 3/],

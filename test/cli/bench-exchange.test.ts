@@ -80,7 +80,7 @@ describe('a wrong command line', () => {
     [['--peers', 'horovod'], 'gloo, openmpi or none'],
     [['--ranks', '2'], 'an option of tributary bench allreduce, not of exchange'],
     [['--placement', 'XYZ'], 'CC, CS, NCC, NCS'],
-    [['--clients', '1'], '1 clients of 2 workers'],
+    [['--clients', '3'], '3 clients of 2 workers'],
   ])('%j is refused', async (args, fault) => {
     const { code, stderr } = await bench(...args);
     expect(code).toBe(2);

@@ -1,7 +1,14 @@
 /** Sum and update in one pass, and rows that are gathered and scattered: the bits of the plain forms. */
 import fc from 'fast-check';
 import { beforeEach, describe, expect, it } from 'vitest';
-import { createOptimizer, gatherRows, scatterRows, SUM_SCRATCH_ELEMENTS } from '../../src/kernels/index.ts';
+import {
+  allocateRowPlan,
+  copyRows,
+  createOptimizer,
+  planRows,
+  SUM_SCRATCH_ELEMENTS,
+  sumRows,
+} from '../../src/kernels/index.ts';
 import type { OptimizerSpec } from '../../src/kernels/index.ts';
 import { Arena } from './arena.ts';
 
@@ -52,6 +59,84 @@ describe.each(specs)('sum and update by %o', (spec) => {
     );
   });
 
+  it('of rows that lie anywhere equal their sums and then the update', () => {
+    fc.assert(
+      fc.property(
+        fc.array(fc.array(fc.integer({ min: 0, max: 9 }), { minLength: 1, maxLength: 12 }), {
+          ...{ minLength: 1, maxLength: 4 },
+        }),
+        fc.integer({ min: 1, max: 9 }),
+        (workers, rowLength) => {
+          arena.reset();
+          const optimizer = createOptimizer(kernels, spec);
+          const count = workers.flat().length;
+
+          const plan = allocateRowPlan(arena.segment, count);
+          const indices = arena.region('int32', workers.flat());
+          const unique = planRows(kernels, { indices, tableRows: 10, plan });
+          // Each worker's rows lie the other way round, and one is nobody's.
+          const sources = workers.map((own, worker) => ({
+            rows: arena.floats(
+              Float32Array.from({ length: (own.length + 1) * rowLength }, (_, i) => Math.sin(i + worker)),
+            ),
+            positions: arena.region(
+              'int32',
+              own.map((_, i) => own.length - i),
+            ),
+          }));
+          const flat = sources.flatMap(({ rows, positions }) =>
+            [...positions.view].flatMap((row) => [
+              ...rows.view.subarray(row * rowLength, (row + 1) * rowLength),
+            ]),
+          );
+          const state = () => ({
+            parameter: arena.floats(Float32Array.from({ length: 10 * rowLength }, (_, i) => Math.cos(i))),
+            slots: Object.fromEntries(
+              optimizer.slots.map((name) => [name, arena.floats(new Float32Array(10 * rowLength).fill(0.5))]),
+            ),
+          });
+          const [fused, plain] = [state(), state()];
+          const step = { t: 2, gradientScale: 0.5, rowLength };
+          const addresses = arena.region('int32', new Array<number>(count).fill(0));
+          const scratch = arena.floats(new Float32Array(rowLength));
+          optimizer.sumAndUpdateRows({ ...step, plan, unique, sources, addresses, scratch, ...fused });
+          const rowsOut = arena.floats(new Float32Array(count * rowLength));
+          sumRows(kernels, { plan, unique, rows: arena.floats(flat), rowLength, rowsOut });
+          const sums = { indices: plan.indices, rows: rowsOut, rowCount: unique, mode: 'lazy' as const };
+          optimizer.updateRows({ ...step, ...sums, ...plain });
+          expect([...fused.parameter.view]).toEqual([...plain.parameter.view]);
+          for (const name of optimizer.slots) {
+            expect([...fused.slots[name]!.view]).toEqual([...plain.slots[name]!.view]);
+          }
+        },
+      ),
+      { numRuns: 60 },
+    );
+  });
+
+  it('of rows refuse places outside of their source, and plans of other rows', () => {
+    const optimizer = createOptimizer(kernels, spec);
+    const [parameter, rows] = [arena.floats(new Float32Array(8)), arena.floats(new Float32Array(4))];
+    const slots = Object.fromEntries(
+      optimizer.slots.map((name) => [name, arena.floats(new Float32Array(8))]),
+    );
+    const plan = allocateRowPlan(arena.segment, 3);
+    const indices = arena.region('int32', [3, 0, 3]);
+    const unique = planRows(kernels, { indices, tableRows: 4, plan });
+    const step = {
+      ...{ t: 1, rowLength: 2, parameter, slots, plan, unique },
+      ...{ addresses: arena.region('int32', [0, 0, 0]), scratch: arena.floats(new Float32Array(2)) },
+    };
+    for (const bad of [2, -1]) {
+      const positions = arena.region('int32', [0, 1, bad]);
+      expect(() => optimizer.sumAndUpdateRows({ ...step, sources: [{ rows, positions }] })).toThrow(
+        /positions/,
+      );
+    }
+    expect(() => optimizer.sumAndUpdateRows({ ...step, sources: [{ rows }] })).toThrow(/does not fit/);
+    expect([...parameter.view]).toEqual(new Array(8).fill(0));
+  });
+
   it('refuse more sources than a pass takes, and sources of another length', () => {
     const optimizer = createOptimizer(kernels, spec);
     const parameter = arena.floats(new Float32Array(8));
@@ -72,18 +157,18 @@ describe('rows', () => {
     const table = arena.floats(Float32Array.from({ length: 12 }, (_, i) => i));
     const indices = arena.region('int32', [3, 0, 3]);
     const rows = arena.floats(new Float32Array(9));
-    gatherRows(kernels, { target: rows, source: table, rowLength: 3, indices });
+    copyRows(kernels, { target: rows, source: table, rowLength: 3, from: indices });
     expect([...rows.view]).toEqual([9, 10, 11, 0, 1, 2, 9, 10, 11]);
     const back = arena.floats(new Float32Array(12));
-    scatterRows(kernels, { target: back, source: rows, rowLength: 3, indices });
+    copyRows(kernels, { target: back, source: rows, rowLength: 3, into: indices });
     expect([...back.view]).toEqual([0, 1, 2, 0, 0, 0, 0, 0, 0, 9, 10, 11]);
     indices.view[1] = 4;
     const outside = expect.objectContaining({ code: 'OUT_OF_BOUNDS' }) as Error;
-    expect(() => gatherRows(kernels, { target: rows, source: table, rowLength: 3, indices })).toThrow(
+    expect(() => copyRows(kernels, { target: rows, source: table, rowLength: 3, from: indices })).toThrow(
       outside,
     );
     indices.view[1] = -1;
-    expect(() => scatterRows(kernels, { target: back, source: rows, rowLength: 3, indices })).toThrow(
+    expect(() => copyRows(kernels, { target: back, source: rows, rowLength: 3, into: indices })).toThrow(
       outside,
     );
   });

@@ -3,8 +3,8 @@ import { afterEach } from 'vitest';
 import { createClientStore } from '../../src/kvstore/client-store.ts';
 import type { ClientStoreOptions } from '../../src/kvstore/client-store.ts';
 import { createLocalStores } from '../../src/kvstore/index.ts';
-import type { KVStore } from '../../src/kvstore/index.ts';
-import { openRanks } from './collective-ranks.ts';
+import type { KeyPull, KVStore, OneOrMany } from '../../src/kvstore/index.ts';
+import { filled, openRanks } from './collective-ranks.ts';
 import type { Ranks, RanksOptions } from './collective-ranks.ts';
 import type { StoreSettings } from './conformance.ts';
 
@@ -62,5 +62,36 @@ export function spied(inner: KVStore, calls: Partial<KVStore>): KVStore {
     barrier: () => inner.barrier(),
     close: () => inner.close(),
     ...calls,
+  };
+}
+
+/** Where a pull is one of the whole client or rack: whoever pulls alone in the suite takes its mates along. */
+export function withMates(store: KVStore, mates: readonly KVStore[]): KVStore {
+  const others = mates.filter((mate) => mate !== store);
+  const together = <T>(own: Promise<T>, rest: Promise<unknown>[]) =>
+    Promise.all([own, Promise.allSettled(rest)]).then(([answer]) => answer);
+  return {
+    rank: store.rank,
+    workers: store.workers,
+    init: (keys) => store.init(keys),
+    push: (keys, options) => store.push(keys, options),
+    pull(keys: OneOrMany<KeyPull>) {
+      const list = (Array.isArray(keys) ? keys : [keys]) as KeyPull[];
+      const aside = () => list.map(({ key, into }) => ({ key, into: filled([into].flat()[0]!.length, 0) }));
+      return together(
+        store.pull(keys),
+        others.map((mate) => mate.pull(aside())),
+      );
+    },
+    pushpull: (keys, options) => store.pushpull(keys, options),
+    pushRows: (key, indices, rows, options) => store.pushRows(key, indices, rows, options),
+    pullRows: (key, indices, into) =>
+      together(
+        store.pullRows(key, indices, into),
+        others.map((mate) => mate.pullRows(key, Int32Array.of(0), filled(into.length, 0))),
+      ),
+    setOptimizer: (spec) => store.setOptimizer(spec),
+    barrier: () => store.barrier(),
+    close: () => store.close(),
   };
 }

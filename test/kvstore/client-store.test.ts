@@ -3,41 +3,10 @@ import { beforeEach, describe, expect, it } from 'vitest';
 import { Random } from '../../src/base/index.ts';
 import { createClientStore } from '../../src/kvstore/client-store.ts';
 import { createLocalStores } from '../../src/kvstore/index.ts';
-import type { KeyPull, KVStore, OneOrMany } from '../../src/kvstore/index.ts';
-import { each, openClients, opened, spied } from './client-setup.ts';
+import type { KVStore } from '../../src/kvstore/index.ts';
+import { each, openClients, opened, spied, withMates } from './client-setup.ts';
 import { filled, inGroupsOf, openRanks, valueOf } from './collective-ranks.ts';
 import { storeConformance } from './conformance.ts';
-
-/** A pull is one of the whole client: whoever pulls alone in the suite takes its mates along. */
-function withMates(store: KVStore, mates: readonly KVStore[]): KVStore {
-  const others = mates.filter((mate) => mate !== store);
-  const together = <T>(own: Promise<T>, rest: Promise<unknown>[]) =>
-    Promise.all([own, Promise.allSettled(rest)]).then(([answer]) => answer);
-  return {
-    rank: store.rank,
-    workers: store.workers,
-    init: (keys) => store.init(keys),
-    push: (keys, options) => store.push(keys, options),
-    pull(keys: OneOrMany<KeyPull>) {
-      const list = (Array.isArray(keys) ? keys : [keys]) as KeyPull[];
-      const aside = () => list.map(({ key, into }) => ({ key, into: filled([into].flat()[0]!.length, 0) }));
-      return together(
-        store.pull(keys),
-        others.map((mate) => mate.pull(aside())),
-      );
-    },
-    pushpull: (keys, options) => store.pushpull(keys, options),
-    pushRows: (key, indices, rows, options) => store.pushRows(key, indices, rows, options),
-    pullRows: (key, indices, into) =>
-      together(
-        store.pullRows(key, indices, into),
-        others.map((mate) => mate.pullRows(key, Int32Array.of(0), filled(into.length, 0))),
-      ),
-    setOptimizer: (spec) => store.setOptimizer(spec),
-    barrier: () => store.barrier(),
-    close: () => store.close(),
-  };
-}
 
 /** What workers of one client cannot do: to the servers they are one. */
 const ONLY_BETWEEN_CLIENTS = [

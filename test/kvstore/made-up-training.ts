@@ -8,12 +8,16 @@ import { Servers } from './servers.ts';
 
 /** Of the parameters. */
 const LENGTHS = [1000, 5000, 17, 3];
+/** Of the table, some of whose rows are touched in each step. */
+const [ROWS, ROW_LENGTH, TOUCHED] = [40, 5, 12];
 /** So that every core has several chunks. */
 export const CHUNK_BYTES = 1024;
 
 export class MadeUpModel {
   readonly #store: RemoteStore;
   readonly #keys;
+  /** The touched rows of the table, and what comes of them. */
+  readonly #rows;
 
   private constructor(store: RemoteStore) {
     this.#store = store;
@@ -22,12 +26,17 @@ export class MadeUpModel {
       gradient: store.allocate(length),
       into: store.allocate(length),
     }));
+    const lengths = TOUCHED * ROW_LENGTH;
+    this.#rows = { gradient: store.allocate(lengths), into: store.allocate(lengths) };
   }
 
   static async open(store: RemoteStore): Promise<MadeUpModel> {
     const model = new MadeUpModel(store);
     const first = (length: number) => new Float32Array(length).fill(0.5);
-    await store.init(model.#keys.map(({ key, into }) => ({ key, value: first(into.length) })));
+    await store.init([
+      ...model.#keys.map(({ key, into }) => ({ key, value: first(into.length) })),
+      { key: 'table', value: first(ROWS * ROW_LENGTH), rowLength: ROW_LENGTH },
+    ]);
     await store.setOptimizer({ name: 'sgd', lr: 0.05, momentum: 0.9 });
     return model;
   }
@@ -41,7 +50,18 @@ export class MadeUpModel {
         gradient.view[i] = noise / 64 + 0.1 * into.view[i]!;
       }
     }
-    await this.#store.pushpull(this.#keys);
+    const touched = this.#touched(step);
+    const { gradient, into } = this.#rows;
+    await this.#store.pullRows('table', touched, into);
+    for (let i = 0; i < gradient.length; i++) {
+      gradient.view[i] = 0.1 * into.view[i]! + (i % 7) / 64;
+    }
+    await Promise.all([this.#store.pushpull(this.#keys), this.#store.pushRows('table', touched, gradient)]);
+  }
+
+  /** Some of them twice, and other ones on other workers. */
+  #touched(step: number): Int32Array {
+    return Int32Array.from({ length: TOUCHED }, (_, i) => (i * i + 3 * step + 5 * this.#store.rank) % ROWS);
   }
 
   /** Of the parameters on the servers. */
@@ -49,6 +69,13 @@ export class MadeUpModel {
     await this.#store.pull(this.#keys);
     const hash = createHash('sha256');
     for (const { into } of this.#keys) hash.update(Float32Array.from(into.view));
+    const table = new Float32Array(ROWS * ROW_LENGTH);
+    await this.#store.pullRows(
+      'table',
+      Int32Array.from({ length: ROWS }, (_, i) => i),
+      table,
+    );
+    hash.update(table);
     return hash.digest('hex');
   }
 }

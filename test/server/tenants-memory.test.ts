@@ -104,6 +104,51 @@ describe.skipIf(!hasSharedMemory())('the memory of a tenant', () => {
     expect(await theirs.damage()).toEqual([]);
   });
 
+  it('is not reached through rows that a worker names outside of its own', async () => {
+    await start();
+    const theirs = await victim();
+    const table = async () => {
+      const attacker = await worker();
+      const { header } = await attacker.done({
+        ...{ op: 'open', batch: 0, firstPiece: 0, awaitsValues: false },
+        keys: [{ key: 't', length: 64, rowLength: 4 }],
+        pieces: [{ key: 0, start: 0, length: 64, ranges: [[0, 64]] }],
+      });
+      await attacker.done({ op: 'values', batch: 0 }, bytesOf(new Float32Array(64)));
+      const [[segment]] = header.places as [[string, number]];
+      await attacker.done({ op: 'map', segment });
+      return { attacker, segment };
+    };
+    const push = { op: 'push-rows', piece: 0, count: 2, step: 1, samples: 1, isSkipped: false };
+    const pull = { op: 'pull-rows', piece: 0, count: 2 };
+    for (const request of [push, pull]) {
+      const { attacker, segment } = await table();
+      const places = [
+        { at: [segment, 2 ** 30], rows: [segment, 0], rowCount: 2 },
+        { at: [segment, 0], rows: [segment, 2 ** 30], rowCount: 2 },
+        { at: [segment, 0], rows: [segment, 0], rowCount: 2 ** 26 },
+      ];
+      for (const shared of places) {
+        expect(errorOf(await attacker.ask({ ...request, shared }))).toMatchObject({ code: 'OUT_OF_BOUNDS' });
+      }
+      // All zeros there: both places are row 0, of which this tensor has none.
+      const none = { at: [segment, 0], rows: [segment, 0], rowCount: 0 };
+      expect(await attacker.ask({ ...request, shared: none })).toBe('closed');
+      for (const shared of [
+        {},
+        { at: [segment, 0] },
+        { at: ['other', 0], rows: ['other', 0], rowCount: 1 },
+      ]) {
+        const another = await table();
+        expect(await another.attacker.ask({ ...request, shared })).toBe('closed');
+      }
+      const last = await table();
+      const own = { at: [last.segment, 0], rows: [last.segment, 0], rowCount: 1 };
+      await last.attacker.done({ ...request, shared: own });
+    }
+    expect(await theirs.damage()).toEqual([]);
+  });
+
   it('is not written to by a worker that said goodbye', async () => {
     await start({ space: SharedSpace.create({ maxBytes: 16 * MIB }) });
     const attacker = await worker();

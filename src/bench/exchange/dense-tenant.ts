@@ -5,9 +5,7 @@
  * of exchanges are known.
  */
 import { InternalError } from '../../base/index.ts';
-import { RemoteStore } from '../../kvstore/index.ts';
-import type { KeyPushPull } from '../../kvstore/index.ts';
-import { SharedSpace } from '../../memory/index.ts';
+import type { KeyPushPull, KVStore } from '../../kvstore/index.ts';
 import type { Region } from '../../memory/index.ts';
 import {
   checksum,
@@ -16,22 +14,10 @@ import {
   fillGradient,
   formatChecksum,
   hasWeights,
-  LEARNING_RATE,
-  MOMENTUM,
 } from './known-exchange.ts';
 import type { ModelTensor } from './models.ts';
-import type { OurRun, TenantAssignment } from './our-run.ts';
-
-/** Where a tenant is opened. */
-export interface TenantPlace {
-  readonly run: OurRun;
-  readonly tenant: TenantAssignment;
-  readonly worker: number;
-  /** Addresses. */
-  readonly servers: readonly string[];
-  /** The server in this process, if any. */
-  readonly own: number | undefined;
-}
+import { openStore } from './tenant-store.ts';
+import type { TenantPlace, TenantStore } from './tenant-store.ts';
 
 /** A tensor in the list that is exchanged. */
 interface Entry extends KeyPushPull {
@@ -40,41 +26,16 @@ interface Entry extends KeyPushPull {
   readonly first: number;
 }
 
-const SLACK_BYTES = 64 * 2 ** 20;
 const LINE_ELEMENTS = 16;
 
-/** A store of the tenant with its keys, all weights zero. */
-export async function openStore(place: TenantPlace): Promise<RemoteStore> {
-  const { run, tenant, worker, servers, own } = place;
-  const { namespace, nonce, chunkBytes, aggregation } = tenant;
-  const bytes = 4 * run.tensors.reduce((sum, { length }) => sum + length, 0);
-  const store = await RemoteStore.connect({
-    ...{ servers, worker, workers: run.workers, access: { namespace, nonce }, chunkBytes, aggregation },
-    consistency: { kind: 'synchronous' },
-    combine: 'sum',
-    // The peers do not look for values that are not finite either.
-    nonFinite: 'accept',
-    // By TCP nothing is shared except with the server in the same process, whose memory would not travel.
-    sharedMemory: run.transport === 'shm' ? true : servers.map((_, server) => server === own),
-    // Gradients, weights, and the first values on their way.
-    space: SharedSpace.create({ maxBytes: Math.min(2 ** 32, 3 * bytes + SLACK_BYTES) }),
-  });
-  const zeros = ({ key, length, rowLength }: ModelTensor) => ({
-    ...{ key, rowLength, value: new Float32Array(length) },
-  });
-  await store.init(run.tensors.map(zeros));
-  await store.setOptimizer({ name: 'sgd', lr: LEARNING_RATE, momentum: MOMENTUM });
-  return store;
-}
-
 export class DenseTenant {
-  readonly store: RemoteStore;
+  readonly store: KVStore;
   /** Of the weights after the first exchanges. */
   readonly checksum: string;
   readonly #list: readonly Entry[];
   #exchanges = 0;
 
-  private constructor(store: RemoteStore, list: readonly Entry[], sum: string) {
+  private constructor(store: KVStore, list: readonly Entry[], sum: string) {
     this.store = store;
     this.#list = list;
     this.checksum = sum;
@@ -83,8 +44,9 @@ export class DenseTenant {
 
   static async open(place: TenantPlace): Promise<DenseTenant> {
     const { run, worker } = place;
-    const store = await openStore(place);
-    const list = allocateList(store, run.tensors, worker);
+    const opened = await openStore(place);
+    const { store } = opened;
+    const list = allocateList(opened, run.tensors, worker);
     for (let i = 0; i < CHECKED_EXCHANGES; i++) await store.pushpull(list);
     const sum = list.reduce((before, { into }) => checksum(into.view, before), 0);
     const tenant = new DenseTenant(store, list, formatChecksum(sum));
@@ -107,7 +69,7 @@ export class DenseTenant {
   }
 }
 
-function allocateList(store: RemoteStore, tensors: readonly ModelTensor[], worker: number): Entry[] {
+function allocateList(store: TenantStore, tensors: readonly ModelTensor[], worker: number): Entry[] {
   const gradients = allocateTensors(store, tensors);
   // Undefined where the weights are not in the memory of one server that is shared.
   const places = tensors.map(({ key }) => store.value(key));
@@ -122,7 +84,7 @@ function allocateList(store: RemoteStore, tensors: readonly ModelTensor[], worke
 }
 
 /** One after the other in one segment, each from a cache line on. */
-function allocateTensors(store: RemoteStore, tensors: readonly ModelTensor[]): Region<'float32'>[] {
+function allocateTensors(store: TenantStore, tensors: readonly ModelTensor[]): Region<'float32'>[] {
   const taken = (length: number): number => Math.ceil(length / LINE_ELEMENTS) * LINE_ELEMENTS;
   const whole = store.allocate(tensors.reduce((sum, { length }) => sum + taken(length), 0));
   let start = 0;

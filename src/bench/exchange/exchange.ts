@@ -31,7 +31,7 @@ export interface ExchangeBenchOptions {
   readonly workers?: number | undefined;
   /** Servers of ours. Default: what the placement has. */
   readonly servers?: number | undefined;
-  /** Groups of workers that push together. Default, and so far all that can be: as many as workers. */
+  /** Groups of workers that reduce among themselves and face the servers as one. Default: as many as workers. */
   readonly clients?: number | undefined;
   /** Models that are exchanged at the same time, each with its own service. Default 1. */
   readonly tenants?: number | undefined;
@@ -119,8 +119,8 @@ function settingOf(options: ExchangeBenchOptions, folder: string): Setting {
   checkCount('turnMs', turnMs, 60_000);
   check(chunkBytes % 64 === 0, `chunkBytes is ${chunkBytes}; give a multiple of 64`);
   check(
-    clients === workers,
-    `${clients} clients of ${workers} workers are not supported yet: every worker is its own client; leave the number of clients out`,
+    Number.isSafeInteger(clients) && clients >= 1 && clients <= workers,
+    `${clients} clients of ${workers} workers cannot be; give 1 to ${workers}`,
   );
   check(
     sweep === undefined || SWEEPS.includes(sweep),
@@ -129,6 +129,10 @@ function settingOf(options: ExchangeBenchOptions, folder: string): Setting {
   check(
     sweep === undefined || options.rows === undefined,
     `a sweep of ${sweep} does not go together with rows; leave one of them out`,
+  );
+  check(
+    sweep !== 'assignment' || clients === workers,
+    `a sweep of assignment is within one server and has no clients; leave their number out`,
   );
   const isNamed = isModelName(model);
   const tensors = isNamed
@@ -168,7 +172,7 @@ function configurationOf(
   measured: Measured,
   rows: number | undefined,
 ): Readonly<Record<string, unknown>> {
-  const { rounds, turnMs, placement, transport } = setting;
+  const { rounds, turnMs, placement, workers, clients } = setting;
   return {
     exchange: `gradients are summed over the workers, SGD with rate ${LEARNING_RATE} and momentum ${MOMENTUM} updates the weights, all workers get them; no computing`,
     check: 'all weights after every turn, bit by bit; sides that are compared end with the same weights',
@@ -179,15 +183,24 @@ function configurationOf(
     rounds,
     turnMs,
     placement: describePlacement(placement),
-    transport:
-      transport === 'shm'
-        ? 'shared memory: servers read gradients where they lie; where one server has the whole model, workers read weights in its memory'
-        : "TCP on loopback, which stands for a network; only the server in a worker's own process shares memory with it",
+    transport: describeTransport(setting),
+    clients:
+      clients === workers
+        ? 'every worker faces the servers by itself'
+        : `${clients} runs of workers: inside, gradients are reduced to the first worker by collective, which exchanges the sums with the servers, and new weights are broadcast`,
     tenants:
       'each tenant has its own service on the servers and its own store in every worker process; tenants are exchanged at the same time',
     nonFinite: 'accepted: gradients are not searched for NaN, as the peers do not either',
     sides: measured.sides,
   };
+}
+
+function describeTransport({ transport, workers, clients }: Setting): string {
+  if (transport === 'tcp')
+    return "TCP on loopback, which stands for a network; only the server in a worker's own process shares memory with it";
+  return clients === workers
+    ? 'shared memory: servers read gradients where they lie; where one server has the whole model, workers read weights in its memory'
+    : 'shared memory: workers of a client read gradients where they lie; sums are copied to where servers read them, and weights to every worker';
 }
 
 function notesOn({ workers, peers }: Setting, { skipped, cases }: Measured): string[] {

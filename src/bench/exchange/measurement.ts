@@ -20,7 +20,6 @@ export interface Setting extends Omit<OurSideOptions, 'variants'> {
   readonly model: ExchangePeerOptions['model'];
   readonly modelName: string;
   readonly tensors: readonly ModelTensor[];
-  readonly clients: number;
   readonly tenants: number;
   readonly chunkBytes: number;
   readonly aggregation: Aggregation;

@@ -35,6 +35,8 @@ const Run = z.object({
   servers: Count,
   coresPerServer: Count,
   workers: Count,
+  /** Groups of workers that face the servers as one. */
+  clients: Count,
   tensors: z.array(z.object({ key: z.string(), length: Count, rowLength: Count.optional() })),
   tenants: z.array(Tenant),
   /** The tenants that exchange in a turn, by the name that the turn asks for. */
@@ -80,7 +82,7 @@ export async function startServer(run: OurRun, number: number, folder: string): 
   for (const { namespace, nonce, aggregation } of run.tenants) {
     const settings = {
       ...({
-        workers: run.workers,
+        workers: run.clients,
         consistency: { kind: 'synchronous' },
         combine: 'sum',
         rows: 'lazy',

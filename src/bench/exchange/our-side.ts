@@ -9,7 +9,9 @@ import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { PeerGroup } from '../allreduce/index.ts';
 import type { ControlAddress, GroupCommand } from '../allreduce/index.ts';
+import { openMeeting } from '../allreduce/meeting.ts';
 import { UsageError } from '../../base/index.ts';
+import type { Scheduler } from '../../cluster/index.ts';
 import type { Aggregation } from '../../server/index.ts';
 import type { ModelTensor } from './models.ts';
 import { writeRun } from './our-run.ts';
@@ -35,6 +37,8 @@ export interface Variant {
 export interface OurSideOptions {
   readonly transport: ExchangeTransport;
   readonly workers: number;
+  /** Groups of workers that face the servers as one; as many as workers: every worker does by itself. */
+  readonly clients: number;
   readonly placement: PlacementPlan;
   readonly tensors: readonly ModelTensor[];
   readonly variants: readonly Variant[];
@@ -44,17 +48,20 @@ export interface OurSideOptions {
   readonly signal?: AbortSignal | undefined;
 }
 
-/** Of the 4 GiB that a server's memory can have; the rest is for messages and gaps. */
-const SERVER_BYTES = 3.75 * 2 ** 30;
+/** Of the 4 GiB that the shared memory of a process can have; the rest is for messages and gaps. */
+const PROCESS_BYTES = 3.75 * 2 ** 30;
 
 export class OurSide {
   readonly workers: PeerGroup;
   /** Undefined where they are in the workers' processes. */
   readonly servers: PeerGroup | undefined;
+  /** Where the workers of clients meet. */
+  readonly #scheduler: Scheduler | undefined;
 
-  private constructor(workers: PeerGroup, servers: PeerGroup | undefined) {
+  private constructor(workers: PeerGroup, servers: PeerGroup | undefined, scheduler: Scheduler | undefined) {
     this.workers = workers;
     this.servers = servers;
+    this.#scheduler = scheduler;
   }
 
   static async start(options: OurSideOptions): Promise<OurSide> {
@@ -62,15 +69,17 @@ export class OurSide {
     const folder = mkdtempSync(join(options.folder, 'ours-'));
     writeRun(folder, runOf(options));
     const { placement, servers: count } = options.placement;
-    const { signal, workers, env } = options;
+    const { signal, workers, clients, env } = options;
     const isApart = placement === 'NCC' || placement === 'NCS';
-    const servers = isApart
-      ? await PeerGroup.start(command('server', count, folder, env), { signal })
-      : undefined;
+    const scheduler = clients < workers ? await openMeeting(folder, workers) : undefined;
+    let servers: PeerGroup | undefined;
     try {
-      return new OurSide(await PeerGroup.start(command('rank', workers, folder, env), { signal }), servers);
+      if (isApart) servers = await PeerGroup.start(command('server', count, folder, env), { signal });
+      const ranks = await PeerGroup.start(command('rank', workers, folder, env), { signal });
+      return new OurSide(ranks, servers, scheduler);
     } catch (error) {
       await servers?.close();
+      await scheduler?.close();
       throw error;
     }
   }
@@ -83,10 +92,11 @@ export class OurSide {
     // Workers say goodbye to servers.
     await this.workers.close();
     await this.servers?.close();
+    await this.#scheduler?.close();
   }
 }
 
-/** Variants that fit into the memory of one set of servers, as many at a time as do; throws where one alone does not. */
+/** Variants that fit into the memory of one set of processes, as many at a time as do; throws where one alone does not. */
 export function batchesOf(
   variants: readonly Variant[],
   options: Omit<OurSideOptions, 'variants'>,
@@ -94,7 +104,7 @@ export function batchesOf(
   const batches: Variant[][] = [];
   for (const variant of variants) {
     const last = batches.at(-1);
-    if (last && serverBytes({ ...options, variants: [...last, variant] }) <= SERVER_BYTES) last.push(variant);
+    if (last && fits({ ...options, variants: [...last, variant] })) last.push(variant);
     else {
       checkMemory({ ...options, variants: [variant] });
       batches.push([variant]);
@@ -104,10 +114,10 @@ export function batchesOf(
 }
 
 function runOf(options: OurSideOptions): Parameters<typeof writeRun>[1] {
-  const { transport, workers, placement, variants } = options;
+  const { transport, workers, clients, placement, variants } = options;
   const tenants = tenantsOf(variants);
   return {
-    ...{ transport, workers, ...placement },
+    ...{ transport, workers, clients, ...placement },
     tensors: options.tensors.map((tensor) => ({ ...tensor })),
     tenants: tenants.map((settings, i) => ({
       ...{ namespace: `tenant-${i}`, nonce: randomBytes(32).toString('hex'), ...settings },
@@ -122,22 +132,41 @@ function tenantsOf(variants: readonly Variant[]): TenantSettings[] {
   return [...new Set(variants.flatMap(({ tenants }) => tenants))];
 }
 
-/** Weights, momentum, and the gradients and copies of all workers, for each tenant, on the fullest server. */
-function serverBytes({ tensors, workers, placement, transport, variants }: OurSideOptions): number {
-  const model = 4 * tensors.reduce((sum, { length }) => sum + length, 0);
-  const bytes = tenantsOf(variants).map(({ rows }) => model * (2 + (rows === null ? workers : 0)));
+/** Weights, momentum, and the gradients and copies of all who face it, for each tenant, on the fullest server. */
+function serverBytes(options: OurSideOptions): number {
+  const { workers, clients, placement, transport } = options;
+  // Clients have their sums, and the weights before they are passed on, in memory that the server maps.
+  const mapped = clients < workers ? 2 * clients : workers;
   // Over TCP a server has only its part of the model, in shared memory it maps the gradients of all of it.
   const share = transport === 'tcp' ? 1 / placement.servers : 1;
-  return share * bytes.reduce((sum, one) => sum + one, 0);
+  return share * bytesOf(options, 2, mapped);
+}
+
+/** Gradient, weights and sum, and the others' gradients, in the memory of a client's first worker. */
+function clientBytes(options: OurSideOptions): number {
+  const { workers, clients } = options;
+  return clients < workers ? bytesOf(options, 0, 2 + Math.ceil(workers / clients)) : 0;
+}
+
+/** So many times the model for each tenant, and so many more where all of it is exchanged. */
+function bytesOf({ tensors, variants }: OurSideOptions, always: number, dense: number): number {
+  const model = 4 * tensors.reduce((sum, { length }) => sum + length, 0);
+  const times = tenantsOf(variants).map(({ rows }) => always + (rows === null ? dense : 0));
+  return model * times.reduce((sum, one) => sum + one, 0);
+}
+
+function fits(options: OurSideOptions): boolean {
+  return Math.max(serverBytes(options), clientBytes(options)) <= PROCESS_BYTES;
 }
 
 function checkMemory(options: OurSideOptions): void {
-  const bytes = serverBytes(options);
-  if (bytes <= SERVER_BYTES) return;
+  if (fits(options)) return;
+  const [server, client] = [serverBytes(options), clientBytes(options)];
+  const [who, bytes] = server >= client ? ['a server', server] : ['the first worker of a client', client];
   throw new UsageError(
     'OUT_OF_SHARED_MEMORY',
-    `a server would need ${(bytes / 2 ** 30).toFixed(1)} GiB for weights, momentum and gradients of ${tenantsOf(options.variants).length} tenant(s) with ${options.workers} workers, and can have ${SERVER_BYTES / 2 ** 30}; take a smaller model, or fewer tenants or workers`,
-    { bytes, limit: SERVER_BYTES },
+    `${who} would need ${(bytes / 2 ** 30).toFixed(1)} GiB for the parameters and gradients of ${tenantsOf(options.variants).length} tenant(s) with ${options.workers} workers, and can have ${PROCESS_BYTES / 2 ** 30}; take a smaller model, or fewer tenants or workers`,
+    { bytes, limit: PROCESS_BYTES },
   );
 }
 

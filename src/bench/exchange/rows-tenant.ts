@@ -4,31 +4,33 @@
  * belongs to one set of one worker, so that its value after any number of steps is known.
  */
 import { deriveSeed, Random, UsageError } from '../../base/index.ts';
-import type { RemoteStore } from '../../kvstore/index.ts';
-import { openStore } from './dense-tenant.ts';
-import type { TenantPlace } from './dense-tenant.ts';
+import type { Region } from '../../memory/index.ts';
+import type { KVStore } from '../../kvstore/index.ts';
 import { expectedWeights, fillGradient, hasWeights } from './known-exchange.ts';
+import { openStore } from './tenant-store.ts';
+import type { TenantPlace, TenantStore } from './tenant-store.ts';
 
 const MOST_SETS = 4;
 const SEED = 61;
 
 export class RowsTenant {
-  readonly store: RemoteStore;
+  readonly store: KVStore;
   /** Peers exchange no rows: there is nothing to compare. */
   readonly checksum = undefined;
   readonly #key: string;
   readonly #sets: readonly Int32Array[];
-  readonly #gradient: Float32Array;
-  readonly #into: Float32Array;
+  readonly #gradient: Region<'float32'>;
+  readonly #into: Region<'float32'>;
   #steps = 0;
 
-  private constructor(store: RemoteStore, key: string, sets: readonly Int32Array[], elements: number) {
+  private constructor(opened: TenantStore, key: string, sets: readonly Int32Array[], elements: number) {
+    const { store } = opened;
     this.store = store;
     this.#key = key;
     this.#sets = sets;
-    this.#gradient = store.allocate(elements).view;
-    this.#into = store.allocate(elements).view;
-    fillGradient(this.#gradient, store.rank);
+    this.#gradient = opened.allocate(elements);
+    this.#into = opened.allocate(elements);
+    fillGradient(this.#gradient.view, store.rank);
   }
 
   static async open(place: TenantPlace, rows: number): Promise<RowsTenant> {
@@ -50,12 +52,14 @@ export class RowsTenant {
   }
 
   async isRight(): Promise<boolean> {
+    let isRight = true;
+    // All of them whatever is found: a client pulls when all its workers do.
     for (const [set, indices] of this.#sets.entries()) {
       const touches = Math.ceil((this.#steps - set) / this.#sets.length);
       await this.store.pullRows(this.#key, indices, this.#into);
-      if (!hasWeights(this.#into, expectedWeights([this.store.rank], Math.max(0, touches)))) return false;
+      isRight &&= hasWeights(this.#into.view, expectedWeights([this.store.rank], Math.max(0, touches)));
     }
-    return true;
+    return isRight;
   }
 }
 

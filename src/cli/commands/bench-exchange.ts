@@ -37,7 +37,7 @@ export const exchangeOptions = {
   servers: { kind: 'count', help: 'exchange: servers of ours. Default: what the placement has.' },
   clients: {
     kind: 'count',
-    help: 'exchange: groups of workers that push together. Only as many as workers so far, the default.',
+    help: 'exchange: groups of workers that reduce among themselves and face the servers as one. Default: as many as workers.',
   },
   tenants: { kind: 'count', help: 'exchange: models exchanged at the same time. Default 1.' },
   placement: {

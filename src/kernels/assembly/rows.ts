@@ -85,7 +85,7 @@ function sumColumn(order: usize, from: i32, to: i32, source: usize, rowBytes: us
 }
 
 /** Whether starts ascend within `order` and every position in it is one of `rowCount` rows. */
-function planFits(unique: i32, starts: usize, order: usize, orderLength: i32, rowCount: i32): bool {
+export function planFits(unique: i32, starts: usize, order: usize, orderLength: i32, rowCount: i32): bool {
   let before: i32 = 0;
   if (load<i32>(starts) != 0) return false;
   for (let u: i32 = 1; u <= unique; u++) {
@@ -144,9 +144,8 @@ export function addRows(
   target: usize, tableRows: i32, rowLength: usize, indices: usize, count: i32, rows: usize,
 ): i32 {
   const rowBytes = rowLength << 2;
-  for (let j: i32 = 0; j < count; j++) {
-    if (load<u32>(indices + ((<usize>j) << 2)) >= <u32>tableRows) return j;
-  }
+  const bad = firstBadIndex(indices, count, tableRows);
+  if (bad >= 0) return bad;
   for (let j: i32 = 0; j < count; j++) {
     const to = target + <usize>load<i32>(indices + ((<usize>j) << 2)) * rowBytes;
     const from = rows + <usize>j * rowBytes;
@@ -159,18 +158,43 @@ export function addRows(
   return -1;
 }
 
-/** Gathers target[j] = source[indices[j]], or scatters target[indices[j]] = source[j]; as `addRows` of bad indices. */
-export function copyRows(
-  scatter: bool, target: usize, source: usize, tableRows: i32, rowLength: usize, indices: usize, count: i32,
-): i32 {
-  const rowBytes = rowLength << 2;
+/** Position of the first of `count` indices that is not below `rows`, or -1; without indices (0) they are 0, 1, 2 ... */
+export function firstBadIndex(indices: usize, count: i32, rows: i32): i32 {
+  if (!indices) return count > rows ? rows : -1;
   for (let j: i32 = 0; j < count; j++) {
-    if (load<u32>(indices + ((<usize>j) << 2)) >= <u32>tableRows) return j;
-  }
-  for (let j: i32 = 0; j < count; j++) {
-    const far = <usize>load<i32>(indices + ((<usize>j) << 2)) * rowBytes;
-    const near = <usize>j * rowBytes;
-    memory.copy(target + (scatter ? far : near), source + (scatter ? near : far), rowBytes);
+    if (load<u32>(indices + ((<usize>j) << 2)) >= <u32>rows) return j;
   }
   return -1;
+}
+
+// @ts-ignore: decorator
+@inline
+function indexAt(indices: usize, j: i32): usize {
+  return indices ? <usize>load<i32>(indices + ((<usize>j) << 2)) : <usize>j;
+}
+
+/** target[into[j]] = source[from[j]]; without indices (0) rows are taken one after the other. Indices are right. */
+export function copyRows(target: usize, into: usize, source: usize, from: usize, count: i32, rowLength: usize): void {
+  const rowBytes = rowLength << 2;
+  for (let j: i32 = 0; j < count; j++) {
+    memory.copy(target + indexAt(into, j) * rowBytes, source + indexAt(from, j) * rowBytes, rowBytes);
+  }
+}
+
+/** target[i] = the sum of the rows at these addresses, in the order of the plan from one place to another. */
+export function sumRowsAt(
+  addresses: usize, order: usize, from: i32, to: i32, target: usize, rowBytes: usize,
+): void {
+  const first = <usize>load<u32>(addresses + (<usize>load<i32>(order + ((<usize>from) << 2)) << 2));
+  memory.copy(target, first, rowBytes);
+  for (let j = from + 1; j < to; j++) {
+    const row = <usize>load<u32>(addresses + (<usize>load<i32>(order + ((<usize>j) << 2)) << 2));
+    let i: usize = 0;
+    for (; i + 16 <= rowBytes; i += 16) {
+      v128.store(target + i, f32x4.add(v128.load(target + i), v128.load(row + i)));
+    }
+    for (; i < rowBytes; i += 4) {
+      setLanes(target + i, f32x4.add(lanes(target + i, false), lanes(row + i, false)), false);
+    }
+  }
 }

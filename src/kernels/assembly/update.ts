@@ -5,6 +5,7 @@
 // Every rule has one signature, so that rows and ranges are driven by one loop:
 // h0 the step's learning rate, h1 factor of the gradient, h2 weight decay added to the gradient, others by rule.
 import { sumFloat32 } from './reduce';
+import { planFits, sumRowsAt } from './rows';
 import { lanes, setLanes } from './vector';
 
 const NESTEROV: i32 = 1;
@@ -345,6 +346,37 @@ export function updateRows(
     const gap = (<usize>tableRows - next) * rowLength;
     updateWithoutGradient(
       rule, flags, p + at, s0 + at, s1 + at, s2 + at, gap, h0, h1, h2, h3, h4, h5, h6, h7, h8, h9,
+    );
+  }
+  return -1;
+}
+
+/**
+ * One rule on the rows of a plan; the gradient of each is the sum of the rows at `addresses` that the plan puts together.
+ * `scratch` holds one row. Returns the position of the first bad index, or -2 if the plan does not fit, with nothing
+ * changed, or else -1.
+ */
+export function sumAndUpdateRows(
+  indices: usize, count: i32, starts: usize, order: usize, addresses: usize, scratch: usize,
+  addressCount: i32, rowLength: usize, tableRows: i32,
+  rule: i32, flags: i32, p: usize, s0: usize, s1: usize, s2: usize,
+  h0: f32, h1: f32, h2: f32, h3: f32, h4: f32, h5: f32, h6: f32, h7: f32, h8: f32, h9: f32,
+): i32 {
+  if (!planFits(count, starts, order, addressCount, addressCount)) return -2;
+  const bad = firstBadRow(indices, count, tableRows);
+  if (bad >= 0) return bad;
+  const rowBytes = rowLength << 2;
+  for (let u: i32 = 0; u < count; u++) {
+    const at = <usize>load<i32>(indices + ((<usize>u) << 2)) * rowBytes;
+    const from = load<i32>(starts + ((<usize>u) << 2));
+    const to = load<i32>(starts + ((<usize>u) << 2), 4);
+    let gradient = <usize>load<u32>(addresses + (<usize>load<i32>(order + ((<usize>from) << 2)) << 2));
+    if (to - from > 1) {
+      sumRowsAt(addresses, order, from, to, scratch, rowBytes);
+      gradient = scratch;
+    }
+    update(
+      rule, flags, p + at, gradient, s0 + at, s1 + at, s2 + at, rowLength, h0, h1, h2, h3, h4, h5, h6, h7, h8, h9,
     );
   }
   return -1;

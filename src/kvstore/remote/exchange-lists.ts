@@ -12,6 +12,7 @@ import type { ByteRange } from '../../sockets/index.ts';
 import type { KeyStatus } from '../kv-store.ts';
 import type { CoreLine } from './core-line.ts';
 import type { KnownKey } from './key-table.ts';
+import type { Told } from './recovery.ts';
 import type { StoreMemory } from './tensors.ts';
 
 /** One key of an exchange, with the memory of its tensors. */
@@ -68,7 +69,7 @@ const MESSAGE_BYTES = 1024 * 1024;
 const MAX_LISTS = 1024;
 const NOTHING: readonly ByteRange[] = [];
 
-export class ExchangeLists {
+export class ExchangeLists implements Told {
   readonly #lines: readonly CoreLine[];
   readonly #memory: StoreMemory;
   /** For each core: whether it uses this process's memory in place. */
@@ -93,13 +94,10 @@ export class ExchangeLists {
     return { answers: Promise.all(requests).then(() => statuses.result()) };
   }
 
-  /** Servers have forgotten the lists. */
   forget(): void {
     this.#known.clear();
-    for (const line of this.#lines) line.forgetAnnouncements();
   }
 
-  /** A server that was started again hears of them anew. */
   async announceAgain(line: CoreLine): Promise<void> {
     for (const { parts, entries, number } of this.#known.values()) {
       const part = parts.find(({ core }) => this.#lines[core] === line);

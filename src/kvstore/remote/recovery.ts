@@ -7,14 +7,21 @@ import { randomBytes } from 'node:crypto';
 import { PeerError } from '../../base/index.ts';
 import type { OptimizerSpec } from '../../kernels/index.ts';
 import type { CoreLine } from './core-line.ts';
-import type { ExchangeLists } from './exchange-lists.ts';
 import type { KeyTable } from './key-table.ts';
+
+/** What servers know of this worker's memory, and forget when they are started again. */
+export interface Told {
+  /** Servers have forgotten it: it is told again when it is needed. */
+  forget(): void;
+  /** A server that was started again hears of it anew. */
+  announceAgain(line: CoreLine): Promise<void>;
+}
 
 export class StoreRecovery {
   readonly #worker: number;
   readonly #lines: readonly CoreLine[];
   readonly #keys: KeyTable;
-  readonly #lists: ExchangeLists;
+  readonly #told: readonly Told[];
   readonly #isSynchronous: boolean;
   /** Servers that were started again and know nothing of the keys. */
   readonly #restarted = new Set<CoreLine>();
@@ -27,13 +34,13 @@ export class StoreRecovery {
     worker: number,
     lines: readonly CoreLine[],
     keys: KeyTable,
-    lists: ExchangeLists,
+    told: readonly Told[],
     isSynchronous: boolean,
   ) {
     this.#worker = worker;
     this.#lines = lines;
     this.#keys = keys;
-    this.#lists = lists;
+    this.#told = told;
     this.#isSynchronous = isSynchronous;
   }
 
@@ -63,7 +70,8 @@ export class StoreRecovery {
       await this.#keys.sendFirstValuesAgain(line);
       if (this.#optimizer && !this.#isUnderWay)
         await line.request(this.#optimizer, [], () => undefined, true);
-      return this.#lists.announceAgain(line);
+      for (const told of this.#told) await told.announceAgain(line);
+      return;
     }
     this.#restarted.add(line);
     const { title } = line.options;
@@ -93,7 +101,8 @@ export class StoreRecovery {
   }
 
   async #attempt(): Promise<number> {
-    this.#lists.forget();
+    for (const line of this.#lines) line.forgetAnnouncements();
+    for (const told of this.#told) told.forget();
     for (const line of [...this.#restarted]) {
       await this.#keys.openAgain(line, false);
       this.#restarted.delete(line);

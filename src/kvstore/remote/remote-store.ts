@@ -113,7 +113,8 @@ export class RemoteStore implements KVStore {
     this.#rows = new RowExchange(worker, lines.lines, lines.isShared, this.#memory, kernels);
     this.#keys = new KeyTable(options.worker, lines, kernels, options.chunkBytes);
     const isSynchronous = (options.consistency?.kind ?? 'synchronous') === 'synchronous';
-    this.#recovery = new StoreRecovery(options.worker, lines.lines, this.#keys, this.#lists, isSynchronous);
+    const told = [this.#lists, this.#rows];
+    this.#recovery = new StoreRecovery(options.worker, lines.lines, this.#keys, told, isSynchronous);
   }
 
   /** Resolves when all cores of all servers have let this worker in. */

@@ -54,7 +54,7 @@ export class StoreMemory {
   }
 
   /** Where a usable region lies, as servers on this host find it. */
-  placeOf(region: Region<'float32'>): Place {
+  placeOf(region: Region): Place {
     const segment = this.space.segmentAt(region)!;
     return [segment.name!, segment.offsetOf(region)];
   }

@@ -1,6 +1,7 @@
 /**
  * Requests for rows of tables, of one session: where their bytes go or lie, and what becomes of them. Rows may lie in the
- * worker's memory; their indices are copied from there first, because a worker could change them after they were checked.
+ * worker's memory, anywhere in a tensor; what says which they are is copied from there first, because a worker could
+ * change it after it was checked.
  * Invariant: the memory of a request lives until it is answered, whatever becomes of the connection.
  */
 import { TributaryError, UsageError } from '../../base/index.ts';
@@ -9,8 +10,8 @@ import type { ByteRange } from '../../sockets/index.ts';
 import type { PushReply } from '../contribution.ts';
 import { ProtocolFault } from '../wire/frame.ts';
 import type { Incoming } from '../wire/message-stream.ts';
-import { rowsBehind } from '../wire/messages.ts';
-import type { Place, Request } from '../wire/messages.ts';
+import { behindIndices } from '../wire/messages.ts';
+import type { Place, Request, SharedRows } from '../wire/messages.ts';
 import type { Piece } from './piece.ts';
 import type { Tenant } from './tenant.ts';
 
@@ -32,8 +33,9 @@ interface RowBuffer {
   readonly segment: Segment;
   readonly indices: Region<'int32'>;
   readonly rows: Region<'float32'>;
-  /** The indices as the worker has them. */
-  readonly theirs: Region<'int32'> | undefined;
+  /** For rows that lie with the worker: which of them belongs to each index. */
+  readonly positions: Region<'int32'> | undefined;
+  readonly rowLength: number;
 }
 
 export class RowRequests {
@@ -44,19 +46,18 @@ export class RowRequests {
   }
 
   place(request: RowRequest, piece: Piece, bodyBytes: number): Incoming {
-    const { at, count, op } = request;
+    const { shared, count, op } = request;
     const rowLength = piece.key.rowLength ?? 1;
     const isPush = op === 'push-rows';
     const bytesOfRows = 4 * count * rowLength;
-    expectBytes(bodyBytes, at ? 0 : 4 * count + (isPush ? bytesOfRows : 0));
+    expectBytes(bodyBytes, shared ? 0 : 4 * count + (isPush ? bytesOfRows : 0));
     this.#checkQuota(piece, count, bytesOfRows);
-    const buffer = at ? this.#inPlace(at, count, rowLength) : this.#buffer(count, rowLength);
+    const buffer = shared ? this.#inPlace(shared, count, rowLength) : this.#buffer(count, rowLength);
     const { indices, rows } = buffer;
     const into: ByteRange[] = isPush ? [indices, rows] : [indices];
     return {
-      into: at ? [] : into.filter(({ byteLength }) => byteLength > 0),
+      into: shared ? [] : into.filter(({ byteLength }) => byteLength > 0),
       done: () => {
-        if (buffer.theirs) indices.view.set(buffer.theirs.view);
         if (isPush) this.#push(request, buffer);
         else this.#pull(request, buffer);
       },
@@ -70,7 +71,7 @@ export class RowRequests {
   ): void {
     const { tenant, worker } = this.#host;
     const { core, recovery } = tenant;
-    const { indices, rows } = buffer;
+    const { indices, rows, positions } = buffer;
     const key = String(piece);
     const answer = (result: PushReply | TributaryError) => {
       this.#giveBack(buffer);
@@ -79,9 +80,10 @@ export class RowRequests {
     };
     try {
       if (recovery.isLogging && core.nextStep(worker, key) === step && !isSkipped) {
-        recovery.log({ kind: 'rows', worker, key, step, samples, indices: indices.view, rows: rows.view });
+        const logged = { indices: indices.view, rows: inOrder(buffer) };
+        recovery.log({ kind: 'rows', worker, key, step, samples, ...logged });
       }
-      core.pushRows({ worker, key, step, samples, isSkipped, indices, rows }, answer, answer);
+      core.pushRows({ worker, key, step, samples, isSkipped, indices, rows, positions }, answer, answer);
     } catch (error) {
       this.#giveBack(buffer);
       throw error;
@@ -90,12 +92,12 @@ export class RowRequests {
 
   #pull({ id, piece }: RowRequest, buffer: RowBuffer): void {
     const { tenant, worker } = this.#host;
-    const { segment, indices, rows, theirs } = buffer;
+    const { segment, indices, rows, positions } = buffer;
     try {
-      const { version } = tenant.core.pullRows(worker, String(piece), indices, rows);
+      const { version } = tenant.core.pullRows(worker, String(piece), indices, rows, positions);
       // A goodbye must not free what is still being sent.
       const sending = tenant.disown(worker, segment);
-      const body = theirs || rows.byteLength === 0 ? [] : [rows];
+      const body = positions || rows.byteLength === 0 ? [] : [rows];
       this.#host.reply(id, { results: [[version, 0]] }, body, () => sending.close());
     } catch (error) {
       this.#giveBack(buffer);
@@ -106,14 +108,26 @@ export class RowRequests {
   #buffer(count: number, rowLength: number): RowBuffer {
     const segment = this.#allocate(4 * count * (1 + rowLength) + 2 * 64);
     const indices = segment.allocate('int32', count);
-    return { segment, indices, rows: segment.allocate('float32', count * rowLength), theirs: undefined };
+    const rows = segment.allocate('float32', count * rowLength);
+    return { segment, indices, rows, positions: undefined, rowLength };
   }
 
-  #inPlace([name, byteOffset]: Place, count: number, rowLength: number): RowBuffer {
-    const theirs = this.#host.tensorAt([name, byteOffset], 'int32', count);
-    const rows = this.#host.tensorAt([name, rowsBehind(byteOffset, count)], 'float32', count * rowLength);
-    const segment = this.#allocate(4 * count + 64);
-    return { segment, indices: segment.allocate('int32', count), rows, theirs };
+  #inPlace(shared: SharedRows, count: number, rowLength: number): RowBuffer {
+    const [name, byteOffset] = shared.at;
+    const theirs = [byteOffset, behindIndices(byteOffset, count)].map((at) =>
+      this.#host.tensorAt([name, at], 'int32', count),
+    );
+    const rows = this.#host.tensorAt(shared.rows, 'float32', shared.rowCount * rowLength);
+    const segment = this.#allocate(8 * count + 2 * 64);
+    const [indices, positions] = theirs.map((region) => {
+      const own = segment.allocate('int32', count);
+      own.view.set(region.view);
+      return own;
+    });
+    const buffer = { segment, indices: indices!, rows, positions, rowLength };
+    if (positions!.view.every((row) => row >= 0 && row < shared.rowCount)) return buffer;
+    this.#giveBack(buffer);
+    throw new ProtocolFault(`named rows of its tensor that are not among its ${shared.rowCount}`);
   }
 
   #allocate(bytes: number): Segment {
@@ -137,6 +151,16 @@ export class RowRequests {
       { worker, key: key.key, count },
     );
   }
+}
+
+/** The rows one after the other, as their indices are. */
+function inOrder({ rows, positions, rowLength }: RowBuffer): Float32Array {
+  if (positions === undefined) return rows.view;
+  const ordered = new Float32Array(positions.length * rowLength);
+  positions.view.forEach((row, i) =>
+    ordered.set(rows.view.subarray(row * rowLength, (row + 1) * rowLength), i * rowLength),
+  );
+  return ordered;
 }
 
 export function expectBytes(actual: number, expected: number): void {

@@ -72,8 +72,8 @@ export interface PieceShape {
 /** Where a tensor lies in shared memory: the name of the segment, and the first byte in it. */
 export type Place = readonly [segment: string, byteOffset: number];
 
-/** Where the rows lie whose indices lie at this byte. */
-export function rowsBehind(byteOffset: number, count: number): number {
+/** Where the places of rows lie whose indices lie at this byte. */
+export function behindIndices(byteOffset: number, count: number): number {
   return Math.ceil((byteOffset + 4 * count) / LINE_BYTES) * LINE_BYTES;
 }
 
@@ -85,6 +85,15 @@ export interface ListEntry {
   readonly into: Place | undefined;
   /** The worker reads the server's own memory: the value goes nowhere. */
   readonly isInPlace: boolean;
+}
+
+/** Where rows lie in the memory of a worker on this host, or are to go. */
+export interface SharedRows {
+  /** Their indices and, behind them on the next cache line, the place of each row in the tensor. */
+  readonly at: Place;
+  /** A tensor of so many rows. */
+  readonly rows: Place;
+  readonly rowCount: number;
 }
 
 export type Request = { readonly id: number } & (
@@ -122,14 +131,15 @@ export type Request = { readonly id: number } & (
       readonly samples: number;
       readonly count: number;
       readonly isSkipped: boolean;
-      /** Where the indices lie in shared memory, the rows behind them on the next cache line; else in the body. */
-      readonly at: Place | undefined;
+      /** undefined: indices and rows are in the body. */
+      readonly shared: SharedRows | undefined;
     }
   | {
       readonly op: 'pull-rows';
       readonly piece: number;
       readonly count: number;
-      readonly at: Place | undefined;
+      /** undefined: the indices are in the body, the rows in that of the answer. */
+      readonly shared: SharedRows | undefined;
     }
   /** A segment in which rows will lie. */
   | { readonly op: 'map'; readonly segment: string }
@@ -209,21 +219,15 @@ export function readRequest(header: Header): Request {
       const { isSkipped } = header;
       check(typeof isSkipped === 'boolean', op, header);
       const counts = { piece: countOf(header, 'piece'), step: countOf(header, 'step') };
-      const at = readPlace(header.at);
       return {
-        id,
-        op,
-        ...counts,
-        count: countOf(header, 'count'),
-        samples: samplesOf(header),
-        isSkipped,
-        at,
+        ...{ id, op, ...counts, count: countOf(header, 'count'), samples: samplesOf(header) },
+        ...{ isSkipped, shared: readSharedRows(header.shared) },
       };
     }
     case 'pull-rows':
       return {
         ...{ id, op, piece: countOf(header, 'piece'), count: countOf(header, 'count') },
-        at: readPlace(header.at),
+        shared: readSharedRows(header.shared),
       };
     case 'map': {
       const { segment } = header;
@@ -318,6 +322,14 @@ function readPlace(value: unknown): Place | undefined {
   const [segment, byteOffset] = value as unknown[];
   check(typeof segment === 'string' && isCount(byteOffset) && byteOffset % 4 === 0, 'place', value);
   return [segment, byteOffset];
+}
+
+function readSharedRows(value: unknown): SharedRows | undefined {
+  if (value === undefined) return undefined;
+  const shared = objectOf(value, 'rows');
+  const [at, rows] = [readPlace(shared.at), readPlace(shared.rows)];
+  check(at !== undefined && rows !== undefined, 'rows', shared);
+  return { at, rows, rowCount: countOf(shared, 'rowCount') };
 }
 
 function readConsistency(value: unknown): Consistency {

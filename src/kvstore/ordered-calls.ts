@@ -1,0 +1,140 @@
+/**
+ * The calls of one worker on a store, as operations of a dependency engine (MXNET-MPI, section 4.2). A call on a key mutates
+ * that key's variable, so calls on one key run one after the other, in the order in which they were made, and those on
+ * different keys overlap. Knows nothing of what the calls do or of how workers meet. Invariant: there is no limit to the
+ * calls under way, since with one a worker could give its last place to one key and another worker to another.
+ */
+import { setMaxListeners } from 'node:events';
+import { PeerError, UsageError } from '../base/index.ts';
+import { DependencyEngine } from '../engine/index.ts';
+import type { Keys, KnownKey } from './collective-keys.ts';
+import type { KeyInit } from './kv-store.ts';
+
+export interface OrderOptions {
+  /**
+   * Of keys that are handed over in one call, those with a higher number begin first. Default: in the order of their init,
+   * which is that of the layers.
+   */
+  readonly priority?: ((key: string) => number) | undefined;
+}
+
+const OPTIMIZER = 'optimizer';
+const TURN = 'turn of all keys';
+
+export class OrderedCalls {
+  readonly #options: OrderOptions;
+  readonly #worker: number;
+  readonly #keys: Keys;
+  readonly #engine = new DependencyEngine();
+  readonly #end = new AbortController();
+
+  constructor(options: OrderOptions, worker: number, keys: Keys) {
+    this.#options = options;
+    this.#worker = worker;
+    this.#keys = keys;
+    // One for each wait under way.
+    setMaxListeners(0, this.#end.signal);
+  }
+
+  get isClosed(): boolean {
+    return this.#end.signal.aborted;
+  }
+
+  /** Aborted when the store is closed. */
+  get signal(): AbortSignal {
+    return this.#end.signal;
+  }
+
+  /** A call on one key that all workers make. */
+  onKey<T>(name: string, what: string, act: (key: KnownKey) => Promise<T>): Promise<T> {
+    const title = `${what} of '${name}'`;
+    return this.#push({ title, reads: [OPTIMIZER], mutates: [variableOf(name)] }, () =>
+      act(this.#keys.get(name)),
+    );
+  }
+
+  /** A call on one key that needs no other worker. */
+  alone<T>(name: string, what: string, act: (key: KnownKey) => Promise<T>): Promise<T> {
+    const title = `${what} of '${name}'`;
+    return this.#push({ title, reads: [variableOf(name)] }, () => act(this.#keys.get(name)));
+  }
+
+  /** One call on each of several keys; answers in the order of the list. */
+  each<K extends { readonly key: string }, T>(
+    list: readonly K[],
+    call: (one: K) => Promise<T>,
+  ): Promise<readonly T[]> {
+    const { priority = (key: string) => -(this.#keys.find(key)?.number ?? Number.MAX_SAFE_INTEGER) } =
+      this.#options;
+    const byPriority = list.map((one, i) => ({ one, i, priority: priority(one.key) }));
+    byPriority.sort((a, b) => b.priority - a.priority || a.i - b.i);
+    const answers = new Array<Promise<T>>(list.length);
+    for (const { one, i } of byPriority) answers[i] = call(one);
+    return Promise.all(answers);
+  }
+
+  /** Makes keys known when `act` has succeeded. */
+  init(list: readonly KeyInit[], title: string, act: () => Promise<void>): Promise<void> {
+    const mutates = [TURN, ...list.map(({ key }) => variableOf(key))];
+    return this.#push({ title, mutates }, async () => {
+      this.#keys.checkNew(list);
+      await act();
+      this.#keys.add(list);
+    });
+  }
+
+  setOptimizer(act: () => Promise<void>): Promise<void> {
+    return this.#push({ title: 'setOptimizer', mutates: [TURN, OPTIMIZER] }, act);
+  }
+
+  barrier(act: () => Promise<void>): Promise<void> {
+    return this.#push({ title: 'barrier', mutates: [TURN] }, act);
+  }
+
+  /** Tells calls under way by the signal, and waits for their end. */
+  async close(): Promise<void> {
+    this.#end.abort();
+    await this.#engine.close();
+  }
+
+  async #push<T>(
+    sets: {
+      readonly title: string;
+      readonly reads?: readonly string[];
+      readonly mutates?: readonly string[];
+    },
+    act: () => Promise<T>,
+  ): Promise<T> {
+    if (this.isClosed) {
+      throw new UsageError(
+        'INVALID_ARGUMENT',
+        `the store of worker ${this.#worker} is closed; create new ones`,
+        { worker: this.#worker },
+      );
+    }
+    const { title: name, reads, mutates } = sets;
+    // A call that fails leaves its key as it was, so those behind it run; the engine would keep them from it.
+    const ended = await this.#engine.push({ name, reads, mutates, run: () => settle(act) });
+    if ('error' in ended) throw this.isClosed ? this.#cancelled(name, ended.error) : ended.error;
+    return ended.value;
+  }
+
+  /** Whatever stopped first when the store was closed, the close was the reason. */
+  #cancelled(call: string, cause: unknown): PeerError {
+    const message = `worker ${this.#worker} closed its store during ${call}; await calls before closing`;
+    return new PeerError('CANCELLED', message, { worker: this.#worker, call }, cause);
+  }
+}
+
+function variableOf(key: string): string {
+  return `key ${key}`;
+}
+
+type Ended<T> = { readonly value: T } | { readonly error: unknown };
+
+function settle<T>(act: () => Promise<T>): Promise<Ended<T>> {
+  return new Promise<T>((resolve) => resolve(act())).then(
+    (value) => ({ value }),
+    (error: unknown) => ({ error }),
+  );
+}
