@@ -76,6 +76,7 @@ export interface KernelExports {
     starts: number,
     order: number,
     addresses: number,
+    answers: number,
     scratch: number,
     addressCount: number,
     rowLength: number,

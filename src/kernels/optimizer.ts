@@ -64,6 +64,8 @@ export interface RowSource {
   readonly rows: Region<'float32'>;
   /** Which of them are meant, one after the other. Default all. */
   readonly positions?: Region<'int32'> | undefined;
+  /** Receives the new rows in the places of their gradients; may be `rows` itself. Default: nobody wants them. */
+  readonly answer?: Region<'float32'> | undefined;
 }
 
 export interface SumAndUpdateRowsStep extends Step {
@@ -73,7 +75,7 @@ export interface SumAndUpdateRowsStep extends Step {
   /** What `planRows` returned. */
   readonly unique: number;
   readonly sources: readonly RowSource[];
-  /** As many elements as rows were planned. */
+  /** Twice as many elements as rows were planned. */
   readonly addresses: Region<'int32'>;
   /** One row. */
   readonly scratch: Region<'float32'>;
@@ -235,12 +237,12 @@ class KernelOptimizer implements Optimizer {
     checkCapacity(space, 'plan.starts', plan.starts, 'int32', unique + 1);
     checkRegion(space, 'plan.order', plan.order, 'int32');
     checkCapacity(space, 'scratch of sumAndUpdateRows', scratch, 'float32', rowLength);
-    const count = fillAddresses(this.#kernels, addresses, sources, rowLength);
+    const { count, answers } = fillAddresses(this.#kernels, addresses, sources, rowLength);
     const tableRows = rowsOf(parameter, rowLength);
     const [s0, s1, s2] = this.#addresses(step.slots, parameter.length);
     const bad = exports.sumAndUpdateRows(
       ...([plan.indices.byteOffset, unique, plan.starts.byteOffset, plan.order.byteOffset] as const),
-      ...([addresses.byteOffset, scratch.byteOffset, count, rowLength, tableRows] as const),
+      ...([addresses.byteOffset, answers, scratch.byteOffset, count, rowLength, tableRows] as const),
       ...([this.#rule.number, this.#rule.flags(step.t), parameter.byteOffset, s0, s1, s2] as const),
       ...this.#coefficients(step),
     );
@@ -297,30 +299,38 @@ function rowsOf(parameter: Region<'float32'>, rowLength: number): number {
   );
 }
 
-/** Where each row lies, one source after the other; returns their number. */
+/** Where each row lies and where its answer goes, one source after the other: the number of rows, the second list or 0. */
 function fillAddresses(
   { space, exports }: Kernels,
   addresses: Region<'int32'>,
   sources: readonly RowSource[],
   rowLength: number,
-): number {
+): { readonly count: number; readonly answers: number } {
   const rowBytes = 4 * rowLength;
-  let count = 0;
-  for (const { rows, positions } of sources) {
+  const rowsOfTensor = (tensor: Region<'float32'>) => Math.floor(tensor.length / rowLength);
+  const counts = sources.map(({ rows, positions }) => positions?.length ?? rowsOfTensor(rows));
+  const count = counts.reduce((sum, own) => sum + own, 0);
+  checkCapacity(space, 'addresses of sumAndUpdateRows', addresses, 'int32', 2 * count);
+  const view = addresses.view;
+  let start = 0;
+  sources.forEach(({ rows, positions, answer }, i) => {
+    const own = counts[i]!;
+    const limit = Math.min(rowsOfTensor(rows), answer ? rowsOfTensor(answer) : Infinity);
     checkRegion(space, 'rows of a source', rows, 'float32');
-    const rowCount = Math.floor(rows.length / rowLength);
-    const own = positions?.length ?? rowCount;
+    if (answer) checkRegion(space, 'answer of a source', answer, 'float32');
     if (positions) {
       checkRegion(space, 'positions of a source', positions, 'int32');
-      const bad = exports.firstBadIndex(positions.byteOffset, own, rowCount);
-      if (bad >= 0) throw badIndex('the positions of a source', positions, bad, rowCount);
-    }
-    checkCapacity(space, 'addresses of sumAndUpdateRows', addresses, 'int32', count + own);
-    const [target, at, from] = [addresses.view, rows.byteOffset, positions?.view];
-    for (let j = 0; j < own; j++) target[count + j] = at + rowBytes * (from ? from[j]! : j);
-    count += own;
-  }
-  return count;
+      const bad = exports.firstBadIndex(positions.byteOffset, own, limit);
+      if (bad >= 0) throw badIndex('the positions of a source', positions, bad, limit);
+    } else if (answer) checkCapacity(space, 'answer of a source', answer, 'float32', own * rowLength);
+    const from = positions?.view;
+    for (let j = 0; j < own; j++) view[start + j] = rows.byteOffset + rowBytes * (from ? from[j]! : j);
+    const shift = answer ? answer.byteOffset - rows.byteOffset : 0;
+    for (let j = 0; j < own; j++) view[count + start + j] = answer ? view[start + j]! + shift : 0;
+    start += own;
+  });
+  const isAnswered = sources.some(({ answer }) => answer);
+  return { count, answers: isAnswered ? addresses.byteOffset + 4 * count : 0 };
 }
 
 const NO_FLAGS = (): number => 0;

@@ -20,6 +20,7 @@ import { roomOf } from './collective-key-memory.ts';
 import { Keys } from './collective-keys.ts';
 import type { KnownKey, NonFinite } from './collective-keys.ts';
 import { gather, gatherRows, ownRows, planIndices, scatter, spreadRows, tellAll } from './collective-rows.ts';
+import { pushThenPullRows } from './kv-store.ts';
 import type {
   KeyInit,
   KeyPull,
@@ -131,6 +132,10 @@ class ClientStore implements KVStore {
 
   pullRows(key: string, indices: Int32Array, into: Tensor): Promise<KeyStatus> {
     return this.#exchanges.onKey(key, 'pullRows', (channel) => this.#pullRows(channel, key, indices, into));
+  }
+
+  pushpullRows(...call: Parameters<KVStore['pushpullRows']>): Promise<KeyStatus> {
+    return pushThenPullRows(this, ...call);
   }
 
   setOptimizer(spec: OptimizerSpec): Promise<void> {

@@ -16,6 +16,7 @@ import { roomOf } from './collective-key-memory.ts';
 import { Keys } from './collective-keys.ts';
 import type { NonFinite } from './collective-keys.ts';
 import { gatherRows, ownRows } from './collective-rows.ts';
+import { pushThenPullRows } from './kv-store.ts';
 import type {
   KeyInit,
   KeyPull,
@@ -127,6 +128,10 @@ class CollectiveStore implements KVStore {
       this.#keys.checkRows(this.#keys.getTable(key), indices, into);
       return this.#copy.pullRows(key, indices, into);
     });
+  }
+
+  pushpullRows(...call: Parameters<KVStore['pushpullRows']>): Promise<KeyStatus> {
+    return pushThenPullRows(this, ...call);
   }
 
   setOptimizer(spec: OptimizerSpec): Promise<void> {

@@ -87,6 +87,7 @@ export class HostedStore implements KVStore {
   pushpull: KVStore['pushpull'] = (...args) => this.#store.pushpull(...args);
   pushRows: KVStore['pushRows'] = (...args) => this.#store.pushRows(...args);
   pullRows: KVStore['pullRows'] = (...args) => this.#store.pullRows(...args);
+  pushpullRows: KVStore['pushpullRows'] = (...args) => this.#store.pushpullRows(...args);
   barrier: KVStore['barrier'] = () => this.#store.barrier();
 
   setOptimizer(spec: OptimizerSpec): Promise<void> {

@@ -24,5 +24,5 @@ export type { CollectiveStoreOptions } from './collective-store.ts';
 export { createRackStore } from './rack-store.ts';
 export type { RackStoreOptions } from './rack-store.ts';
 export type { BetweenRacks, RackBandwidths } from './rack-plan.ts';
-export { createStore, STORE_TYPES } from './create-store.ts';
+export { clientOf, createStore, STORE_TYPES } from './create-store.ts';
 export type { CreateStoreOptions, StoreType } from './create-store.ts';

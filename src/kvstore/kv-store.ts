@@ -59,9 +59,27 @@ export interface KVStore {
   pushRows(key: string, indices: Int32Array, rows: Tensor, options?: PushOptions): Promise<KeyStatus>;
   /** Rows in the order of the indices. */
   pullRows(key: string, indices: Int32Array, into: Tensor): Promise<KeyStatus>;
+  /** Push and pull of the same rows, in one round trip where the store can. */
+  pushpullRows(
+    key: string,
+    indices: Int32Array,
+    rows: Tensor,
+    into: Tensor,
+    options?: PushOptions,
+  ): Promise<KeyStatus>;
   /** The rule by which servers update, from the next update on; the first worker's counts. Default: gradients are added. */
   setOptimizer(spec: OptimizerSpec): Promise<void>;
   /** Done when all workers have come. */
   barrier(): Promise<void>;
   close(): Promise<void>;
+}
+
+/** The same result in two calls. The status is that of the push, but for a version that others may have raised. */
+export async function pushThenPullRows(
+  store: Pick<KVStore, 'pushRows' | 'pullRows'>,
+  ...[key, indices, rows, into, options]: Parameters<KVStore['pushpullRows']>
+): Promise<KeyStatus> {
+  const { staleness } = await store.pushRows(key, indices, rows, options);
+  const { version } = await store.pullRows(key, indices, into);
+  return { key, version, staleness };
 }

@@ -11,6 +11,7 @@ import type { Region, Segment } from '../memory/index.ts';
 import { cutIntoChunks } from '../plan/index.ts';
 import { optimizerRule, ServerCore } from '../server/index.ts';
 import type { Combine, Consistency, PushReply, RowsMode } from '../server/index.ts';
+import { pushThenPullRows } from './kv-store.ts';
 import type {
   KeyInit,
   KeyPull,
@@ -207,6 +208,10 @@ class LocalStore implements KVStore {
         segment.close();
       }
     });
+  }
+
+  pushpullRows(...call: Parameters<KVStore['pushpullRows']>): Promise<KeyStatus> {
+    return pushThenPullRows(this, ...call);
   }
 
   async setOptimizer(spec: OptimizerSpec): Promise<void> {

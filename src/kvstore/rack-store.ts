@@ -15,6 +15,7 @@ import type { OptimizerSpec } from '../kernels/index.ts';
 import type { Consistency } from '../server/index.ts';
 import { Keys } from './collective-keys.ts';
 import type { KnownKey, NonFinite, Table } from './collective-keys.ts';
+import { pushThenPullRows } from './kv-store.ts';
 import type {
   KeyInit,
   KeyPull,
@@ -156,6 +157,10 @@ class RackStore implements KVStore {
 
   pullRows(key: string, indices: Int32Array, into: Tensor): Promise<KeyStatus> {
     return this.#calls.onKey(key, 'pullRows', () => this.#pullRows(this.#keys.getTable(key), indices, into));
+  }
+
+  pushpullRows(...call: Parameters<KVStore['pushpullRows']>): Promise<KeyStatus> {
+    return pushThenPullRows(this, ...call);
   }
 
   setOptimizer(spec: OptimizerSpec): Promise<void> {

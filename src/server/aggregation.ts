@@ -160,12 +160,12 @@ export class Aggregator {
     const known = this.#rows;
     if (known && known.indices.length >= count && known.row.length >= rowLength) return known;
     known?.segment.close();
-    const segment = this.#kernels.space.allocate(rowPlanBytes(count) + 4 * (2 * count + rowLength) + 3 * 64);
+    const segment = this.#kernels.space.allocate(rowPlanBytes(count) + 4 * (3 * count + rowLength) + 3 * 64);
     this.#rows = {
       segment,
       plan: allocateRowPlan(segment, count),
       indices: segment.allocate('int32', count),
-      addresses: segment.allocate('int32', count),
+      addresses: segment.allocate('int32', 2 * count),
       row: segment.allocate('float32', rowLength),
     };
     return this.#rows;

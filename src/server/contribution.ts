@@ -33,6 +33,10 @@ export interface RowsContribution extends Pushed {
   readonly rows: Region<'float32'>;
   /** Which of the rows belongs to each index. Default: they are in the order of the indices. */
   readonly positions?: Region<'int32'> | undefined;
+  /** Receives the new rows, in the places of their gradients. Default: nobody wants them. */
+  readonly answer?: Region<'float32'> | undefined;
+  /** Whether the worker sees them, there or in the table itself. */
+  readonly pulls?: boolean | undefined;
 }
 
 export type Contribution = DenseContribution | RowsContribution;

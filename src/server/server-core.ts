@@ -70,6 +70,10 @@ export interface RowsPush extends Push {
   readonly rows: Region<'float32'>;
   /** Which of the rows belongs to each index. Default: they are in the order of the indices. */
   readonly positions?: Region<'int32'> | undefined;
+  /** Receives the rows as they are after the push, in the places of their gradients; may be `rows`. Default: none. */
+  readonly answer?: Region<'float32'> | undefined;
+  /** Whether the worker sees them, there or in the table itself. Default false. */
+  readonly pulls?: boolean | undefined;
 }
 
 export class ServerCore {
@@ -260,8 +264,7 @@ export class ServerCore {
     const rowLength = this.#rowLengthOf(key, worker);
     this.#checkIndices(key, worker, indices, rowLength);
     this.#catchUp(key, indices.view);
-    const source = key.value;
-    copyRows(this.#kernels, { target: into, into: positions, source, from: indices, rowLength });
+    this.#copyRows(key, indices, into, positions);
     key.pulled.set(worker, key.version);
     return { version: key.version };
   }
@@ -286,6 +289,7 @@ export class ServerCore {
     if (!isSkipped) this.#apply(key, [contribution]);
     key.version++;
     const { version } = key;
+    if ('rows' in contribution && contribution.pulls) key.pulled.set(worker, version);
     key.clocks.advance(worker, step, () => reply({ version, staleness, duplicate: false }));
   }
 
@@ -304,8 +308,9 @@ export class ServerCore {
     for (const { contribution, reply, others } of all) {
       key.lastSteps.set(contribution.worker, contribution.step);
       const answer = { version: key.version, staleness: 0, duplicate: false };
+      if ('rows' in contribution && contribution.pulls) key.pulled.set(contribution.worker, key.version);
       reply(answer);
-      for (const other of others) other.reply(answer);
+      for (const other of others) other.reply({ ...answer, duplicate: true });
     }
   }
 
@@ -337,9 +342,9 @@ export class ServerCore {
     key.history?.note(t, touched);
     const step = { t, lr: this.#lr, parameter, slots, rowLength };
     if (this.#rule.updateRowsBySum && gradientScale !== undefined) {
-      const sources = contributions.map(({ indices, rows, positions }) =>
-        positions ? { rows, positions } : { rows: rows.slice(0, indices.length * rowLength) },
-      );
+      const sources = contributions.map(({ indices, rows, positions, answer }) => ({
+        ...{ rows: positions ? rows : rows.slice(0, indices.length * rowLength), positions, answer },
+      }));
       return this.#rule.updateRowsBySum({ ...step, ...planned, gradientScale, sources });
     }
     const rows = this.#aggregator.sumRows(contributions, planned, rowLength);
@@ -347,6 +352,13 @@ export class ServerCore {
       ...{ ...step, gradientScale: 1 },
       ...{ indices: plan.indices, rows, rowCount: unique },
     });
+    for (const { answer, indices, positions } of contributions) {
+      if (answer) this.#copyRows(key, indices, answer, positions);
+    }
+  }
+
+  #copyRows(key: Key, from: Region<'int32'>, target: Region<'float32'>, into?: Region<'int32'>): void {
+    copyRows(this.#kernels, { target, into, source: key.value, from, rowLength: key.rowLength! });
   }
 
   /** Gives rows, or all of a table, the updates that they missed. */

@@ -8,7 +8,7 @@ import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { benchExchange } from '../../src/bench/exchange/index.ts';
 import type { ExchangeBench, ExchangeBenchOptions } from '../../src/bench/exchange/index.ts';
-import { clientOf } from '../../src/bench/exchange/worker-clients.ts';
+import { clientOf } from '../../src/kvstore/index.ts';
 
 /** Lengths that no vector instruction divides; one tensor has several chunks. */
 const model = '1003,1,7,70001';

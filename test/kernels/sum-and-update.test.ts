@@ -10,6 +10,7 @@ import {
   sumRows,
 } from '../../src/kernels/index.ts';
 import type { OptimizerSpec } from '../../src/kernels/index.ts';
+import type { Region } from '../../src/memory/index.ts';
 import { Arena } from './arena.ts';
 
 const arena = new Arena();
@@ -95,11 +96,28 @@ describe.each(specs)('sum and update by %o', (spec) => {
               optimizer.slots.map((name) => [name, arena.floats(new Float32Array(10 * rowLength).fill(0.5))]),
             ),
           });
+          // The first wants its new rows elsewhere, the last in place of its gradients, others not at all.
+          const elsewhere = arena.floats(new Float32Array(sources[0]!.rows.length));
+          const asked = sources.map((source, worker) =>
+            worker === 0
+              ? { ...source, answer: elsewhere }
+              : worker === sources.length - 1
+                ? { ...source, answer: source.rows }
+                : source,
+          );
           const [fused, plain] = [state(), state()];
           const step = { t: 2, gradientScale: 0.5, rowLength };
-          const addresses = arena.region('int32', new Array<number>(count).fill(0));
+          const addresses = arena.region('int32', new Array<number>(2 * count).fill(0));
           const scratch = arena.floats(new Float32Array(rowLength));
-          optimizer.sumAndUpdateRows({ ...step, plan, unique, sources, addresses, scratch, ...fused });
+          optimizer.sumAndUpdateRows({
+            ...step,
+            plan,
+            unique,
+            sources: asked,
+            addresses,
+            scratch,
+            ...fused,
+          });
           const rowsOut = arena.floats(new Float32Array(count * rowLength));
           sumRows(kernels, { plan, unique, rows: arena.floats(flat), rowLength, rowsOut });
           const sums = { indices: plan.indices, rows: rowsOut, rowCount: unique, mode: 'lazy' as const };
@@ -108,6 +126,16 @@ describe.each(specs)('sum and update by %o', (spec) => {
           for (const name of optimizer.slots) {
             expect([...fused.slots[name]!.view]).toEqual([...plain.slots[name]!.view]);
           }
+          asked.forEach((source, worker) => {
+            if (!('answer' in source)) return;
+            const rowOf = (tensor: Region<'float32'>, row: number) => [
+              ...tensor.view.subarray(row * rowLength, (row + 1) * rowLength),
+            ];
+            workers[worker]!.forEach((row, i) => {
+              const answer = rowOf(source.answer, source.positions.view[i]!);
+              expect(answer).toEqual(rowOf(plain.parameter, row));
+            });
+          });
         },
       ),
       { numRuns: 60 },
@@ -125,7 +153,7 @@ describe.each(specs)('sum and update by %o', (spec) => {
     const unique = planRows(kernels, { indices, tableRows: 4, plan });
     const step = {
       ...{ t: 1, rowLength: 2, parameter, slots, plan, unique },
-      ...{ addresses: arena.region('int32', [0, 0, 0]), scratch: arena.floats(new Float32Array(2)) },
+      ...{ addresses: arena.region('int32', [0, 0, 0, 0, 0, 0]), scratch: arena.floats(new Float32Array(2)) },
     };
     for (const bad of [2, -1]) {
       const positions = arena.region('int32', [0, 1, bad]);

@@ -58,6 +58,7 @@ export function spied(inner: KVStore, calls: Partial<KVStore>): KVStore {
     pushpull: (keys, options) => inner.pushpull(keys, options),
     pushRows: (key, indices, rows, options) => inner.pushRows(key, indices, rows, options),
     pullRows: (key, indices, into) => inner.pullRows(key, indices, into),
+    pushpullRows: (...call) => inner.pushpullRows(...call),
     setOptimizer: (spec) => inner.setOptimizer(spec),
     barrier: () => inner.barrier(),
     close: () => inner.close(),
@@ -85,6 +86,7 @@ export function withMates(store: KVStore, mates: readonly KVStore[]): KVStore {
     },
     pushpull: (keys, options) => store.pushpull(keys, options),
     pushRows: (key, indices, rows, options) => store.pushRows(key, indices, rows, options),
+    pushpullRows: (...call) => store.pushpullRows(...call),
     pullRows: (key, indices, into) =>
       together(
         store.pullRows(key, indices, into),

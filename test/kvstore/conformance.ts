@@ -129,6 +129,30 @@ export function storeConformance(name: string, open: OpenStores): void {
       expect([...into]).toEqual([11, 12, 13, 100, 101, 102, 6, 7, 8]);
     });
 
+    it.each(['sum', 'mean'] as const)('answers a push of rows with the rows, by the %s', async (combine) => {
+      await start({ workers: 2, combine });
+      await initAll(
+        'table',
+        Float32Array.from({ length: 12 }, (_, i) => i),
+        3,
+      );
+      await each((store) => store.setOptimizer({ name: 'sgd', lr: 1, momentum: 0.5 }));
+      const scale = combine === 'mean' ? 0.5 : 1;
+      // One names a row twice, another is named by both.
+      const rows = [Int32Array.of(3, 0, 3), Int32Array.of(1, 3, 2)];
+      const gradients = [Float32Array.of(2, 2, 2, 4, 4, 4, 6, 6, 6), filled(9, 8)];
+      const answers = await each(async (store, rank) => {
+        const into = filled(9, NaN);
+        const { version } = await store.pushpullRows('table', rows[rank]!, gradients[rank]!, into);
+        expect(version).toBe(1);
+        return [...into];
+      });
+      const after = (row: number, gradient: number) => [0, 1, 2].map((i) => 3 * row + i - scale * gradient);
+      const third = after(3, 2 + 6 + 8);
+      expect(answers[0]).toEqual([...third, ...after(0, 4), ...third]);
+      expect(answers[1]).toEqual([...after(1, 8), ...third, ...after(2, 8)]);
+    });
+
     it('keeps everybody within the bound of staleness, and reports it', async () => {
       const [fast, slow] = await start({ workers: 2, consistency: { kind: 'bounded', staleness: 1 } });
       await initAll('w', filled(1, 0));

@@ -21,6 +21,8 @@ export class RowsTenant {
   readonly #sets: readonly Int32Array[];
   readonly #gradient: Region<'float32'>;
   readonly #into: Region<'float32'>;
+  /** Where one server on this host has the table, rows are read in it, as weights are in dense exchanges. */
+  readonly #table: Region<'float32'> | undefined;
   #steps = 0;
 
   private constructor(opened: TenantStore, key: string, sets: readonly Int32Array[], elements: number) {
@@ -30,6 +32,7 @@ export class RowsTenant {
     this.#sets = sets;
     this.#gradient = opened.allocate(elements);
     this.#into = opened.allocate(elements);
+    this.#table = opened.value(key);
     fillGradient(this.#gradient.view, store.rank);
   }
 
@@ -46,8 +49,7 @@ export class RowsTenant {
 
   async exchange(): Promise<void> {
     const indices = this.#sets[this.#steps % this.#sets.length]!;
-    await this.store.pushRows(this.#key, indices, this.#gradient);
-    await this.store.pullRows(this.#key, indices, this.#into);
+    await this.store.pushpullRows(this.#key, indices, this.#gradient, this.#table ?? this.#into);
     this.#steps++;
   }
 

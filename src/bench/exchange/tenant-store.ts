@@ -4,14 +4,13 @@
  * run, with all weights zero.
  */
 import type { Cluster } from '../../cluster/index.ts';
-import { createClientStore, RemoteStore } from '../../kvstore/index.ts';
+import { clientOf, createClientStore, RemoteStore } from '../../kvstore/index.ts';
 import type { KVStore } from '../../kvstore/index.ts';
 import { SharedSpace } from '../../memory/index.ts';
 import type { Region } from '../../memory/index.ts';
 import { LEARNING_RATE, MOMENTUM } from './known-exchange.ts';
 import type { ModelTensor } from './models.ts';
 import type { OurRun, TenantAssignment } from './our-run.ts';
-import { clientOf } from './worker-clients.ts';
 
 /** Where a tenant is opened. */
 export interface TenantPlace {

@@ -173,11 +173,26 @@ function indexAt(indices: usize, j: i32): usize {
   return indices ? <usize>load<i32>(indices + ((<usize>j) << 2)) : <usize>j;
 }
 
+// Not memory.copy, which copies shared memory word by word.
+// @ts-ignore: decorator
+@inline
+export function copyRow(target: usize, source: usize, bytes: usize): void {
+  let i: usize = 0;
+  for (; i + 64 <= bytes; i += 64) {
+    v128.store(target + i, v128.load(source + i));
+    v128.store(target + i, v128.load(source + i, 16), 16);
+    v128.store(target + i, v128.load(source + i, 32), 32);
+    v128.store(target + i, v128.load(source + i, 48), 48);
+  }
+  for (; i + 16 <= bytes; i += 16) v128.store(target + i, v128.load(source + i));
+  for (; i < bytes; i += 4) store<u32>(target + i, load<u32>(source + i));
+}
+
 /** target[into[j]] = source[from[j]]; without indices (0) rows are taken one after the other. Indices are right. */
 export function copyRows(target: usize, into: usize, source: usize, from: usize, count: i32, rowLength: usize): void {
   const rowBytes = rowLength << 2;
   for (let j: i32 = 0; j < count; j++) {
-    memory.copy(target + indexAt(into, j) * rowBytes, source + indexAt(from, j) * rowBytes, rowBytes);
+    copyRow(target + indexAt(into, j) * rowBytes, source + indexAt(from, j) * rowBytes, rowBytes);
   }
 }
 
@@ -186,7 +201,7 @@ export function sumRowsAt(
   addresses: usize, order: usize, from: i32, to: i32, target: usize, rowBytes: usize,
 ): void {
   const first = <usize>load<u32>(addresses + (<usize>load<i32>(order + ((<usize>from) << 2)) << 2));
-  memory.copy(target, first, rowBytes);
+  copyRow(target, first, rowBytes);
   for (let j = from + 1; j < to; j++) {
     const row = <usize>load<u32>(addresses + (<usize>load<i32>(order + ((<usize>j) << 2)) << 2));
     let i: usize = 0;

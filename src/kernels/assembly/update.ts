@@ -5,7 +5,7 @@
 // Every rule has one signature, so that rows and ranges are driven by one loop:
 // h0 the step's learning rate, h1 factor of the gradient, h2 weight decay added to the gradient, others by rule.
 import { sumFloat32 } from './reduce';
-import { planFits, sumRowsAt } from './rows';
+import { copyRow, planFits, sumRowsAt } from './rows';
 import { lanes, setLanes } from './vector';
 
 const NESTEROV: i32 = 1;
@@ -351,13 +351,33 @@ export function updateRows(
   return -1;
 }
 
+// As many bytes as stay in the nearest cache from the moment they are touched until they are used.
+const TOUCHED_AT_ONCE: usize = 16384;
+const LINE: usize = 64;
+
+// @ts-ignore: decorator
+@inline
+function touch(row: usize, rowBytes: usize): i32 {
+  let seen: i32 = 0;
+  for (let i: usize = 0; i < rowBytes; i += LINE) seen |= load<i32>(row + i);
+  return seen;
+}
+
+// @ts-ignore: decorator
+@inline
+function rowAt(addresses: usize, order: usize, j: i32): usize {
+  return <usize>load<u32>(addresses + (<usize>load<i32>(order + ((<usize>j) << 2)) << 2));
+}
+
 /**
  * One rule on the rows of a plan; the gradient of each is the sum of the rows at `addresses` that the plan puts together.
- * `scratch` holds one row. Returns the position of the first bad index, or -2 if the plan does not fit, with nothing
- * changed, or else -1.
+ * With `answers`, the new row is written to the address there of each row that was added, unless it is 0.
+ * Rows lie anywhere, so a processor cannot see what comes next: some are touched together first, which waits for memory
+ * once and not once for each. `scratch` holds one row. Returns the position of the first bad index, or -2 if the plan does
+ * not fit, with nothing changed, or else -1.
  */
 export function sumAndUpdateRows(
-  indices: usize, count: i32, starts: usize, order: usize, addresses: usize, scratch: usize,
+  indices: usize, count: i32, starts: usize, order: usize, addresses: usize, answers: usize, scratch: usize,
   addressCount: i32, rowLength: usize, tableRows: i32,
   rule: i32, flags: i32, p: usize, s0: usize, s1: usize, s2: usize,
   h0: f32, h1: f32, h2: f32, h3: f32, h4: f32, h5: f32, h6: f32, h7: f32, h8: f32, h9: f32,
@@ -366,18 +386,40 @@ export function sumAndUpdateRows(
   const bad = firstBadRow(indices, count, tableRows);
   if (bad >= 0) return bad;
   const rowBytes = rowLength << 2;
-  for (let u: i32 = 0; u < count; u++) {
-    const at = <usize>load<i32>(indices + ((<usize>u) << 2)) * rowBytes;
-    const from = load<i32>(starts + ((<usize>u) << 2));
-    const to = load<i32>(starts + ((<usize>u) << 2), 4);
-    let gradient = <usize>load<u32>(addresses + (<usize>load<i32>(order + ((<usize>from) << 2)) << 2));
-    if (to - from > 1) {
-      sumRowsAt(addresses, order, from, to, scratch, rowBytes);
-      gradient = scratch;
+  const together = <i32>max<usize>(1, TOUCHED_AT_ONCE / (4 * rowBytes));
+  for (let first: i32 = 0; first < count; first += together) {
+    const end = min(count, first + together);
+    let seen: i32 = 0;
+    for (let u = first; u < end; u++) {
+      const at = <usize>load<i32>(indices + ((<usize>u) << 2)) * rowBytes;
+      const from = load<i32>(starts + ((<usize>u) << 2));
+      seen |= touch(p + at, rowBytes) | touch(rowAt(addresses, order, from), rowBytes);
+      if (s0) seen |= touch(s0 + at, rowBytes);
+      if (s1) seen |= touch(s1 + at, rowBytes);
+      if (s2) seen |= touch(s2 + at, rowBytes);
+      const answer = answers ? rowAt(answers, order, from) : 0;
+      if (answer) seen |= touch(answer, rowBytes);
     }
-    update(
-      rule, flags, p + at, gradient, s0 + at, s1 + at, s2 + at, rowLength, h0, h1, h2, h3, h4, h5, h6, h7, h8, h9,
-    );
+    // So that nothing of it is left out.
+    store<i32>(scratch, seen);
+    for (let u = first; u < end; u++) {
+      const at = <usize>load<i32>(indices + ((<usize>u) << 2)) * rowBytes;
+      const from = load<i32>(starts + ((<usize>u) << 2));
+      const to = load<i32>(starts + ((<usize>u) << 2), 4);
+      let gradient = rowAt(addresses, order, from);
+      if (to - from > 1) {
+        sumRowsAt(addresses, order, from, to, scratch, rowBytes);
+        gradient = scratch;
+      }
+      update(
+        rule, flags, p + at, gradient, s0 + at, s1 + at, s2 + at, rowLength, h0, h1, h2, h3, h4, h5, h6, h7, h8, h9,
+      );
+      if (!answers) continue;
+      for (let j = from; j < to; j++) {
+        const answer = rowAt(answers, order, j);
+        if (answer) copyRow(answer, p + at, rowBytes);
+      }
+    }
   }
   return -1;
 }

@@ -1,6 +1,6 @@
 /**
  * Exchanges of lists of keys with all cores. What a list consists of, and where its tensors lie in shared memory, is told
- * to each core once; afterwards an exchange is a short message, or, between hosts, one for each megabyte, so that
+ * to each core once; afterwards an exchange is a short message, or, between hosts, one for every four megabytes, so that
  * servers sum and answer the first while the last is on its way. Invariant: a list is known to a core before it is used.
  */
 import { unpack } from '../../base/index.ts';
@@ -64,7 +64,7 @@ interface KnownList {
   readonly parts: readonly CorePart[];
 }
 
-const MESSAGE_BYTES = 1024 * 1024;
+const MESSAGE_BYTES = 4 * 1024 * 1024;
 /** Then the oldest list is forgotten. */
 const MAX_LISTS = 1024;
 const NOTHING: readonly ByteRange[] = [];

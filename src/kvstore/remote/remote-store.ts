@@ -193,12 +193,36 @@ export class RemoteStore implements KVStore {
   }
 
   pushRows(key: string, indices: Int32Array, rows: Tensor, options: PushOptions = {}): Promise<KeyStatus> {
+    return this.#pushRows(key, indices, rows, undefined, options);
+  }
+
+  /** Into `value(key)`: nothing moves, because the rows are where they are read. */
+  pushpullRows(
+    key: string,
+    indices: Int32Array,
+    rows: Tensor,
+    into: Tensor,
+    options: PushOptions = {},
+  ): Promise<KeyStatus> {
+    return this.#pushRows(key, indices, rows, into, options);
+  }
+
+  #pushRows(
+    key: string,
+    indices: Int32Array,
+    rows: Tensor,
+    into: Tensor | undefined,
+    options: PushOptions,
+  ): Promise<KeyStatus> {
     return this.#answered(async () => {
       const known = this.#keys.table(key);
       checkLength(key, 'pushed with', rows.length, indices.length * known.rowLength!);
+      const isInPlace = into !== undefined && into === known.value;
+      if (into && !isInPlace) checkLength(key, 'pulled into', into.length, indices.length * known.rowLength!);
       const isSkipped = !this.#isUsable(known, rows);
       const { answer } = await this.#rows.push({
-        ...{ known, indices, rows, isSkipped, step: known.step + 1 },
+        ...{ known, indices, rows, into: isInPlace ? undefined : into, pulls: into !== undefined },
+        ...{ isSkipped, step: known.step + 1 },
         samples: samplesOf(key, this.rank, options),
       });
       known.step++;

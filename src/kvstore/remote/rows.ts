@@ -28,6 +28,10 @@ export interface RowsPushCall extends RowsCall {
   readonly step: number;
   readonly samples: number;
   readonly isSkipped: boolean;
+  /** Whether the worker sees the rows as they are after the push. */
+  readonly pulls: boolean;
+  /** Receives them; undefined: nobody, or they are read where they are. */
+  readonly into: Tensor | undefined;
 }
 
 export interface RowsPullCall extends RowsCall {
@@ -41,15 +45,22 @@ interface Part {
   readonly indices: Region<'int32'>;
   /** Their places among the rows of the call. */
   readonly positions: Region<'int32'>;
-  /** Room for them alone, where they travel between hosts. */
-  readonly rows: Region<'float32'> | undefined;
+  /** Where they travel between hosts: room for them alone, one for each tensor of the call. */
+  readonly travelling: readonly Region<'float32'>[] | undefined;
+}
+
+interface Travelling {
+  readonly rows?: Region<'float32'> | undefined;
+  readonly answer: Region<'float32'> | undefined;
+  /** The tensor that the answer's rows belong to. */
+  readonly target: Region<'float32'> | undefined;
 }
 
 interface Prepared {
   readonly segment: Segment;
   readonly parts: readonly Part[];
-  /** The rows of the call where servers can use them: the caller's tensor, or room for it. */
-  readonly tensor: Region<'float32'>;
+  /** Those of the call where servers can use them: the caller's own, or room for them. */
+  readonly tensors: readonly Region<'float32'>[];
 }
 
 const LINE_BYTES = 64;
@@ -82,42 +93,31 @@ export class RowExchange implements Told {
 
   /** All cores hear of the push, those without a row too: it is one step of the whole table. Resolves when it is sent. */
   async push(call: RowsPushCall): Promise<{ readonly answer: Promise<KeyStatus> }> {
-    const { known, step, samples, isSkipped } = call;
-    const { segment, parts, tensor } = await this.#prepare(call, call.rows);
-    if (tensor !== call.rows) copy(this.#kernels, tensor, call.rows);
+    const { known, step, samples, isSkipped, pulls, rows: pushed, into } = call;
+    const { segment, parts, tensors } = await this.#prepare(call, into ? [pushed, into] : [pushed]);
+    const [tensor, target] = tensors;
+    if (tensor !== pushed) copy(this.#kernels, tensor!, pushed);
     const answers = parts.map((part) => {
-      const { piece, indices, positions: from, rows } = part;
-      const rowLength = known.rowLength!;
-      if (rows) copyRows(this.#kernels, { target: rows, source: tensor, from, rowLength });
-      const shared = this.#sharedRows(part, tensor, rowLength);
-      const body = rows && indices.length > 0 ? [indices, rows] : [];
-      const request = { op: 'push-rows', piece: piece.number, count: indices.length, shared };
-      return this.#lines[piece.core]!.request({ ...request, step, samples, isSkipped }, body);
+      const { positions: from, travelling } = part;
+      const [rows, answer] = travelling ?? [];
+      if (rows) {
+        copyRows(this.#kernels, { target: rows, source: tensor!, from, rowLength: known.rowLength! });
+      }
+      const request = { op: 'push-rows', step, samples, isSkipped, pulls };
+      return this.#ask(part, tensors, known, request, { rows, answer, target });
     });
-    return { answer: this.#settled(segment, known, Promise.all(answers)) };
+    return { answer: this.#settled(segment, known, answers, into && [target!, into]) };
   }
 
   async pull(call: RowsPullCall): Promise<{ readonly answer: Promise<KeyStatus> }> {
     const { known, into } = call;
-    const { segment, parts, tensor } = await this.#prepare(call, into);
+    const { segment, parts, tensors } = await this.#prepare(call, [into]);
+    const [target] = tensors;
     const asked = parts.filter(({ indices }, i) => indices.length > 0 || i === 0);
-    const answers = asked.map(async (part) => {
-      const { piece, indices, positions, rows } = part;
-      const rowLength = known.rowLength!;
-      const shared = this.#sharedRows(part, tensor, rowLength);
-      const request = { op: 'pull-rows', piece: piece.number, count: indices.length, shared };
-      const inBody = rows && indices.length > 0;
-      const reply = await this.#lines[piece.core]!.request(request, inBody ? [indices] : [], () =>
-        inBody ? [rows] : [],
-      );
-      if (rows) copyRows(this.#kernels, { target: tensor, into: positions, source: rows, rowLength });
-      return reply;
-    });
-    const all = Promise.all(answers).then((replies) => {
-      if (tensor !== into) elementsOf(into).set(tensor.view);
-      return replies;
-    });
-    return { answer: this.#settled(segment, known, all) };
+    const answers = asked.map((part) =>
+      this.#ask(part, tensors, known, { op: 'pull-rows' }, { answer: part.travelling?.[0], target }),
+    );
+    return { answer: this.#settled(segment, known, answers, [target!, into]) };
   }
 
   forget(): void {
@@ -131,9 +131,37 @@ export class RowExchange implements Told {
     }
   }
 
-  async #settled(segment: Segment, { key }: KnownKey, answers: Promise<Header[]>): Promise<KeyStatus> {
+  /** One request for the rows of one core; where they travel, they come as `rows` and go to `answer`. */
+  async #ask(
+    { piece, indices, positions, travelling }: Part,
+    tensors: readonly Region<'float32'>[],
+    { rowLength = 1 }: KnownKey,
+    request: object,
+    { rows, answer, target }: Travelling,
+  ): Promise<Header> {
+    const hasBody = travelling !== undefined && indices.length > 0;
+    const shared = travelling ? undefined : this.#sharedRows(indices, tensors, rowLength);
+    const header = { ...request, piece: piece.number, count: indices.length, shared };
+    const body = !hasBody ? [] : rows ? [indices, rows] : [indices];
+    const reply = await this.#lines[piece.core]!.request(header, body, () =>
+      hasBody && answer ? [answer] : [],
+    );
+    if (answer && target) {
+      copyRows(this.#kernels, { target, into: positions, source: answer, rowLength });
+    }
+    return reply;
+  }
+
+  /** `answer`: where the rows came to, and where the caller wants them. */
+  async #settled(
+    segment: Segment,
+    { key }: KnownKey,
+    answers: readonly Promise<Header>[],
+    answer?: readonly [Region<'float32'>, Tensor],
+  ): Promise<KeyStatus> {
     try {
-      const results = (await answers).flatMap((answer) => answer.results as [number, number][]);
+      const results = (await Promise.all(answers)).flatMap((one) => one.results as [number, number][]);
+      if (answer && answer[0] !== answer[1]) elementsOf(answer[1]).set(answer[0].view);
       return {
         key,
         version: Math.min(...results.map(([version]) => version)),
@@ -144,53 +172,61 @@ export class RowExchange implements Told {
     }
   }
 
-  /** Divides the indices among the pieces, in memory for this call, which has room for the rows where they need it. */
-  async #prepare({ known, indices }: RowsCall, rows: Tensor): Promise<Prepared> {
+  /** Divides the indices among the pieces, in memory for this call, which has room for the tensors where they need it. */
+  async #prepare({ known, indices }: RowsCall, given: readonly Tensor[]): Promise<Prepared> {
     const rowLength = known.rowLength!;
     const pieceOf = this.#piecesOf(known, indices);
     const counts = known.pieces.map(() => 0);
     for (const piece of pieceOf) counts[piece]!++;
-    const own = this.#memory.isUsable(rows) ? undefined : rows.length;
+    const own = given.map((tensor) => (this.#memory.isUsable(tensor) ? 0 : tensor.length));
     const isShared = (piece: PlacedPiece) => this.#isShared[piece.core]!;
     const travelling = known.pieces.reduce((sum, piece, i) => sum + (isShared(piece) ? 0 : counts[i]!), 0);
-    const elements = (own ?? 0) + 2 * indices.length + travelling * rowLength;
-    const segment = this.#segment(4 * elements + LINE_BYTES * (3 * counts.length + 1));
+    const elements =
+      own.reduce((sum, length) => sum + length) + 2 * indices.length + given.length * travelling * rowLength;
+    const segment = this.#segment(4 * elements + LINE_BYTES * (4 * counts.length + 2));
     let at = 0;
     const take = <T extends 'float32' | 'int32'>(dtype: T, length: number): Region<T> => {
       const start = at;
       at = behindIndices(at, length);
       return segment.region(dtype, start, length);
     };
-    const tensor = own === undefined ? (rows as Region<'float32'>) : take('float32', own);
-    await this.#map(segment.region('int32', 0, 0));
-    await this.#map(tensor);
+    const tensors = given.map((tensor) =>
+      this.#memory.isUsable(tensor) ? tensor : take('float32', tensor.length),
+    );
+    for (const region of [segment.region('int32', 0, 0), ...tensors]) await this.#map(region);
     const parts = known.pieces.map((piece, i): Part => {
       const count = counts[i]!;
       const [ownIndices, positions] = [take('int32', count), take('int32', count)];
-      const travels = isShared(piece) ? undefined : take('float32', count * rowLength);
-      return { piece, indices: ownIndices, positions, rows: travels };
+      const room = () => given.map(() => take('float32', count * rowLength));
+      return {
+        ...{ piece, indices: ownIndices, positions },
+        travelling: isShared(piece) ? undefined : room(),
+      };
     });
     const filled = parts.map(() => 0);
     const firsts = parts.map(({ piece }) => piece.start / rowLength);
-    const views = parts.map((part) => [part.indices.view, part.positions.view] as const);
+    const indexViews = parts.map((part) => part.indices.view);
+    const positionViews = parts.map((part) => part.positions.view);
     for (let position = 0; position < indices.length; position++) {
       const i = pieceOf[position]!;
       const slot = filled[i]!++;
-      const [rowsOfPiece, positions] = views[i]!;
-      rowsOfPiece[slot] = indices[position]! - firsts[i]!;
-      positions[slot] = position;
+      indexViews[i]![slot] = indices[position]! - firsts[i]!;
+      positionViews[i]![slot] = position;
     }
-    return { segment, parts, tensor };
+    return { segment, parts, tensors };
   }
 
   #sharedRows(
-    { piece, indices }: Part,
-    tensor: Region<'float32'>,
+    indices: Region<'int32'>,
+    [tensor, into]: readonly Region<'float32'>[],
     rowLength: number,
-  ): SharedRows | undefined {
-    if (!this.#isShared[piece.core]) return undefined;
-    const rowCount = Math.floor(tensor.length / rowLength);
-    return { at: this.#memory.placeOf(indices), rows: this.#memory.placeOf(tensor), rowCount };
+  ): SharedRows {
+    const memory = this.#memory;
+    const rowCount = Math.floor(tensor!.length / rowLength);
+    return {
+      ...{ at: memory.placeOf(indices), rows: memory.placeOf(tensor!), rowCount },
+      into: into && memory.placeOf(into),
+    };
   }
 
   async #map(tensor: Region): Promise<void> {

@@ -4,7 +4,8 @@
  * change it after it was checked.
  * Invariant: the memory of a request lives until it is answered, whatever becomes of the connection.
  */
-import { TributaryError, UsageError } from '../../base/index.ts';
+import type { TributaryError} from '../../base/index.ts';
+import { UsageError } from '../../base/index.ts';
 import type { DType, Region, Segment, SharedSpace } from '../../memory/index.ts';
 import type { ByteRange } from '../../sockets/index.ts';
 import type { PushReply } from '../contribution.ts';
@@ -36,6 +37,8 @@ interface RowBuffer {
   /** For rows that lie with the worker: which of them belongs to each index. */
   readonly positions: Region<'int32'> | undefined;
   readonly rowLength: number;
+  /** Of a push: where the rows that come of it go. */
+  readonly answer: Region<'float32'> | undefined;
 }
 
 export class RowRequests {
@@ -52,7 +55,8 @@ export class RowRequests {
     const bytesOfRows = 4 * count * rowLength;
     expectBytes(bodyBytes, shared ? 0 : 4 * count + (isPush ? bytesOfRows : 0));
     this.#checkQuota(piece, count, bytesOfRows);
-    const buffer = shared ? this.#inPlace(shared, count, rowLength) : this.#buffer(count, rowLength);
+    const pulls = isPush && request.pulls;
+    const buffer = shared ? this.#inPlace(shared, count, rowLength) : this.#buffer(count, rowLength, pulls);
     const { indices, rows } = buffer;
     const into: ByteRange[] = isPush ? [indices, rows] : [indices];
     return {
@@ -66,24 +70,29 @@ export class RowRequests {
   }
 
   #push(
-    { id, piece, step, samples, isSkipped }: Extract<RowRequest, { op: 'push-rows' }>,
+    { id, piece, step, samples, isSkipped, pulls }: Extract<RowRequest, { op: 'push-rows' }>,
     buffer: RowBuffer,
   ): void {
     const { tenant, worker } = this.#host;
     const { core, recovery } = tenant;
-    const { indices, rows, positions } = buffer;
+    const { indices, rows, positions, answer } = buffer;
     const key = String(piece);
-    const answer = (result: PushReply | TributaryError) => {
+    const refuse = (error: TributaryError) => {
       this.#giveBack(buffer);
-      if (result instanceof TributaryError) this.#host.refuse(id, result);
-      else this.#host.reply(id, { results: [[result.version, result.staleness]] });
+      this.#host.refuse(id, error);
+    };
+    const reply = ({ version, staleness, duplicate }: PushReply) => {
+      // What was applied before, or not at all, has not written its answer.
+      if (answer && (duplicate || isSkipped)) core.pullRows(worker, key, indices, answer, positions);
+      this.#reply(id, [version, staleness], buffer, answer);
     };
     try {
       if (recovery.isLogging && core.nextStep(worker, key) === step && !isSkipped) {
         const logged = { indices: indices.view, rows: inOrder(buffer) };
         recovery.log({ kind: 'rows', worker, key, step, samples, ...logged });
       }
-      core.pushRows({ worker, key, step, samples, isSkipped, indices, rows, positions }, answer, answer);
+      const push = { worker, key, step, samples, isSkipped, indices, rows, positions, answer, pulls };
+      core.pushRows(push, reply, refuse);
     } catch (error) {
       this.#giveBack(buffer);
       throw error;
@@ -92,24 +101,36 @@ export class RowRequests {
 
   #pull({ id, piece }: RowRequest, buffer: RowBuffer): void {
     const { tenant, worker } = this.#host;
-    const { segment, indices, rows, positions } = buffer;
+    const { indices, rows, positions } = buffer;
     try {
       const { version } = tenant.core.pullRows(worker, String(piece), indices, rows, positions);
-      // A goodbye must not free what is still being sent.
-      const sending = tenant.disown(worker, segment);
-      const body = positions || rows.byteLength === 0 ? [] : [rows];
-      this.#host.reply(id, { results: [[version, 0]] }, body, () => sending.close());
+      this.#reply(id, [version, 0], buffer, rows);
     } catch (error) {
       this.#giveBack(buffer);
       throw error;
     }
   }
 
-  #buffer(count: number, rowLength: number): RowBuffer {
+  /** `answer`: rows that go back, in the body unless they lie with the worker. */
+  #reply(
+    id: number,
+    result: readonly [version: number, staleness: number],
+    buffer: RowBuffer,
+    answer: Region<'float32'> | undefined,
+  ): void {
+    const { segment, positions } = buffer;
+    const body = positions || !answer || answer.byteLength === 0 ? [] : [answer];
+    // A goodbye must not free what is still being sent.
+    const sending = this.#host.tenant.disown(this.#host.worker, segment);
+    this.#host.reply(id, { results: [result] }, body, () => sending.close());
+  }
+
+  #buffer(count: number, rowLength: number, pulls: boolean): RowBuffer {
     const segment = this.#allocate(4 * count * (1 + rowLength) + 2 * 64);
     const indices = segment.allocate('int32', count);
     const rows = segment.allocate('float32', count * rowLength);
-    return { segment, indices, rows, positions: undefined, rowLength };
+    // Rows have been used when their answer is written.
+    return { segment, indices, rows, positions: undefined, rowLength, answer: pulls ? rows : undefined };
   }
 
   #inPlace(shared: SharedRows, count: number, rowLength: number): RowBuffer {
@@ -118,13 +139,14 @@ export class RowRequests {
       this.#host.tensorAt([name, at], 'int32', count),
     );
     const rows = this.#host.tensorAt(shared.rows, 'float32', shared.rowCount * rowLength);
+    const answer = shared.into && this.#host.tensorAt(shared.into, 'float32', shared.rowCount * rowLength);
     const segment = this.#allocate(8 * count + 2 * 64);
     const [indices, positions] = theirs.map((region) => {
       const own = segment.allocate('int32', count);
       own.view.set(region.view);
       return own;
     });
-    const buffer = { segment, indices: indices!, rows, positions, rowLength };
+    const buffer = { segment, indices: indices!, rows, positions, rowLength, answer };
     if (positions!.view.every((row) => row >= 0 && row < shared.rowCount)) return buffer;
     this.#giveBack(buffer);
     throw new ProtocolFault(`named rows of its tensor that are not among its ${shared.rowCount}`);

@@ -59,7 +59,7 @@ const WASTE_BYTES = 64 * 1024;
 /** Few, because the start of a body that comes with its header is copied once more. */
 const STAGED_BYTES = 16 * 1024;
 /** Calls of one turn; then other connections have theirs. */
-const CALLS_A_TURN = 4;
+const CALLS_A_TURN = 16;
 
 /** Bytes before the first frame, by which a tunnel says who has come or what went wrong. */
 export interface Preface {

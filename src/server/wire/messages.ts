@@ -94,6 +94,8 @@ export interface SharedRows {
   /** A tensor of so many rows. */
   readonly rows: Place;
   readonly rowCount: number;
+  /** Of a push that pulls: a tensor of as many rows, which receives them. */
+  readonly into?: Place | undefined;
 }
 
 export type Request = { readonly id: number } & (
@@ -131,6 +133,8 @@ export type Request = { readonly id: number } & (
       readonly samples: number;
       readonly count: number;
       readonly isSkipped: boolean;
+      /** Whether the worker sees the rows as they are then: in the answer, at `into`, or where the server has them. */
+      readonly pulls: boolean;
       /** undefined: indices and rows are in the body. */
       readonly shared: SharedRows | undefined;
     }
@@ -216,12 +220,12 @@ export function readRequest(header: Header): Request {
       };
     }
     case 'push-rows': {
-      const { isSkipped } = header;
-      check(typeof isSkipped === 'boolean', op, header);
+      const { isSkipped, pulls = false } = header;
+      check(typeof isSkipped === 'boolean' && typeof pulls === 'boolean', op, header);
       const counts = { piece: countOf(header, 'piece'), step: countOf(header, 'step') };
       return {
         ...{ id, op, ...counts, count: countOf(header, 'count'), samples: samplesOf(header) },
-        ...{ isSkipped, shared: readSharedRows(header.shared) },
+        ...{ isSkipped, pulls, shared: readSharedRows(header.shared) },
       };
     }
     case 'pull-rows':
@@ -329,7 +333,7 @@ function readSharedRows(value: unknown): SharedRows | undefined {
   const shared = objectOf(value, 'rows');
   const [at, rows] = [readPlace(shared.at), readPlace(shared.rows)];
   check(at !== undefined && rows !== undefined, 'rows', shared);
-  return { at, rows, rowCount: countOf(shared, 'rowCount') };
+  return { at, rows, rowCount: countOf(shared, 'rowCount'), into: readPlace(shared.into) };
 }
 
 function readConsistency(value: unknown): Consistency {
