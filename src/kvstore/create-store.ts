@@ -81,7 +81,11 @@ export async function createStore(type: StoreType, options: CreateStoreOptions):
 }
 
 /** Clients are runs of workers, as even as can be. */
-export function clientOf(rank: number, workers: number, clients: number): { number: number; ranks: number[] } {
+export function clientOf(
+  rank: number,
+  workers: number,
+  clients: number,
+): { number: number; ranks: number[] } {
   const first = (client: number) => Math.floor((client * workers) / clients);
   let number = 0;
   while (rank >= first(number + 1)) number++;

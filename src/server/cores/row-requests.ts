@@ -4,7 +4,7 @@
  * change it after it was checked.
  * Invariant: the memory of a request lives until it is answered, whatever becomes of the connection.
  */
-import type { TributaryError} from '../../base/index.ts';
+import type { TributaryError } from '../../base/index.ts';
 import { UsageError } from '../../base/index.ts';
 import type { DType, Region, Segment, SharedSpace } from '../../memory/index.ts';
 import type { ByteRange } from '../../sockets/index.ts';
