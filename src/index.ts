@@ -64,6 +64,15 @@ export type {
   Tensor,
 } from './kvstore/index.ts';
 export type { ReductionChoice } from './plan/index.ts';
+export { trainWithLearners, UPDATE_MODES } from './learners/index.ts';
+export type {
+  LearnerTask,
+  TaskSource,
+  TrainEvent,
+  TrainOptions,
+  TrainResult,
+  UpdateMode,
+} from './learners/index.ts';
 export { ParameterServer } from './server/index.ts';
 export type {
   Combine,

@@ -95,6 +95,21 @@ export class SampleOrder implements BatchOrder {
     return { seed: this.seed, epoch: this.#epoch, position: this.#position };
   }
 
+  /** Goes on from a place of an epoch, whatever was drawn before. */
+  seek(epoch: number, position: number): this {
+    if (!(Number.isSafeInteger(epoch) && epoch >= 0 && position >= 0 && position < this.length)) {
+      throw bad(
+        `There is no sample ${position} of ${this.length} in epoch ${epoch}; seek one that there is.`,
+        {
+          ...{ epoch, position, length: this.length },
+        },
+      );
+    }
+    this.#epoch = epoch;
+    this.#position = position;
+    return this;
+  }
+
   /** The next sample ids, fewer than `size` at the end of an epoch unless `dropLast`. */
   nextBatch(size: number): Uint32Array {
     return this.draw(size).samples;

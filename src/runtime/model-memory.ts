@@ -54,81 +54,151 @@ export interface ModelMemoryOptions {
   readonly slots: readonly string[];
   /** Name of a shared segment. Default: private to this process. */
   readonly segmentName?: string | undefined;
+  /**
+   * Where what training changes lies: parameters, state, moving averages, optimizer slots, from its next free byte on. Other
+   * processes that give the same memory work on the same weights. Default: with all the rest.
+   */
+  readonly weights?: Segment | undefined;
+  /** Where gradients, inputs and masks lie, from its next free byte on; closed with this. Default: memory of its own. */
+  readonly work?: Segment | undefined;
+}
+
+/** Bytes of a model's weights, as `ModelMemoryOptions.weights` must have them free. */
+export function weightBytes(model: Model, slots: readonly string[]): number {
+  let bytes = 0;
+  walkWeights(model, slots, (length) => {
+    bytes += alignUp(4 * length, REGION_ALIGNMENT);
+    return undefined as never;
+  });
+  return bytes;
+}
+
+interface Weights {
+  readonly parameters: Map<string, Region<'float32'>>;
+  readonly slots: Map<string, Slots>;
+  readonly states: Map<string, Region<'float32'>>;
+  readonly averages: Map<string, Map<string, Region<'float32'>>>;
+}
+
+/** In the same order wherever it is called: that is what places them alike in several processes. */
+function walkWeights(
+  { graph }: Model,
+  slotNames: readonly string[],
+  allocate: (length: number) => Region<'float32'>,
+): Weights {
+  const floats = (shape: readonly number[]) => allocate(elementCount(shape));
+  const weights: Weights = {
+    ...{ parameters: new Map(), slots: new Map(), states: new Map(), averages: new Map() },
+  };
+  for (const { name, shape, trainable } of graph.parameters.values()) {
+    weights.parameters.set(name, floats(shape));
+    if (trainable) {
+      weights.slots.set(name, Object.fromEntries(slotNames.map((slot) => [slot, floats(shape)])));
+    }
+  }
+  for (const { name, shape } of graph.states.values()) weights.states.set(name, floats(shape));
+  for (const { name, applies } of graph.movingAverages) {
+    const followed = [...graph.parameters.values()].filter(
+      (parameter) => parameter.trainable && applies(parameter),
+    );
+    weights.averages.set(
+      name,
+      new Map(followed.map((parameter) => [parameter.name, floats(parameter.shape)])),
+    );
+  }
+  return weights;
+}
+
+interface Work {
+  readonly nextStates: Map<string, Region<'float32'>>;
+  readonly gradients: Map<string, GradientPlace>;
+  readonly inputs: Map<string, Region>;
+  readonly masks: Map<string, Region<'float32'>>;
+  readonly loss: Region<'float32'>;
+  readonly sampleIds: Region<'int32'>;
+}
+
+interface WorkAllocator {
+  region<T extends DType>(dtype: T, length: number): Region<T>;
+  plan(capacity: number): RowPlan;
+}
+
+/** As `walkWeights`, for what a step writes and reads. */
+function walkWork(
+  { graph }: Model,
+  gradients: readonly Gradient[],
+  maxBatch: number,
+  allocator: WorkAllocator,
+): Work {
+  const floats = (shape: readonly number[]) => allocator.region('float32', elementCount(shape));
+  const nextStates = new Map<string, Region<'float32'>>();
+  for (const { state } of graph.stateUpdates) nextStates.set(state.name, floats(state.shape));
+  const places = new Map<string, GradientPlace>();
+  for (const gradient of gradients) {
+    const { name, shape } = gradient.parameter;
+    if (gradient.kind === 'dense') {
+      places.set(name, { kind: 'dense', gradient, region: floats(shape) });
+      continue;
+    }
+    const [tableRows, rowLength] = shape as [number, number];
+    const capacity = gradient.lookups.reduce(
+      (sum, { indices }) => sum + elementCount(resolveShape(indices.shape, maxBatch)),
+      0,
+    );
+    places.set(name, {
+      ...{ kind: 'sparse', gradient, rowLength, tableRows },
+      positions: allocator.region('int32', capacity),
+      positionRows: allocator.region('float32', capacity * rowLength),
+      plan: allocator.plan(capacity),
+      rows: allocator.region('float32', capacity * rowLength),
+      count: 0,
+    });
+  }
+  const inputs = new Map<string, Region>();
+  for (const [name, tensor] of graph.inputs)
+    inputs.set(name, allocator.region(memoryTypes[tensor.dtype], count(tensor, maxBatch)));
+  const masks = new Map<string, Region<'float32'>>();
+  for (const [name, tensor] of graph.dropoutMasks)
+    masks.set(name, allocator.region('float32', count(tensor, maxBatch)));
+  const [loss, sampleIds] = [allocator.region('float32', 1), allocator.region('int32', maxBatch)];
+  return { nextStates, gradients: places, inputs, masks, loss, sampleIds };
+}
+
+/** Bytes of what is not weights, as `ModelMemoryOptions.work` must have them free. */
+export function workBytes(model: Model, gradients: readonly Gradient[], maxBatch: number): number {
+  let bytes = 0;
+  const add = (more: number) => (bytes += alignUp(more, REGION_ALIGNMENT) + REGION_ALIGNMENT);
+  walkWork(model, gradients, maxBatch, {
+    region: (dtype, length) => {
+      add(length * bytesPerElement(dtype));
+      return undefined as never;
+    },
+    plan: (capacity) => {
+      add(rowPlanBytes(capacity));
+      return undefined as never;
+    },
+  });
+  return bytes;
 }
 
 export class ModelMemory {
   readonly segment: Segment;
-  readonly parameters = new Map<string, Region<'float32'>>();
-  readonly states = new Map<string, Region<'float32'>>();
+  readonly parameters: ReadonlyMap<string, Region<'float32'>>;
+  readonly states: ReadonlyMap<string, Region<'float32'>>;
   /** What a step writes; copied over the state when the step is done. */
-  readonly nextStates = new Map<string, Region<'float32'>>();
-  readonly averages = new Map<string, Map<string, Region<'float32'>>>();
-  readonly gradients = new Map<string, GradientPlace>();
-  readonly slots = new Map<string, Slots>();
-  readonly inputs = new Map<string, Region>();
-  readonly masks = new Map<string, Region<'float32'>>();
+  readonly nextStates: ReadonlyMap<string, Region<'float32'>>;
+  readonly averages: ReadonlyMap<string, ReadonlyMap<string, Region<'float32'>>>;
+  readonly gradients: ReadonlyMap<string, GradientPlace>;
+  readonly slots: ReadonlyMap<string, Slots>;
+  readonly inputs: ReadonlyMap<string, Region>;
+  readonly masks: ReadonlyMap<string, Region<'float32'>>;
   readonly loss: Region<'float32'>;
   readonly sampleIds: Region<'int32'>;
 
-  constructor({ graph }: Model, options: ModelMemoryOptions) {
-    const { space, maxBatch, gradients, slots } = options;
-    // The same walk runs twice: once to count bytes, once to allocate.
-    const walk = (
-      allocate: <T extends DType>(dtype: T, length: number) => Region<T>,
-      reserve: (bytes: number) => void,
-    ) => {
-      const floats = (shape: readonly number[]) => allocate('float32', elementCount(shape));
-      for (const { name, shape, trainable } of graph.parameters.values()) {
-        this.parameters.set(name, floats(shape));
-        if (trainable) this.slots.set(name, Object.fromEntries(slots.map((slot) => [slot, floats(shape)])));
-      }
-      for (const { name, shape } of graph.states.values()) this.states.set(name, floats(shape));
-      for (const { state } of graph.stateUpdates) this.nextStates.set(state.name, floats(state.shape));
-      for (const { name, applies } of graph.movingAverages) {
-        const followed = [...graph.parameters.values()].filter(
-          (parameter) => parameter.trainable && applies(parameter),
-        );
-        this.averages.set(
-          name,
-          new Map(followed.map((parameter) => [parameter.name, floats(parameter.shape)])),
-        );
-      }
-      for (const gradient of gradients) {
-        const { name, shape } = gradient.parameter;
-        if (gradient.kind === 'dense') {
-          this.gradients.set(name, { kind: 'dense', gradient, region: floats(shape) });
-          continue;
-        }
-        const [tableRows, rowLength] = shape as [number, number];
-        const capacity = gradient.lookups.reduce(
-          (sum, { indices }) => sum + elementCount(resolveShape(indices.shape, maxBatch)),
-          0,
-        );
-        reserve(rowPlanBytes(capacity));
-        this.gradients.set(name, {
-          kind: 'sparse',
-          gradient,
-          rowLength,
-          tableRows,
-          positions: allocate('int32', capacity),
-          positionRows: allocate('float32', capacity * rowLength),
-          plan: this.segment ? allocateRowPlan(this.segment, capacity) : (undefined as never),
-          rows: allocate('float32', capacity * rowLength),
-          count: 0,
-        });
-      }
-      for (const [name, tensor] of graph.inputs)
-        this.inputs.set(name, allocate(memoryTypes[tensor.dtype], count(tensor, maxBatch)));
-      for (const [name, tensor] of graph.dropoutMasks)
-        this.masks.set(name, allocate('float32', count(tensor, maxBatch)));
-      return { loss: allocate('float32', 1), sampleIds: allocate('int32', maxBatch) };
-    };
-    let bytes = 0;
-    const add = (more: number) => (bytes += alignUp(more, REGION_ALIGNMENT) + REGION_ALIGNMENT);
-    walk((dtype, length) => {
-      add(length * bytesPerElement(dtype));
-      return undefined as never;
-    }, add);
+  constructor(model: Model, options: ModelMemoryOptions) {
+    const { space, maxBatch, gradients, slots, weights, work } = options;
+    const bytes =
+      (weights ? 0 : weightBytes(model, slots)) + (work ? 0 : workBytes(model, gradients, maxBatch));
     if (bytes > 0xffff0000) {
       const gib = (bytes / 2 ** 30).toFixed(1);
       throw new UsageError(
@@ -138,15 +208,26 @@ export class ModelMemory {
       );
     }
     this.segment =
-      options.segmentName === undefined
+      work ??
+      (options.segmentName === undefined
         ? space.allocate(bytes)
-        : space.createSegment(options.segmentName, bytes);
-    const { loss, sampleIds } = walk(
-      (dtype, length) => this.segment.allocate(dtype, length),
-      () => undefined,
-    );
-    this.loss = loss;
-    this.sampleIds = sampleIds;
+        : space.createSegment(options.segmentName, bytes));
+    const home = weights ?? this.segment;
+    const placed = walkWeights(model, slots, (length) => home.allocate('float32', length));
+    this.parameters = placed.parameters;
+    this.states = placed.states;
+    this.averages = placed.averages;
+    this.slots = placed.slots;
+    const own = walkWork(model, gradients, maxBatch, {
+      region: (dtype, length) => this.segment.allocate(dtype, length),
+      plan: (capacity) => allocateRowPlan(this.segment, capacity),
+    });
+    this.nextStates = own.nextStates;
+    this.gradients = own.gradients;
+    this.inputs = own.inputs;
+    this.masks = own.masks;
+    this.loss = own.loss;
+    this.sampleIds = own.sampleIds;
   }
 
   /** The place of a source of the graph, or of a copy of the graph with the same names. */

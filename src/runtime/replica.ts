@@ -7,12 +7,13 @@ import { UsageError } from '../base/index.ts';
 import type { Compute } from '../compute/index.ts';
 import { fillInitial, gradients, type Model } from '../graph/index.ts';
 import { createOptimizer, Kernels, type Optimizer, type OptimizerSpec } from '../kernels/index.ts';
-import type { Region, SharedSpace } from '../memory/index.ts';
+import type { Region, Segment, SharedSpace } from '../memory/index.ts';
 import { Backward } from './backward.ts';
 import type { TensorData, Tensors } from './checkpoint/index.ts';
 import { Evaluator } from './evaluator.ts';
 import { ModelMemory } from './model-memory.ts';
 import { Update } from './update.ts';
+import type { UpdateGuard } from './update.ts';
 
 export interface ReplicaOptions {
   readonly compute: Compute;
@@ -31,6 +32,14 @@ export interface ReplicaOptions {
   readonly groups?: readonly (readonly string[])[];
   /** Name of a shared segment for all of it. Default: private to this process. */
   readonly segmentName?: string;
+  /** Weights that several processes train; see `ModelMemoryOptions.weights`. Default: its own. */
+  readonly weights?: Segment | undefined;
+  /** Gradients that several processes use; see `ModelMemoryOptions.work`. Default: its own. */
+  readonly work?: Segment | undefined;
+  /** Called around the update of each parameter, in whatever order; see `Update`. Default: nothing around it. */
+  readonly guard?: UpdateGuard | undefined;
+  /** Whether the weights are those in the memory already, not first ones by the seed. Default false. */
+  readonly adopts?: boolean | undefined;
 }
 
 export interface Snapshot {
@@ -63,11 +72,16 @@ export class Replica {
       gradients: gradients(model.loss),
       slots: this.optimizer.slots,
       segmentName: options.segmentName,
+      weights: options.weights,
+      work: options.work,
     });
     const { memory } = this;
     this.#backward = new Backward({ model, memory, compute, kernels, seed, groups: options.groups });
-    this.#update = new Update({ model, memory, compute, kernels, optimizer: this.optimizer, sparseUpdates });
-    this.#initialise(seed);
+    this.#update = new Update({
+      ...{ model, memory, compute, kernels, optimizer: this.optimizer, sparseUpdates },
+      guard: options.guard,
+    });
+    if (!options.adopts) this.#initialise(seed);
   }
 
   /** The arrays that hold a batch, by input name; a loader writes into them. */

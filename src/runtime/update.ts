@@ -22,6 +22,9 @@ import {
 import type { Region, Segment } from '../memory/index.ts';
 import type { GradientPlace, ModelMemory } from './model-memory.ts';
 
+/** Runs the update of a parameter, by its number in the order of the gradients. */
+export type UpdateGuard = (number: number, update: () => void) => void;
+
 export interface UpdateOptions {
   readonly model: Model;
   readonly memory: ModelMemory;
@@ -30,6 +33,8 @@ export interface UpdateOptions {
   readonly optimizer: Optimizer;
   /** See `Optimizer.updateRows`. */
   readonly sparseUpdates: 'exact' | 'lazy';
+  /** Default: updates run as they come. */
+  readonly guard?: UpdateGuard | undefined;
 }
 
 export class Update {
@@ -46,24 +51,22 @@ export class Update {
   run(t: number, lr?: number): void {
     const { model, memory, optimizer, sparseUpdates } = this.#options;
     for (const operation of model.graph.updateOperations) this.#transform(operation);
+    const guard: UpdateGuard = this.#options.guard ?? ((_, update) => update());
+    let number = 0;
     for (const [name, place] of memory.gradients) {
       const parameter = memory.parameters.get(name)!;
       const slots = memory.slots.get(name)!;
-      if (place.kind === 'dense') optimizer.update({ t, lr, parameter, gradient: place.region, slots });
-      else {
+      guard(number++, () => {
+        if (place.kind === 'dense') {
+          optimizer.update({ t, lr, parameter, gradient: place.region, slots });
+          return;
+        }
         const { rowLength, plan, rows, count } = place;
         optimizer.updateRows({
-          t,
-          lr,
-          parameter,
-          slots,
-          rowLength,
-          indices: plan.indices,
-          rows,
-          rowCount: count,
+          ...{ t, lr, parameter, slots, rowLength, indices: plan.indices, rows, rowCount: count },
           mode: sparseUpdates,
         });
-      }
+      });
     }
     this.#followAverages();
   }

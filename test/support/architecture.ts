@@ -103,11 +103,17 @@ export const layers: readonly Layer[] = [
     [],
   ),
   layer(
+    'learners',
+    'processes that train one model in shared memory: board, watchdog, update modes',
+    ['runner', 'runtime', 'data', 'compute', 'graph', 'kernels', 'memory', 'base'],
+    [],
+  ),
+  layer(
     'bench',
     'comparisons with other systems, `peers/`',
     [
-      ...['kvstore', 'server', 'launcher', 'collectives', 'cluster'],
-      ...['runtime', 'compute', 'graph', 'kernels', 'memory', 'base'],
+      ...['learners', 'kvstore', 'server', 'launcher', 'collectives', 'cluster'],
+      ...['runtime', 'data', 'models', 'compute', 'graph', 'kernels', 'memory', 'base'],
     ],
     ['koffi', 'zod'],
   ),
@@ -115,7 +121,7 @@ export const layers: readonly Layer[] = [
     'cli',
     'thin commands; the only reader of the environment',
     [
-      ...['bench', 'runner', 'runtime', 'data', 'models', 'compute', 'graph'],
+      ...['bench', 'learners', 'runner', 'runtime', 'data', 'models', 'compute', 'graph'],
       ...['server', 'cluster', 'kernels', 'memory', 'base'],
     ],
     ['jiti', 'zod'],

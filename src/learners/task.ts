@@ -1,0 +1,48 @@
+/**
+ * What learners train. A model cannot be sent to another process, so each process builds the task by itself, from the same
+ * module and the same plain data. Types, and the one function that loads the module.
+ */
+import { UsageError } from '../base/index.ts';
+import type { ScheduleSpec } from '../base/index.ts';
+import type { SessionOptions } from '../compute/index.ts';
+import type { Dataset } from '../data/index.ts';
+import type { Model } from '../graph/index.ts';
+import type { OptimizerSpec } from '../kernels/index.ts';
+
+export interface LearnerTask {
+  readonly model: Model;
+  readonly train: Dataset;
+  /** Evaluated after every epoch. */
+  readonly test?: Dataset | undefined;
+  readonly optimizer: OptimizerSpec;
+  /** Changes the learning rate by step. Default: the optimizer's own rate throughout. */
+  readonly schedule?: ScheduleSpec | undefined;
+  /** Samples in a batch of one learner. Default 32. */
+  readonly batchSize?: number | undefined;
+  /** Decides initial parameters, sample order and dropout. Default 0. */
+  readonly seed?: number | undefined;
+  /** See `ReplicaOptions.sparseUpdates`. Default 'exact'. */
+  readonly sparseUpdates?: 'exact' | 'lazy' | undefined;
+  /** Threads and execution provider of each learner. Default one thread on the CPU. */
+  readonly session?: SessionOptions | undefined;
+}
+
+/** Where a task comes from: a module with a function `buildTask`, and what it is given. */
+export interface TaskSource {
+  /** URL of the module. */
+  readonly module: string;
+  /** Plain data, which can be written as JSON. */
+  readonly data: unknown;
+}
+
+export async function loadTask({ module, data }: TaskSource): Promise<LearnerTask> {
+  const loaded = (await import(module)) as { readonly buildTask?: unknown };
+  if (typeof loaded.buildTask !== 'function') {
+    throw new UsageError(
+      'INVALID_ARGUMENT',
+      `${module} has no function buildTask; export one that returns the model and its data`,
+      { module },
+    );
+  }
+  return (loaded.buildTask as (data: unknown) => LearnerTask | Promise<LearnerTask>)(data);
+}

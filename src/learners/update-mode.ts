@@ -1,0 +1,28 @@
+/**
+ * Who applies gradients to the shared weights, and whether others are kept out meanwhile. Names and what they mean; no code
+ * that depends on them.
+ */
+
+/**
+ * direct: a learner applies its own gradient, no core is spent on a server. server: a process of its own takes gradients from
+ * slots, round robin (GaDei). lock-free: weights are read and written in place whoever else does (HogWild!). locked: a
+ * parameter is locked while it is updated or copied; learners compute on a copy, which is renewed when there is something new.
+ */
+export const UPDATE_MODES = [
+  'direct lock-free',
+  'direct locked',
+  'server lock-free',
+  'server locked',
+] as const;
+export type UpdateMode = (typeof UPDATE_MODES)[number];
+
+export function hasServer(mode: UpdateMode): boolean {
+  return mode.startsWith('server');
+}
+
+export function isLocked(mode: UpdateMode): boolean {
+  return mode.endsWith(' locked');
+}
+
+/** Gradient slots of a learner whose server applies: one is filled while the other is applied. */
+export const SLOTS = 2;
