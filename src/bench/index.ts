@@ -35,3 +35,5 @@ export type {
   RowsCase,
   Sweep,
 } from './exchange/index.ts';
+export { benchScaleup, SCALEUP_MODES, SCALEUP_PEERS, scaleupChart } from './scaleup/index.ts';
+export type { ScaleupBench, ScaleupBenchOptions, ScaleupCase, ScaleupPeer } from './scaleup/index.ts';

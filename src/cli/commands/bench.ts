@@ -8,12 +8,16 @@ import { didYouMean } from '../nearest.ts';
 import { runAllReduce } from './bench-allreduce.ts';
 import { runCompute } from './bench-compute.ts';
 import { exchangeOptions, runExchange } from './bench-exchange.ts';
+import { runScaleup, scaleupOptions } from './bench-scaleup.ts';
 
 const options = {
-  rounds: { kind: 'count', help: 'Alternating rounds, at least 5. Default 7.' },
+  rounds: {
+    kind: 'count',
+    help: 'Alternating rounds, at least 5. Default 7. scaleup: at least 1, default 3.',
+  },
   'turn-ms': {
     kind: 'count',
-    help: 'Time of one turn in milliseconds. Default 400 (compute), 60 (allreduce), 300 (exchange).',
+    help: 'Time of one turn in milliseconds. Default 400 (compute), 60 (allreduce), 300 (exchange), 4000 (scaleup).',
   },
   picture: { kind: 'text', value: 'FILE', help: 'Also draw the result as an SVG.' },
   output: { kind: 'text', value: 'FILE', help: 'Also write the JSON form here.' },
@@ -40,6 +44,8 @@ const options = {
     help: 'allreduce: lengths of the vectors. Default 1 KB to 128 MB.',
   },
   ...exchangeOptions,
+  ...scaleupOptions,
+  peers: { ...exchangeOptions.peers, help: `${exchangeOptions.peers.help} scaleup: ddp or none.` },
 } as const satisfies OptionSpecs;
 
 type Options = OptionValues<typeof options> & { readonly json?: boolean };
@@ -49,6 +55,7 @@ const ownOptions = {
   compute: ['models', 'tfjs'],
   allreduce: ['transport', 'ranks', 'algorithm', 'sizes'],
   exchange: ['transport', ...(Object.keys(exchangeOptions) as (keyof typeof exchangeOptions)[])],
+  scaleup: ['peers', ...(Object.keys(scaleupOptions) as (keyof typeof scaleupOptions)[])],
 } as const satisfies Record<string, readonly (keyof Options)[]>;
 type Bench = keyof typeof ownOptions;
 const benches = Object.keys(ownOptions) as Bench[];
@@ -64,12 +71,14 @@ const runs: Readonly<Record<Bench, (given: Options, io: CommandIo) => Promise<Sh
   compute: runCompute,
   allreduce: runAllReduce,
   exchange: runExchange,
+  scaleup: runScaleup,
 };
 
 export const benchCommand = defineCommand({
   name: 'bench',
-  summary: 'Measure training steps, collectives or exchanges here and in other systems on this machine.',
-  operands: '<compute|allreduce|exchange>',
+  summary:
+    'Measure training steps, collectives, exchanges or learners here and in other systems on this machine.',
+  operands: '<compute|allreduce|exchange|scaleup>',
   operandCount: [1, 1],
   options,
   examples: [
@@ -78,6 +87,7 @@ export const benchCommand = defineCommand({
     'tributary bench exchange --model resnet18 --workers 2 --transport shm --json',
     'tributary bench exchange --model resnet18 --sweep chunks --picture chunks.svg',
     'tributary bench exchange --rows 6500 --table-rows 800000 --row-length 128',
+    'tributary bench scaleup --data banking77-train.csv --learners 1,2 --batch 1,2,8,32 --picture scaleup.svg',
   ],
   run: async ([what], given: Options, io) => {
     const bench = benchNamed(what!, given);

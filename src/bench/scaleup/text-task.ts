@@ -1,0 +1,78 @@
+/**
+ * What `bench scaleup` trains: the text-CNN of the recipe on texts of a CSV file. Built alike in every learner process, which
+ * load this module by name, and read by the bench for the sizes that peers and the count of bytes need. Measures nothing.
+ * Invariant: everybody who reads the same file gets the same samples, vocabulary and model.
+ */
+import { existsSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { encodeText, LabelSet, readTextCsv, SampleOrder, Tokenizer, Vocabulary } from '../../data/index.ts';
+import type { Dataset } from '../../data/index.ts';
+import type { LearnerTask, TaskSource } from '../../learners/index.ts';
+import { textCnn, textRecipe } from '../../models/index.ts';
+
+/** Plain data: it travels to the learner processes. */
+export interface TextTaskData {
+  /** Absolute path of the CSV file: texts, then labels. */
+  readonly file: string;
+  /** Samples in a batch. */
+  readonly batchSize: number;
+  /** Folder in which every process that has built the task leaves a file named by its process id. */
+  readonly signInFolder: string;
+}
+
+export interface TextSamples {
+  readonly dataset: Dataset;
+  readonly facts: { readonly vocabulary: number; readonly classes: number; readonly length: number };
+}
+
+const SEED = 0;
+
+export function readSamples(file: string): TextSamples {
+  const { texts, labels, lines } = readTextCsv(file);
+  const { length, minCount, lowerCase } = textRecipe;
+  const tokenizer = new Tokenizer({ lowerCase });
+  const words = texts.map((text) => tokenizer.tokenize(text));
+  const vocabulary = Vocabulary.build(words, { minCount });
+  const labelSet = LabelSet.build(labels);
+  const dataset = encodeText(texts, labels, { vocabulary, labelSet, length, tokenizer, file, lines });
+  return { dataset, facts: { vocabulary: vocabulary.size, classes: labelSet.size, length } };
+}
+
+/** Called in every process of a run. The rate stays as it is: a schedule costs nothing, and turns have no end to plan for. */
+export function buildTask({ file, batchSize, signInFolder }: TextTaskData): LearnerTask {
+  const { dataset, facts } = readSamples(file);
+  const { options, optimizer, sparseUpdates } = textRecipe;
+  writeFileSync(signInFile(signInFolder, process.pid), '');
+  return {
+    ...{ model: textCnn({ ...options, ...facts }), train: dataset, optimizer, sparseUpdates, batchSize },
+    ...{ seed: SEED, session: { threads: 1, provider: 'cpu' } },
+  };
+}
+
+function signInFile(folder: string, pid: number): string {
+  return join(folder, `task-of-${pid}`);
+}
+
+export function hasSignedIn(folder: string, pid: number): boolean {
+  return existsSync(signInFile(folder, pid));
+}
+
+export function taskSource(data: TextTaskData): TaskSource {
+  // From the sources (tests) the module is TypeScript; built, it is JavaScript.
+  const ending = import.meta.url.endsWith('.ts') ? 'ts' : 'js';
+  return { module: new URL(`./text-task.${ending}`, import.meta.url).href, data };
+}
+
+/** Different tokens of a batch, mean over the batches of an epoch: the rows of the table that a step reads and updates. */
+export function meanTouchedRows({ dataset, facts }: TextSamples, batchSize: number): number {
+  const order = new SampleOrder(dataset.length, { seed: SEED });
+  const tokens = new Int32Array(batchSize * facts.length);
+  const batches = Math.ceil(dataset.length / batchSize);
+  let rows = 0;
+  for (let batch = 0; batch < batches; batch++) {
+    const { samples } = order.draw(batchSize);
+    dataset.read(samples, 'tokens', tokens);
+    rows += new Set(tokens.subarray(0, samples.length * facts.length)).size;
+  }
+  return rows / batches;
+}
