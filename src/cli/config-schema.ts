@@ -12,6 +12,15 @@ const position = () => z.number().int().min(0);
 const positive = () => z.number().positive();
 const fraction = () => z.number().min(0).lt(1);
 
+/** Their numbers have one byte in shared memory. */
+export const MAX_LEARNERS = 254;
+const learners = () =>
+  z.custom<number | 'auto'>(
+    (value) =>
+      value === 'auto' || (Number.isInteger(value) && Number(value) >= 1 && Number(value) <= MAX_LEARNERS),
+    `expected "auto" or a whole number from 1 to ${MAX_LEARNERS}`,
+  );
+
 const dataSchemas = {
   mnist: z.strictObject({ kind: z.literal('mnist'), directory: path().optional() }),
   idx: z.strictObject({
@@ -154,6 +163,7 @@ export function configSchema(raw: Readonly<Record<string, unknown>>): z.ZodObjec
     movingAverage: fraction().optional(),
     checkpointEverySteps: count().optional(),
     output: path().optional(),
+    learners: learners().optional(),
     threads: count().max(1024).optional(),
     provider: z.enum(['cpu', 'webgpu', 'cuda']).optional(),
   });

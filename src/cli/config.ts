@@ -141,10 +141,15 @@ export interface TrainConfig {
   readonly weightDecay?: number | undefined;
   /** Decay of a moving average of the parameters, which is then evaluated and exported. Default none. */
   readonly movingAverage?: number | undefined;
-  /** Default: a checkpoint at the end of every epoch only. */
+  /** Default: a checkpoint at the end of every epoch only. Several learners write one about so often. */
   readonly checkpointEverySteps?: number | undefined;
   /** Folder for everything the run writes. Default `runs/<name>`. */
   readonly output?: string | undefined;
+  /**
+   * Processes that train one model together on this machine; with more than one, results differ a little from run to run.
+   * Default 'auto': as many as a short trial finds faster than one.
+   */
+  readonly learners?: number | 'auto' | undefined;
   /** Threads that share the work of one operation. Default 1. */
   readonly threads?: number | undefined;
   /** Where operations run. Default 'cpu'. */
@@ -166,6 +171,7 @@ export interface ResolvedConfig extends Omit<TrainConfig, 'model' | 'optimizer' 
   readonly batchSize: number;
   readonly epochs: number;
   readonly seed: number;
+  readonly learners: number | 'auto';
 }
 
 /** Returns the configuration as it is; TypeScript checks it on the way. */

@@ -2,13 +2,17 @@
  * How a training run is shown: as a line of progress on a terminal, as plain lines in a pipe, or as one JSON object a
  * line. Reporters only consume events. Invariant: after `close` the cursor is visible and no half line is left.
  */
+import type { TrainEvent } from '../learners/index.ts';
 import type { FitEvent } from '../runner/index.ts';
 import { duration, lossText, percent, thousands } from './format.ts';
 import { bold, type CommandIo, type TextSink } from './io.ts';
 import { renderFrame } from './progress-bar.ts';
 
+/** What a run tells, whoever computes. */
+export type RunEvent = FitEvent | Extract<TrainEvent, { readonly type: 'learner-lost' }>;
+
 export interface Reporter {
-  event(event: FitEvent): void;
+  event(event: RunEvent): void;
   /** A line for people; not part of the JSON form. */
   say(text: string): void;
   /** An object of the JSON form; nothing for people. */
@@ -56,7 +60,7 @@ class JsonReporter implements Reporter {
     this.#rhythm = new Rhythm(1000, now, true);
   }
 
-  event(event: FitEvent): void {
+  event(event: RunEvent): void {
     if (event.type === 'progress' && !this.#rhythm.due()) return;
     // Epochs count from 1 wherever people or scripts see them.
     this.record('epoch' in event ? { ...event, epoch: event.epoch + 1 } : event);
@@ -85,7 +89,7 @@ abstract class LineReporter implements Reporter {
     this.#epochStart = now();
   }
 
-  event(event: FitEvent): void {
+  event(event: RunEvent): void {
     switch (event.type) {
       case 'started':
         this.#epochStart = this.now();
@@ -119,6 +123,15 @@ abstract class LineReporter implements Reporter {
         this.say(parts.join('  '));
         return;
       }
+      case 'learner-lost': {
+        const next =
+          event.replacement === undefined
+            ? 'the others go on without it'
+            : `process ${event.replacement} takes its place`;
+        const who = event.learner === undefined ? 'The server' : `Learner ${event.learner}`;
+        this.say(`${who} (process ${event.pid}) ${event.how}; ${next}.`);
+        return;
+      }
       case 'checkpoint':
       case 'stopped':
         return;
@@ -126,7 +139,7 @@ abstract class LineReporter implements Reporter {
   }
 
   abstract say(text: string): void;
-  protected abstract progress(event: Extract<FitEvent, { type: 'progress' }>): void;
+  protected abstract progress(event: Extract<RunEvent, { type: 'progress' }>): void;
 
   record(): void {}
 
@@ -145,7 +158,7 @@ class PlainReporter extends LineReporter {
     this.io.stdout.write(`${text}\n`);
   }
 
-  protected progress(event: Extract<FitEvent, { type: 'progress' }>): void {
+  protected progress(event: Extract<RunEvent, { type: 'progress' }>): void {
     if (!this.#rhythm.due()) return;
     const share = Math.floor((100 * event.step) / event.totalSteps);
     this.say(
@@ -175,7 +188,7 @@ class TerminalReporter extends LineReporter {
     this.io.stdout.write(`${text}\n`);
   }
 
-  protected progress(event: Extract<FitEvent, { type: 'progress' }>): void {
+  protected progress(event: Extract<RunEvent, { type: 'progress' }>): void {
     if (!this.#rhythm.due()) return;
     const frame = renderFrame({ ...event, epoch: event.epoch + 1, epochs: this.epochs }, this.io.columns);
     this.#terminal.write(`${this.#drawn ? '' : HIDE_CURSOR}${CLEAR_LINE}${frame}`);

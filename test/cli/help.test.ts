@@ -55,6 +55,8 @@ describe('a wrong command line', () => {
     [['train', 'mnist', '--lr', 'NaN'], 'a number for --lr', '"NaN"'],
     [['train', 'mnist', '--resume=yes'], 'takes no value for --resume', '"yes"'],
     [['train', 'mnist', '--provider', 'gpu'], 'cpu, webgpu, cuda for --provider', '"gpu"'],
+    [['train', 'mnist', '--learners', '0'], 'auto or a whole number from 1 to 254 for --learners', '"0"'],
+    [['train', 'mnist', '--learners', 'two'], 'auto or a whole number from 1 to 254', '"two"'],
     [['train'], 'needs <config.ts | config.json | run folder | example>', 'tributary train --help'],
     [['train', 'a', 'b'], 'at most 1 operand, got 2', ''],
     [['info', 'extra'], 'takes no operands', ''],

@@ -164,6 +164,24 @@ describe('a reporter', () => {
   });
 });
 
+test('a reporter says which process was lost and who takes its place', () => {
+  const io = fakeIo();
+  const reporter = createReporter(io, { json: false, epochs: 1 });
+  const lost = {
+    type: 'learner-lost',
+    pid: 7,
+    how: 'was ended by SIGKILL',
+    returned: [3],
+    torn: [],
+  } as const;
+  reporter.event({ ...lost, learner: 1, replacement: 9 });
+  reporter.event({ ...lost, learner: 0, replacement: undefined });
+  expect(io.written.stdout).toBe(
+    'Learner 1 (process 7) was ended by SIGKILL; process 9 takes its place.\n' +
+      'Learner 0 (process 7) was ended by SIGKILL; the others go on without it.\n',
+  );
+});
+
 test('numbers read as people write them', () => {
   expect(thousands(1234567.4)).toBe('1,234,567');
   expect([0, 7_400, 754_000, 3_723_000, Infinity].map(clock)).toEqual([

@@ -1,22 +1,21 @@
 /** `tributary train`: configuration in, a folder with checkpoints, metrics and an ONNX file out. */
 import { existsSync } from 'node:fs';
-import { join, relative, resolve } from 'node:path';
+import { resolve } from 'node:path';
 import { UsageError } from '../../base/index.ts';
-import { evaluate, fit, type Evaluation, type FitEvent, type FitResult } from '../../runner/index.ts';
-import { AVERAGE, buildModel, type BuiltModel } from '../build-model.ts';
+import { buildModel } from '../build-model.ts';
 import { defineCommand, type OptionSpecs, type OptionValues } from '../command.ts';
 import type { ResolvedConfig } from '../config.ts';
+import { MAX_LEARNERS } from '../config-schema.ts';
 import { checkConfig } from '../config-check.ts';
 import { loadConfigFile, looksLikePath } from '../config-file.ts';
 import { dataPath, examples } from '../examples.ts';
-import { duration, lossText, percent, thousands } from '../format.ts';
-import { bold, exitCodeOf, ExitCode, type CommandIo } from '../io.ts';
+import { thousands } from '../format.ts';
+import { bold, type CommandIo } from '../io.ts';
 import { didYouMean } from '../nearest.ts';
-import { createReporter, type Reporter } from '../reporter.ts';
-import { RunFolder, type EpochMetrics } from '../run-folder.ts';
-import { resolveSchedule } from '../schedule.ts';
-import { loadTask, type Task } from '../task.ts';
-import { exportTrained } from '../trained-model.ts';
+import { createReporter } from '../reporter.ts';
+import { RunFolder } from '../run-folder.ts';
+import { loadTask } from '../task.ts';
+import { shown, TrainingRun } from '../training-run.ts';
 
 const options = {
   output: { kind: 'text', value: 'DIR', help: 'Folder for all results. Default runs/<name>.' },
@@ -24,6 +23,11 @@ const options = {
   'batch-size': { kind: 'count', help: 'Samples in a batch.' },
   lr: { kind: 'number', help: 'Learning rate of the optimizer.' },
   seed: { kind: 'count', help: 'Decides initial parameters, sample order and dropout.' },
+  learners: {
+    kind: 'text',
+    value: 'N|auto',
+    help: 'Processes that train one model together. Default auto: by a short trial, never slower than one.',
+  },
   threads: { kind: 'count', help: 'Threads that share the work of one operation.' },
   provider: { kind: 'text', choices: ['cpu', 'webgpu', 'cuda'], help: 'Where operations run.' },
   'max-steps': { kind: 'count', help: 'Stop after this many steps.' },
@@ -48,6 +52,8 @@ export const trainCommand = defineCommand({
     'Ready-made examples:',
     ...Object.entries(examples).map(([name, { summary }]) => `  ${name.padEnd(13)}  ${summary}`),
     '',
+    'With one learner the same seed gives the same model bit by bit; several update its weights as they come, so that',
+    'results differ a little from run to run. --learners 1 makes a run repeatable.',
     'Ctrl-C stops after the current step with a checkpoint; a second one stops at once.',
   ].join('\n'),
   examples: [
@@ -77,7 +83,8 @@ async function train(target: string, given: Options, io: CommandIo): Promise<num
     const size = `${thousands(task.train.length)} training samples${task.test ? `, ${thousands(task.test.length)} test samples` : ''}`;
     reporter.say(`${bold(io, config.name)}: ${size}, output in ${shown(folder.path, io)}`);
     for (const note of built.notes) reporter.say(note);
-    return await new TrainingRun(config, adapted, built, folder, reporter, io).run(resume);
+    const run = new TrainingRun({ config, task: adapted, built, folder, reporter, io, resume: continued });
+    return await run.run();
   } finally {
     reporter.close();
   }
@@ -117,6 +124,7 @@ function override(config: ResolvedConfig, given: Options): ResolvedConfig {
     threads,
     batchSize: given['batch-size'],
     maxSteps: given['max-steps'],
+    learners: given.learners === undefined ? undefined : learnersOf(given.learners),
     provider: given.provider,
     ...(lr === undefined ? {} : { optimizer: { ...config.optimizer, lr } }),
     ...(lr === undefined || config.schedule?.baseLr === undefined
@@ -130,127 +138,13 @@ function override(config: ResolvedConfig, given: Options): ResolvedConfig {
   return { ...checked, model };
 }
 
-function shown(path: string, io: CommandIo): string {
-  const short = relative(io.cwd, path);
-  return short === '' || short.startsWith('..') ? path : short;
-}
-
-class TrainingRun {
-  readonly #config: ResolvedConfig;
-  readonly #task: Task;
-  readonly #built: BuiltModel;
-  readonly #folder: RunFolder;
-  readonly #reporter: Reporter;
-  readonly #io: CommandIo;
-  #epochs: EpochMetrics[] = [];
-
-  constructor(
-    config: ResolvedConfig,
-    task: Task,
-    built: BuiltModel,
-    folder: RunFolder,
-    reporter: Reporter,
-    io: CommandIo,
-  ) {
-    this.#config = config;
-    this.#task = task;
-    this.#built = built;
-    this.#folder = folder;
-    this.#reporter = reporter;
-    this.#io = io;
-  }
-
-  async run(resume: boolean): Promise<number> {
-    const config = this.#config;
-    const start = performance.now();
-    const result = await fit(this.#built.model, {
-      train: this.#task.train,
-      test: this.#task.test,
-      optimizer: config.optimizer,
-      schedule: resolveSchedule(config, this.#task.train.length),
-      batchSize: config.batchSize,
-      epochs: config.epochs,
-      maxSteps: config.maxSteps,
-      seed: config.seed,
-      sparseUpdates: config.sparseUpdates,
-      checkpointDirectory: this.#folder.checkpoints,
-      checkpointEverySteps: config.checkpointEverySteps,
-      resume,
-      signal: this.#io.signal,
-      session: { threads: config.threads ?? 1, provider: config.provider ?? 'cpu' },
-      onEvent: (event) => this.#onEvent(event),
-    });
-    try {
-      return result.finished ? this.#finish(result, performance.now() - start) : this.#stop(result);
-    } finally {
-      await result.close();
-    }
-  }
-
-  #onEvent(event: FitEvent): void {
-    // Only now: a checkpoint of another configuration must not have its own replaced before it is refused.
-    if (event.type === 'started') this.#folder.writeRun(this.#config, this.#task);
-    if (event.type === 'resumed') this.#epochs = this.#folder.readEpochs(event.step);
-    this.#reporter.event(event);
-    if (event.type !== 'epoch') return;
-    const { epoch, step, loss, evaluation } = event;
-    this.#epochs.push({ epoch: epoch + 1, step, loss, evaluation });
-    this.#folder.writeMetrics({ epochs: this.#epochs });
-  }
-
-  #stop(result: FitResult): number {
-    const folder = shown(this.#folder.path, this.#io);
-    this.#reporter.record({ type: 'interrupted', step: result.steps, checkpoint: result.checkpointPath });
-    this.#reporter.say(
-      `Stopped at step ${result.steps}; the checkpoint is ${shown(result.checkpointPath ?? '', this.#io)}.`,
-    );
-    this.#reporter.say(`Go on with: npx tributary train ${folder} --resume`);
-    return exitCodeOf(this.#io.signal);
-  }
-
-  #finish(result: FitResult, ms: number): number {
-    const { replica, steps, samplesPerSec } = result;
-    const average = this.#config.movingAverage === undefined ? undefined : AVERAGE;
-    const evaluation = this.#evaluate(result, average);
-    const model = this.#folder.writeModel(
-      exportTrained(this.#built, replica, { average, labels: this.#task.labels ?? [] }),
-    );
-    const final = { steps, seconds: ms / 1000, samplesPerSec, ...evaluation };
-    this.#folder.writeMetrics({ epochs: this.#epochs, final });
-    const { path } = this.#folder;
-    this.#reporter.record({
-      type: 'finished',
-      ...final,
-      model,
-      checkpoint: result.checkpointPath,
-      output: path,
-    });
-    const results = [
-      ...(evaluation?.accuracy === undefined
-        ? []
-        : [`accuracy ${bold(this.#io, percent(evaluation.accuracy))}`]),
-      ...(evaluation ? [`test loss ${lossText(evaluation.loss)}`] : []),
-      `${thousands(steps)} steps in ${duration(ms)}`,
-      ...(samplesPerSec > 0 ? [`${thousands(samplesPerSec)} samples/s`] : []),
-    ];
-    this.#reporter.say(`Done: ${results.join(', ')}`);
-    this.#reporter.say(`The model is in ${shown(model, this.#io)}. Try it: ${this.#nextCommand()}`);
-    return ExitCode.ok;
-  }
-
-  /** `fit` has evaluated the plain parameters, and nothing if there was no step left to do. */
-  #evaluate(result: FitResult, average: string | undefined): Evaluation | undefined {
-    const { test } = this.#task;
-    if (result.evaluation && average === undefined) return result.evaluation;
-    return test && evaluate(result.replica, test, average === undefined ? {} : { average });
-  }
-
-  #nextCommand(): string {
-    const command = `npx tributary predict ${shown(this.#folder.path, this.#io)}`;
-    if (this.#task.kind === 'images')
-      return this.#config.data.kind === 'mnist'
-        ? `${command} --index 0`
-        : `${command} ${join('path', 'to', 'images')}`;
-    return this.#task.kind === 'text' ? `${command} "your text"` : `${command} "The " --length 200`;
-  }
+function learnersOf(text: string): number | 'auto' {
+  if (text === 'auto') return text;
+  const learners = /^\d+$/.test(text) ? Number(text) : NaN;
+  if (learners >= 1 && learners <= MAX_LEARNERS) return learners;
+  throw new UsageError(
+    'INVALID_COMMAND',
+    `tributary train takes auto or a whole number from 1 to ${MAX_LEARNERS} for --learners, got ${JSON.stringify(text)}. See: tributary train --help`,
+    { option: 'learners', actual: text },
+  );
 }

@@ -1,0 +1,103 @@
+/**
+ * How fast a number of learners trains this model on this data here: a short run from the first weights, thrown away
+ * afterwards. One learner is `fit` in this process, as it would train. Chooses nothing.
+ * Invariant: leaves no process, no file and no weights behind, and ends by its deadline.
+ */
+import { fit } from '../runner/index.ts';
+import { trainWithLearners } from '../learners/index.ts';
+import type { BuiltModel } from './build-model.ts';
+import { taskSource, type LearnerTaskData } from './learner-run.ts';
+import { resolveSchedule } from './schedule.ts';
+import type { Task } from './task.ts';
+
+export interface Measured {
+  readonly samplesPerSec: number;
+  /** Updates by others between reading the weights and applying a gradient. */
+  readonly meanStaleness: number;
+}
+
+export interface TrialOptions {
+  readonly task: LearnerTaskData;
+  readonly built: BuiltModel;
+  readonly train: Task['train'];
+  readonly signal: AbortSignal;
+}
+
+/** From the first step on: long enough to be past the first slow steps, and for a few dozen of them. */
+const LEAST_MS = 700;
+const MOST_MS = 2000;
+const LEAST_STEPS = 24;
+/** Processes that have not begun by then are not waited for. */
+const START_MS = 8000;
+const WINDOW_MS = 400;
+
+/** Undefined if nothing could be measured in time, or if the signal came. */
+export async function measureLearners(
+  learners: number,
+  { task, built, train, signal }: TrialOptions,
+): Promise<Measured | undefined> {
+  const { config } = task;
+  const meter = new StepMeter();
+  const enough = new AbortController();
+  const timer = setTimeout(() => enough.abort(), START_MS + MOST_MS);
+  let meanStaleness = 0;
+  const onEvent = (event: {
+    readonly type: string;
+    readonly step?: number;
+    readonly meanStaleness?: number;
+  }) => {
+    if (event.type !== 'progress') return;
+    meter.add(event.step ?? 0, performance.now());
+    ({ meanStaleness = 0 } = event);
+    if (meter.hasEnough()) enough.abort();
+  };
+  const limits = { epochs: Infinity, signal: AbortSignal.any([signal, enough.signal]), onEvent };
+  try {
+    const result =
+      learners === 1
+        ? await fit(built.model, {
+            ...{ train, optimizer: config.optimizer, schedule: resolveSchedule(config, train.length) },
+            ...{ batchSize: config.batchSize, seed: config.seed, sparseUpdates: config.sparseUpdates },
+            ...{ ...limits, progressIntervalMs: 50 },
+          })
+        : await trainWithLearners({
+            ...{ source: taskSource({ ...task, isTrial: true }), learners },
+            ...{ ...limits, maxReplacements: 0 },
+          });
+    await result.close();
+  } finally {
+    clearTimeout(timer);
+  }
+  const stepsPerSec = meter.stepsPerSec();
+  if (signal.aborted || stepsPerSec === undefined) return undefined;
+  return { samplesPerSec: stepsPerSec * Math.min(config.batchSize, train.length), meanStaleness };
+}
+
+/** Steps by time; the best stretch counts, as learners do not all start at once and first steps are slow. */
+export class StepMeter {
+  readonly #seen: { readonly step: number; readonly atMs: number }[] = [];
+
+  add(step: number, atMs: number): void {
+    if (step > 0) this.#seen.push({ step, atMs });
+  }
+
+  hasEnough(): boolean {
+    const ms = this.#elapsedMs();
+    if (ms >= MOST_MS) return true;
+    return ms >= LEAST_MS && this.#seen.at(-1)!.step - this.#seen[0]!.step >= LEAST_STEPS;
+  }
+
+  stepsPerSec(): number | undefined {
+    const windowMs = Math.max(WINDOW_MS, this.#elapsedMs() / 2);
+    const rates = this.#seen.flatMap((start, i) => {
+      const end = this.#seen.slice(i + 1).find(({ atMs }) => atMs - start.atMs >= windowMs);
+      return end ? [((end.step - start.step) / (end.atMs - start.atMs)) * 1000] : [];
+    });
+    return rates.length === 0 ? undefined : Math.max(...rates);
+  }
+
+  #elapsedMs(): number {
+    const [first, last] = [this.#seen[0], this.#seen.at(-1)];
+    return first && last ? last.atMs - first.atMs : 0;
+  }
+}

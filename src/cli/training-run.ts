@@ -1,0 +1,205 @@
+/**
+ * One run of `tributary train`, once configuration, data and folder are ready: chooses who computes (`fit` in this process,
+ * or learner processes), shows what they tell, and leaves metrics and the model in the folder.
+ * Invariant: what is written and said does not depend on who computes, but for what is known of learners only.
+ */
+import { availableParallelism } from 'node:os';
+import { join, relative } from 'node:path';
+import { hasSharedMemory } from '../memory/index.ts';
+import { evaluate, fit, type Evaluation } from '../runner/index.ts';
+import { AVERAGE, type BuiltModel } from './build-model.ts';
+import type { ResolvedConfig } from './config.ts';
+import { duration, lossText, percent, thousands } from './format.ts';
+import { bold, exitCodeOf, ExitCode, type CommandIo } from './io.ts';
+import { chooseLearners, type LearnerChoice, type Measure } from './learner-choice.ts';
+import { runLearners, type LearnerTaskData, type Trained } from './learner-run.ts';
+import { measureLearners } from './learner-trial.ts';
+import type { Reporter, RunEvent } from './reporter.ts';
+import { checkForLearners, findResumePoint, type ResumePoint } from './resume-point.ts';
+import type { EpochMetrics, RunFolder } from './run-folder.ts';
+import { resolveSchedule } from './schedule.ts';
+import type { Task } from './task.ts';
+import { exportTrained } from './trained-model.ts';
+
+export interface TrainingRunParts {
+  readonly config: ResolvedConfig;
+  readonly task: Task;
+  readonly built: BuiltModel;
+  readonly folder: RunFolder;
+  readonly reporter: Reporter;
+  readonly io: CommandIo;
+  /** Whether an earlier run of the folder is continued. */
+  readonly resume: boolean;
+}
+
+export class TrainingRun {
+  readonly #parts: TrainingRunParts;
+  #epochs: EpochMetrics[] = [];
+
+  constructor(parts: TrainingRunParts) {
+    this.#parts = parts;
+  }
+
+  async run(): Promise<number> {
+    const { folder, resume, reporter, io } = this.#parts;
+    const from = resume ? findResumePoint(folder) : undefined;
+    const choice = await this.#choose(from);
+    // A trial that was stopped has nothing to say.
+    const note = io.signal.aborted ? undefined : choice.note;
+    if (note !== undefined) reporter.say(note);
+    if (note !== undefined || choice.learners > 1) reporter.record({ type: 'learners', ...choice });
+    const start = performance.now();
+    // Only learners know what to do with an epoch of which some batches are done.
+    const isByLearners = choice.learners > 1 || from?.midEpoch === 'learners';
+    const result = isByLearners ? await this.#byLearners(choice, from) : await this.#byFit();
+    try {
+      return result.finished ? this.#finish(result, choice, performance.now() - start) : this.#stop(result);
+    } finally {
+      await result.close();
+    }
+  }
+
+  get #learnerTask(): LearnerTaskData {
+    const { config, folder, resume } = this.#parts;
+    return { config, wordsFrom: resume ? folder.path : undefined };
+  }
+
+  readonly #measure: Measure = (learners) => {
+    const { built, task, io } = this.#parts;
+    return measureLearners(learners, {
+      ...{ task: this.#learnerTask, built, train: task.train, signal: io.signal },
+    });
+  };
+
+  #choose(from: ResumePoint | undefined): Promise<LearnerChoice> {
+    const { config, task } = this.#parts;
+    const facts = {
+      ...{ config, samples: task.train.length, cores: availableParallelism() },
+      ...{ isShared: hasSharedMemory(), from },
+    };
+    return chooseLearners(facts, this.#measure);
+  }
+
+  #byFit(): Promise<Trained> {
+    const { config, task, built, folder, io, resume } = this.#parts;
+    return fit(built.model, {
+      train: task.train,
+      test: task.test,
+      optimizer: config.optimizer,
+      schedule: resolveSchedule(config, task.train.length),
+      batchSize: config.batchSize,
+      epochs: config.epochs,
+      maxSteps: config.maxSteps,
+      seed: config.seed,
+      sparseUpdates: config.sparseUpdates,
+      checkpointDirectory: folder.checkpoints,
+      checkpointEverySteps: config.checkpointEverySteps,
+      resume,
+      signal: io.signal,
+      session: { threads: config.threads ?? 1, provider: config.provider ?? 'cpu' },
+      onEvent: (event) => this.#onEvent(event),
+    });
+  }
+
+  async #byLearners(choice: LearnerChoice, from: ResumePoint | undefined): Promise<Trained> {
+    const { config, task, built, folder, io } = this.#parts;
+    if (from) await checkForLearners(from, config, folder);
+    const parameters = [...built.model.graph.parameters.values()].reduce(
+      (sum, { shape }) => sum + shape.reduce((a, b) => a * b, 1),
+      0,
+    );
+    return runLearners({
+      ...{ task: this.#learnerTask, learners: choice.learners, parameters, from },
+      batches: Math.ceil(task.train.length / config.batchSize),
+      checkpointDirectory: folder.checkpoints,
+      checkpointEveryMs: await this.#checkpointEveryMs(choice),
+      ...{ signal: io.signal, onEvent: (event) => this.#onEvent(event) },
+    });
+  }
+
+  /** Learners keep checkpoints by time: about as long as the configured steps take. */
+  async #checkpointEveryMs(choice: LearnerChoice): Promise<number | undefined> {
+    const { batchSize, checkpointEverySteps } = this.#parts.config;
+    if (checkpointEverySteps === undefined) return undefined;
+    const single = choice.singleSamplesPerSec ?? (await this.#measure(1))?.samplesPerSec;
+    if (single === undefined) return undefined;
+    const samplesPerSec = single * (choice.trialSpeedup ?? choice.learners);
+    return (1000 * checkpointEverySteps * batchSize) / samplesPerSec;
+  }
+
+  #onEvent(event: RunEvent): void {
+    const { config, task, folder, reporter } = this.#parts;
+    // Only now: a checkpoint of another configuration must not have its own replaced before it is refused.
+    if (event.type === 'started') folder.writeRun(config, task);
+    if (event.type === 'resumed') this.#epochs = folder.readEpochs(event.step);
+    reporter.event(event);
+    if (event.type !== 'epoch') return;
+    const { epoch, step, loss, evaluation } = event;
+    this.#epochs.push({ epoch: epoch + 1, step, loss, evaluation });
+    folder.writeMetrics({ epochs: this.#epochs });
+  }
+
+  #stop(result: Trained): number {
+    const { folder, reporter, io } = this.#parts;
+    reporter.record({ type: 'interrupted', step: result.steps, checkpoint: result.checkpointPath });
+    reporter.say(
+      `Stopped at step ${result.steps}; the checkpoint is ${shown(result.checkpointPath ?? '', io)}.`,
+    );
+    reporter.say(`Go on with: npx tributary train ${shown(folder.path, io)} --resume`);
+    return exitCodeOf(io.signal);
+  }
+
+  #finish(result: Trained, { learners, singleSamplesPerSec }: LearnerChoice, ms: number): number {
+    const { config, task, built, folder, reporter, io } = this.#parts;
+    const { replica, steps, samplesPerSec, meanStaleness } = result;
+    const average = config.movingAverage === undefined ? undefined : AVERAGE;
+    const evaluation = this.#evaluate(result, average);
+    const model = folder.writeModel(exportTrained(built, replica, { average, labels: task.labels ?? [] }));
+    const speedup =
+      learners > 1 && singleSamplesPerSec !== undefined ? samplesPerSec / singleSamplesPerSec : undefined;
+    const final = {
+      ...{ steps, seconds: ms / 1000, samplesPerSec, ...evaluation },
+      ...{ learners, speedup, meanStaleness },
+    };
+    folder.writeMetrics({ epochs: this.#epochs, final });
+    reporter.record({
+      ...{ type: 'finished', ...final, model },
+      ...{ checkpoint: result.checkpointPath, output: folder.path },
+    });
+    const accuracy = evaluation?.accuracy;
+    const by = learners === 1 ? '' : ` by ${learners} learners`;
+    const times = speedup === undefined ? '' : ` (${speedup.toFixed(1)}x one)`;
+    const results = [
+      ...(accuracy === undefined ? [] : [`accuracy ${bold(io, percent(accuracy))}`]),
+      ...(evaluation ? [`test loss ${lossText(evaluation.loss)}`] : []),
+      `${thousands(steps)} steps in ${duration(ms)}`,
+      ...(samplesPerSec > 0 ? [`${thousands(samplesPerSec)} samples/s${by}${times}`] : []),
+    ];
+    reporter.say(`Done: ${results.join(', ')}`);
+    reporter.say(`The model is in ${shown(model, io)}. Try it: ${this.#nextCommand()}`);
+    return ExitCode.ok;
+  }
+
+  /** The run has evaluated the plain parameters, and nothing if there was no step left to do. */
+  #evaluate(result: Trained, average: string | undefined): Evaluation | undefined {
+    const { test } = this.#parts.task;
+    if (result.evaluation && average === undefined) return result.evaluation;
+    return test && evaluate(result.replica, test, average === undefined ? {} : { average });
+  }
+
+  #nextCommand(): string {
+    const { config, task, folder, io } = this.#parts;
+    const command = `npx tributary predict ${shown(folder.path, io)}`;
+    if (task.kind === 'images')
+      return config.data.kind === 'mnist'
+        ? `${command} --index 0`
+        : `${command} ${join('path', 'to', 'images')}`;
+    return task.kind === 'text' ? `${command} "your text"` : `${command} "The " --length 200`;
+  }
+}
+
+/** A path as people write it from where they are. */
+export function shown(path: string, io: CommandIo): string {
+  const short = relative(io.cwd, path);
+  return short === '' || short.startsWith('..') ? path : short;
+}
