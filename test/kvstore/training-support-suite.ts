@@ -15,7 +15,12 @@ import type { OpenStores, Training } from './training-support.ts';
 /** Of every store: so short that also these small models have keys of several chunks. */
 export const STORE_SETTINGS = { combine: 'mean', chunkBytes: 128, rows: 'exact' } as const;
 
-export function trainingSuite(through: string, open: (workers: number) => Promise<OpenStores>): void {
+/** `every`: only each so-many-th training, where all of them take long; TRIBUTARY_ACCEPTANCE does all. */
+export function trainingSuite(
+  through: string,
+  open: (workers: number) => Promise<OpenStores>,
+  every = 1,
+): void {
   describe.skipIf(!hasTrainingCases)(`training through ${through}`, () => {
     const space = SharedSpace.create();
     let compute: OnnxCompute;
@@ -29,9 +34,10 @@ export function trainingSuite(through: string, open: (workers: number) => Promis
         runsOf(c, sizes).flatMap((run) => [false, true].map((byRows) => ({ c, run, sizes, byRows }))),
       ),
     );
+    const chosen = trainings.filter((_, i) => i % every === 0 || process.env['TRIBUTARY_ACCEPTANCE']);
     const titleOf = ({ c, run, sizes, byRows }: Pick<Training, 'c' | 'run' | 'sizes' | 'byRows'>) =>
       `${c.name} with ${run.optimizer}, batches in ${sizes.join(' + ')}, ${byRows ? 'by rows' : 'dense'}`;
-    it.each(trainings.map((training) => [titleOf(training), training] as const))(
+    it.each(chosen.map((training) => [titleOf(training), training] as const))(
       'follows %s',
       (_title, training) => followRun({ ...training, compute, space, open }),
     );

@@ -81,7 +81,8 @@ describe.skipIf(!iproute.present)(`hosts with links of 1 Gbit/s (${iproute.needs
     expect(shareOfLink(outcome.results[0]!, allowed)).toBeGreaterThanOrEqual(WANTED_SHARE);
   });
 
-  it.skipIf(!openMpi.present).each([2, 4])(
+  // Four ranks of Open MPI spin on two cores for most of a minute.
+  it.skipIf(!openMpi.present).each(process.env['TRIBUTARY_ACCEPTANCE'] ? [2, 4] : [2])(
     `%i hosts: allreduce of 64 MB over Open MPI uses the links (${openMpi.needs})`,
     async (count) => {
       net = createHosts({ count });
