@@ -4,6 +4,7 @@
  * Invariant: the schemas accept what `TrainConfig` describes and nothing else.
  */
 import { z } from 'zod';
+import { MAX_LEARNERS } from '../learners/index.ts';
 import { models } from '../models/index.ts';
 
 const path = () => z.string().min(1);
@@ -12,8 +13,6 @@ const position = () => z.number().int().min(0);
 const positive = () => z.number().positive();
 const fraction = () => z.number().min(0).lt(1);
 
-/** Their numbers have one byte in shared memory. */
-export const MAX_LEARNERS = 254;
 const learners = () =>
   z.custom<number | 'auto'>(
     (value) =>

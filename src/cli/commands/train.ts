@@ -2,10 +2,10 @@
 import { existsSync } from 'node:fs';
 import { resolve } from 'node:path';
 import { UsageError } from '../../base/index.ts';
+import { MAX_LEARNERS } from '../../learners/index.ts';
 import { buildModel } from '../build-model.ts';
 import { defineCommand, type OptionSpecs, type OptionValues } from '../command.ts';
 import type { ResolvedConfig } from '../config.ts';
-import { MAX_LEARNERS } from '../config-schema.ts';
 import { checkConfig } from '../config-check.ts';
 import { loadConfigFile, looksLikePath } from '../config-file.ts';
 import { dataPath, examples } from '../examples.ts';
