@@ -12,3 +12,32 @@ export type { ExchangeLoad } from './bandwidth-bounds.ts';
 export { chooseReduction } from './hierarchy.ts';
 export type { RackNetwork, ReductionChoice } from './hierarchy.ts';
 export { dealInRuns } from './runs.ts';
+export { costFunction, linearCost, measuredCost } from './exchange-costs.ts';
+export type { CostPoint, ExchangeCost, LinearCost } from './exchange-costs.ts';
+export { iterationMs, messagesOf, timeline } from './merge-schedule.ts';
+export type { Grouping, Interval, MergeLayer, MergeProblem, Message } from './merge-schedule.ts';
+export { optimalGroups } from './optimal-groups.ts';
+export {
+  algorithmOne,
+  allInOne,
+  DEFAULT_BUCKET_BYTES,
+  fixedBuckets,
+  layerByLayer,
+} from './merge-baselines.ts';
+export { linkBytes, transferBytes } from './transfer-amounts.ts';
+export type { ExchangeMethod, LinkLoad, Machines, ParameterKind, TransferLoad } from './transfer-amounts.ts';
+export { chooseRoutes } from './routes.ts';
+export type { ClusterShape, ExchangeCosts, PlannedParameter, Route, RouteChoice } from './routes.ts';
+export type { RouteOptions, Strategy } from './routes.ts';
+export type { PlannedLayer, RoutedMessage } from './routed-groups.ts';
+export { planExchange } from './exchange-plan.ts';
+export type {
+  ExchangeInput,
+  ExchangePlan,
+  GroupPlan,
+  Merging,
+  ParameterPlan,
+  Prediction,
+} from './exchange-plan.ts';
+export { hasDrifted, recalibrated } from './drift.ts';
+export type { MeasuredIteration } from './drift.ts';
