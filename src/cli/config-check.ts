@@ -19,7 +19,7 @@ export interface CheckOptions {
   readonly defaultName: string;
 }
 
-const DEFAULTS = { batchSize: 32, epochs: 10, seed: 0, learners: 'auto' } as const;
+const DEFAULTS = { batchSize: 32, epochs: 10, seed: 0, learners: 'auto', learnerMode: 'auto' } as const;
 const DEFAULT_OPTIMIZER: OptimizerSpec = { name: 'adam', lr: 0.001 };
 
 export function checkConfig(given: unknown, options: CheckOptions): ResolvedConfig {

@@ -4,7 +4,7 @@
  * Invariant: the schemas accept what `TrainConfig` describes and nothing else.
  */
 import { z } from 'zod';
-import { MAX_LEARNERS } from '../learners/index.ts';
+import { MAX_LEARNERS, UPDATE_MODES } from '../learners/index.ts';
 import { models } from '../models/index.ts';
 
 const path = () => z.string().min(1);
@@ -163,6 +163,7 @@ export function configSchema(raw: Readonly<Record<string, unknown>>): z.ZodObjec
     checkpointEverySteps: count().optional(),
     output: path().optional(),
     learners: learners().optional(),
+    learnerMode: z.enum(['auto', ...UPDATE_MODES]).optional(),
     threads: count().max(1024).optional(),
     provider: z.enum(['cpu', 'webgpu', 'cuda']).optional(),
   });

@@ -7,6 +7,7 @@
 import type { ScheduleSpec } from '../base/index.ts';
 import type { Model } from '../graph/index.ts';
 import type { OptimizerSpec } from '../kernels/index.ts';
+import type { UpdateMode } from '../learners/index.ts';
 
 /** What the data decides about a model; a model function gets it, a named model takes the ones it has options for. */
 export interface DataFacts {
@@ -150,6 +151,12 @@ export interface TrainConfig {
    * Default 'auto': as many as a short trial finds faster than one.
    */
   readonly learners?: number | 'auto' | undefined;
+  /**
+   * Who applies the gradients of several learners to the weights they share: each its own ('direct') or one process for all
+   * ('server'); as they come ('lock-free') or one at a time ('locked'). Default 'auto': the fastest of the same trial, or
+   * 'direct lock-free' where none is made.
+   */
+  readonly learnerMode?: UpdateMode | 'auto' | undefined;
   /** Threads that share the work of one operation. Default 1. */
   readonly threads?: number | undefined;
   /** Where operations run. Default 'cpu'. */
@@ -172,6 +179,7 @@ export interface ResolvedConfig extends Omit<TrainConfig, 'model' | 'optimizer' 
   readonly epochs: number;
   readonly seed: number;
   readonly learners: number | 'auto';
+  readonly learnerMode: UpdateMode | 'auto';
 }
 
 /** Returns the configuration as it is; TypeScript checks it on the way. */

@@ -1,16 +1,19 @@
 /**
- * How many learners train: as many as were asked for, or, by a short trial, as many as are faster than one. Says why in one
- * line where there is something to say. Measures nothing itself.
+ * How many learners train, and who applies their gradients: as was asked for, or, by a short trial, what is faster than one.
+ * Says why in one line where there is something to say. Measures nothing itself.
  * Invariants: by itself it never takes more than one unless that was measured to be faster; there is no trial where it
- * could not matter.
+ * could not matter; locked modes, which are for comparing, are never chosen unasked.
  */
+import type { UpdateMode } from '../learners/index.ts';
 import type { ResolvedConfig } from './config.ts';
 import { thousands } from './format.ts';
-import type { Measured } from './learner-trial.ts';
+import type { Measured, Team } from './learner-trial.ts';
 import type { ResumePoint } from './resume-point.ts';
 
 export interface LearnerChoice {
   readonly learners: number;
+  /** Who applies their gradients; of several learners. */
+  readonly mode?: UpdateMode | undefined;
   /** For people: why. */
   readonly note?: string | undefined;
   /** Samples a second of one learner, where that was measured. */
@@ -31,8 +34,13 @@ export interface ChoiceFacts {
   readonly from?: ResumePoint | undefined;
 }
 
-export type Measure = (learners: number) => Promise<Measured | undefined>;
+export type Measure = (team: Team) => Promise<Measured | undefined>;
 
+/** A team with what it was measured to do. */
+type Trial = Team & Measured;
+
+const DIRECT = 'direct lock-free';
+const SERVER = 'server lock-free';
 /** A trial costs about as much time as two learners save in a run of this length. */
 const SHORTEST_RUN_SEC = 3;
 const SHORTEST_EPOCH_SEC = 1;
@@ -40,18 +48,28 @@ const FEWEST_STEPS = 64;
 const LEAST_GAIN = 1.05;
 /** Every learner loads the data; whoever wants more says so. */
 const MOST_BY_ITSELF = 8;
+/** With less than this of a whole learner each, learners are in each other's way: their updates are a large part. */
+const GOOD_EFFICIENCY = 0.8;
 
 export async function chooseLearners(facts: ChoiceFacts, measure: Measure): Promise<LearnerChoice> {
   const { config } = facts;
-  const isAsked = config.learners !== 'auto';
-  if (config.learners === 1) return { learners: 1 };
+  const { learners, learnerMode } = config;
+  if (learners === 1) return alone(config);
   const obstacle = obstacleOf(config);
   if (obstacle !== undefined) {
-    const isWorthALine = isAsked || 'build' in config.model;
+    const isWorthALine = learners !== 'auto' || learnerMode !== 'auto' || 'build' in config.model;
     return { learners: 1, ...(isWorthALine ? { note: `1 learner: ${obstacle}.` } : {}) };
   }
-  if (config.learners !== 'auto') return { learners: config.learners };
-  return canMatter(facts) ? tryOut(facts, measure) : { learners: 1 };
+  if (learners !== 'auto') return { learners, mode: learnerMode === 'auto' ? DIRECT : learnerMode };
+  return canMatter(facts) ? tryOut(facts, measure) : alone(config);
+}
+
+/** One, without a trial that found so: a word only to whoever asked for a mode, which one learner does not have. */
+function alone({ learners, learnerMode }: ResolvedConfig): LearnerChoice {
+  if (learnerMode === 'auto') return { learners: 1 };
+  const next =
+    learners === 1 ? 'ask for more by --learners' : 'more would not pay here, --learners 2 has them';
+  return { learners: 1, note: `1 learner: the mode ${learnerMode} is one of several; ${next}.` };
 }
 
 /** Why several learners cannot train this, whatever was asked for. */
@@ -74,45 +92,89 @@ function stepsLeft({ config, samples, from }: ChoiceFacts): number {
 
 async function tryOut(facts: ChoiceFacts, measure: Measure): Promise<LearnerChoice> {
   const { config, samples, cores } = facts;
-  const one = await attempt(measure, 1);
+  const one = await attempt(measure, { learners: 1 });
   // What fails here fails again in the run, which tells it properly.
-  if (typeof one === 'string' || !one) return { learners: 1 };
+  if (!isTrial(one)) return { learners: 1 };
   const singleSamplesPerSec = one.samplesPerSec;
   const runSec = (stepsLeft(facts) * config.batchSize) / singleSamplesPerSec;
-  if (samples / singleSamplesPerSec < SHORTEST_EPOCH_SEC || runSec < SHORTEST_RUN_SEC) return { learners: 1 };
-  let best: { readonly learners: number; readonly measured: Measured } | undefined;
+  if (samples / singleSamplesPerSec < SHORTEST_EPOCH_SEC || runSec < SHORTEST_RUN_SEC) return alone(config);
+
+  const trials: Trial[] = [];
   let failure = 'they did not start in time';
-  for (const learners of candidates(cores)) {
-    const measured = await attempt(measure, learners);
-    if (typeof measured === 'string') failure = measured;
-    else if (measured && measured.samplesPerSec > (best?.measured.samplesPerSec ?? 0)) {
-      best = { learners, measured };
-    }
+  const mode = config.learnerMode === 'auto' ? DIRECT : config.learnerMode;
+  for (const learners of candidates(cores, mode)) {
+    const measured = await attempt(measure, { learners, mode });
+    if (isTrial(measured)) trials.push(measured);
+    else failure = measured ?? failure;
   }
+  const best = fastest(trials);
   if (!best)
     return { learners: 1, note: `1 learner: more could not be tried, ${failure}`, singleSamplesPerSec };
-  const { learners, measured } = best;
-  const speedup = measured.samplesPerSec / singleSamplesPerSec;
-  const rates = `${thousands(measured.samplesPerSec)} against ${thousands(singleSamplesPerSec)} samples/s`;
+
+  if (config.learnerMode !== 'auto') return decide(best, undefined, singleSamplesPerSec);
+  const efficiency = best.samplesPerSec / singleSamplesPerSec / best.learners;
+  const isServerWorthATry = cores > 2 || efficiency < GOOD_EFFICIENCY;
+  const [winner, other] = isServerWorthATry ? await challenge(best, cores, measure) : [best];
+  return decide(winner, other, singleSamplesPerSec);
+}
+
+/** Tries a server against the best direct team, which gets a second chance if it loses. The winner first. */
+async function challenge(
+  direct: Trial,
+  cores: number,
+  measure: Measure,
+): Promise<readonly [Trial, Trial | undefined]> {
+  const learners = Math.min(direct.learners, most(cores, SERVER));
+  const served = await attempt(measure, { learners, mode: SERVER });
+  if (!isTrial(served)) return [direct, undefined];
+  const isFaster = (than: Trial) => served.samplesPerSec > than.samplesPerSec * LEAST_GAIN;
+  if (!isFaster(direct)) return [direct, served];
+  const again = await attempt(measure, { learners: direct.learners, mode: DIRECT });
+  const better = fastest(isTrial(again) ? [direct, again] : [direct])!;
+  return isFaster(better) ? [served, better] : [better, served];
+}
+
+/** `best` if it is faster than one; `other` is what else was tried. */
+function decide(best: Trial, other: Trial | undefined, singleSamplesPerSec: number): LearnerChoice {
+  const { learners, mode, samplesPerSec, meanStaleness } = best;
+  const speedup = samplesPerSec / singleSamplesPerSec;
+  const rates = `${thousands(samplesPerSec)} samples/s against ${thousands(singleSamplesPerSec)}`;
+  const also = other ? ` (${other.learners} in ${other.mode}: ${thousands(other.samplesPerSec)})` : '';
   if (speedup < LEAST_GAIN) {
-    const note = `1 learner: ${learners} are ${speedup.toFixed(2)}x as fast (${rates}).`;
+    const note = `1 learner: ${learners} are ${speedup.toFixed(2)}x as fast, ${rates}. Mode ${mode}${also}.`;
     return { learners: 1, note, singleSamplesPerSec };
   }
-  const staleness = measured.meanStaleness.toFixed(1);
-  const note = `${learners} learners, ${speedup.toFixed(1)}x one (${rates}), mean staleness ${staleness}`;
-  return { learners, note, singleSamplesPerSec, trialSpeedup: speedup };
+  const note =
+    `${learners} learners (processes that train together) are ${speedup.toFixed(1)}x as fast as one: ${rates}. ` +
+    `Mode ${mode}${also}, mean staleness ${meanStaleness.toFixed(1)}.`;
+  return { learners, mode, note, singleSamplesPerSec, trialSpeedup: speedup };
 }
 
 /** All processors, and where there are many, half of them: two of them may share one core. */
-function candidates(cores: number): number[] {
-  const most = Math.min(cores, MOST_BY_ITSELF);
-  return most < 4 ? [most] : [Math.floor(most / 2), most];
+function candidates(cores: number, mode: UpdateMode): number[] {
+  const all = most(cores, mode);
+  return all < 4 ? [all] : [Math.floor(all / 2), all];
+}
+
+/** A server has a processor of its own, but where that would leave a single learner. */
+function most(cores: number, mode: UpdateMode): number {
+  const forLearners = mode.startsWith('server') ? Math.max(2, cores - 1) : cores;
+  return Math.min(forLearners, MOST_BY_ITSELF);
+}
+
+function fastest(trials: readonly Trial[]): Trial | undefined {
+  return [...trials].sort((a, b) => b.samplesPerSec - a.samplesPerSec)[0];
+}
+
+function isTrial(result: Trial | string | undefined): result is Trial {
+  return typeof result === 'object';
 }
 
 /** The reason, if it failed. */
-async function attempt(measure: Measure, learners: number): Promise<Measured | string | undefined> {
+async function attempt(measure: Measure, team: Team): Promise<Trial | string | undefined> {
   try {
-    return await measure(learners);
+    const measured = await measure(team);
+    return measured && { ...team, ...measured };
   } catch (error) {
     return error instanceof Error ? error.message : String(error);
   }

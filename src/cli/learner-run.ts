@@ -5,19 +5,25 @@
  */
 import { extname } from 'node:path';
 import type { Evaluation } from '../runner/index.ts';
-import { trainWithLearners, type TaskSource, type TrainEvent } from '../learners/index.ts';
+import { trainWithLearners } from '../learners/index.ts';
+import type { LearnerTask, TaskSource, TrainEvent, UpdateMode } from '../learners/index.ts';
 import type { Replica } from '../runtime/index.ts';
 import type { ResolvedConfig } from './config.ts';
 import type { RunEvent } from './reporter.ts';
 import type { ResumePoint } from './resume-point.ts';
 
-/** What a learner process is told; plain data. */
+/** What a learner process is told: plain data, but for what is for this process only. */
 export interface LearnerTaskData {
   readonly config: ResolvedConfig;
   /** Run folder whose vocabulary and labels are used. Default: they are made from the training data. */
   readonly wordsFrom?: string | undefined;
   /** Whether it only measures: no test data. Default false. */
   readonly isTrial?: boolean | undefined;
+  /**
+   * What this process has loaded already, so that it need not do so twice. A function, as JSON leaves functions out: other
+   * processes are not told, and load by themselves. Default: everybody does.
+   */
+  readonly loaded?: (() => Pick<LearnerTask, 'model' | 'train' | 'test'>) | undefined;
 }
 
 /** What `fit` and learners both give. */
@@ -37,13 +43,13 @@ export interface Trained {
 export interface LearnerRunOptions {
   readonly task: LearnerTaskData;
   readonly learners: number;
+  /** Default 'direct lock-free'. */
+  readonly mode?: UpdateMode | undefined;
   /** Of an epoch. */
   readonly batches: number;
   /** Of the model; for people. */
   readonly parameters: number;
   readonly checkpointDirectory: string;
-  /** Default: at the end of epochs only. */
-  readonly checkpointEveryMs?: number | undefined;
   /** Where to go on. Default: from the beginning. */
   readonly from?: ResumePoint | undefined;
   readonly signal: AbortSignal;
@@ -56,8 +62,8 @@ export function taskSource(data: LearnerTaskData): TaskSource {
 }
 
 export async function runLearners(options: LearnerRunOptions): Promise<Trained> {
-  const { task, learners, from, checkpointDirectory, checkpointEveryMs, signal, onEvent } = options;
-  const { epochs } = task.config;
+  const { task, learners, mode, from, checkpointDirectory, signal, onEvent } = options;
+  const { epochs, checkpointEverySteps } = task.config;
   if (from) {
     for (const { path, reason } of from.skipped) onEvent({ type: 'checkpoint-skipped', path, reason });
     onEvent({ type: 'resumed', path: from.path, step: from.step });
@@ -65,8 +71,8 @@ export async function runLearners(options: LearnerRunOptions): Promise<Trained> 
   const translate = translator(options);
   let keptStep: number | undefined;
   const result = await trainWithLearners({
-    ...{ source: taskSource(task), learners, epochs, checkpointDirectory, checkpointEveryMs },
-    ...{ resume: from !== undefined, signal },
+    ...{ source: taskSource(task), learners, mode, epochs, resume: from !== undefined, signal },
+    ...{ checkpointDirectory, checkpointEverySteps },
     onEvent: (event) => {
       if (event.type === 'checkpoint') keptStep = event.step;
       onEvent(translate(event));
@@ -105,6 +111,7 @@ export function translator(
       }
       case 'checkpoint':
       case 'learner-lost':
+      case 'restarted':
         return event;
     }
   };

@@ -9,15 +9,20 @@ import { RunFolder } from './run-folder.ts';
 import { resolveSchedule } from './schedule.ts';
 import { loadTask } from './task.ts';
 
-export function buildTask({ config, wordsFrom, isTrial }: LearnerTaskData): LearnerTask {
-  const words = wordsFrom === undefined ? {} : new RunFolder(wordsFrom).readWords();
-  const task = loadTask(config.data, config.seed, words);
-  const { model, adapt } = buildModel(config, task);
-  const train = adapt(task.train);
+export function buildTask(data: LearnerTaskData): LearnerTask {
+  const { config, isTrial } = data;
+  const { model, train, test } = data.loaded?.() ?? load(data);
   return {
-    ...{ model, train, test: isTrial || !task.test ? undefined : adapt(task.test) },
+    ...{ model, train, test: isTrial ? undefined : test },
     ...{ optimizer: config.optimizer, schedule: resolveSchedule(config, train.length) },
     ...{ batchSize: config.batchSize, seed: config.seed, sparseUpdates: config.sparseUpdates },
     session: { threads: config.threads ?? 1, provider: config.provider ?? 'cpu' },
   };
+}
+
+function load({ config, wordsFrom }: LearnerTaskData): Pick<LearnerTask, 'model' | 'train' | 'test'> {
+  const words = wordsFrom === undefined ? {} : new RunFolder(wordsFrom).readWords();
+  const task = loadTask(config.data, config.seed, words);
+  const { model, adapt } = buildModel(config, task);
+  return { model, train: adapt(task.train), test: task.test && adapt(task.test) };
 }

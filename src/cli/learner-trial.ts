@@ -1,14 +1,21 @@
 /**
- * How fast a number of learners trains this model on this data here: a short run from the first weights, thrown away
+ * How fast so many learners in a mode train this model on this data here: a short run from the first weights, thrown away
  * afterwards. One learner is `fit` in this process, as it would train. Chooses nothing.
  * Invariant: leaves no process, no file and no weights behind, and ends by its deadline.
  */
 import { fit } from '../runner/index.ts';
-import { trainWithLearners } from '../learners/index.ts';
+import { trainWithLearners, type UpdateMode } from '../learners/index.ts';
 import type { BuiltModel } from './build-model.ts';
 import { taskSource, type LearnerTaskData } from './learner-run.ts';
 import { resolveSchedule } from './schedule.ts';
 import type { Task } from './task.ts';
+
+/** Who trains. */
+export interface Team {
+  readonly learners: number;
+  /** Who applies their gradients; means nothing for one. Default 'direct lock-free'. */
+  readonly mode?: UpdateMode | undefined;
+}
 
 export interface Measured {
   readonly samplesPerSec: number;
@@ -21,32 +28,34 @@ export interface TrialOptions {
   readonly built: BuiltModel;
   readonly train: Task['train'];
   readonly signal: AbortSignal;
+  /** Processes that have not all begun by then are not waited for. Default 8,000 milliseconds. */
+  readonly startMs?: number | undefined;
 }
 
-/** From the first step on: long enough to be past the first slow steps, and for a few dozen of them. */
+/** From the first step of all learners on: long enough to be past the first slow steps, and for a few dozen of them. */
 const LEAST_MS = 700;
 const MOST_MS = 2000;
 const LEAST_STEPS = 24;
-/** Processes that have not begun by then are not waited for. */
-const START_MS = 8000;
 const WINDOW_MS = 400;
 
 /** Undefined if nothing could be measured in time, or if the signal came. */
 export async function measureLearners(
-  learners: number,
-  { task, built, train, signal }: TrialOptions,
+  { learners, mode }: Team,
+  { task, built, train, signal, startMs = 8000 }: TrialOptions,
 ): Promise<Measured | undefined> {
   const { config } = task;
   const meter = new StepMeter();
   const enough = new AbortController();
-  const timer = setTimeout(() => enough.abort(), START_MS + MOST_MS);
+  const timer = setTimeout(() => enough.abort(), startMs + MOST_MS);
   let meanStaleness = 0;
   const onEvent = (event: {
     readonly type: string;
     readonly step?: number;
+    readonly ready?: number;
     readonly meanStaleness?: number;
   }) => {
-    if (event.type !== 'progress') return;
+    const isComplete = (event.ready ?? learners) === learners;
+    if (event.type !== 'progress' || !isComplete) return;
     meter.add(event.step ?? 0, performance.now());
     ({ meanStaleness = 0 } = event);
     if (meter.hasEnough()) enough.abort();
@@ -61,8 +70,8 @@ export async function measureLearners(
             ...{ ...limits, progressIntervalMs: 50 },
           })
         : await trainWithLearners({
-            ...{ source: taskSource({ ...task, isTrial: true }), learners },
-            ...{ ...limits, maxReplacements: 0 },
+            ...{ source: taskSource({ ...task, isTrial: true }), learners, mode },
+            ...{ ...limits, maxReplacements: 0, maxRestarts: 0 },
           });
     await result.close();
   } finally {
@@ -73,7 +82,7 @@ export async function measureLearners(
   return { samplesPerSec: stepsPerSec * Math.min(config.batchSize, train.length), meanStaleness };
 }
 
-/** Steps by time; the best stretch counts, as learners do not all start at once and first steps are slow. */
+/** Steps by time; the best stretch counts, as first steps are slow. */
 export class StepMeter {
   readonly #seen: { readonly step: number; readonly atMs: number }[] = [];
 

@@ -9,7 +9,7 @@ import { bold, type CommandIo, type TextSink } from './io.ts';
 import { renderFrame } from './progress-bar.ts';
 
 /** What a run tells, whoever computes. */
-export type RunEvent = FitEvent | Extract<TrainEvent, { readonly type: 'learner-lost' }>;
+export type RunEvent = FitEvent | Extract<TrainEvent, { readonly type: 'learner-lost' | 'restarted' }>;
 
 export interface Reporter {
   event(event: RunEvent): void;
@@ -132,6 +132,11 @@ abstract class LineReporter implements Reporter {
         this.say(`${who} (process ${event.pid}) ${event.how}; ${next}.`);
         return;
       }
+      case 'restarted': {
+        const from = event.checkpoint ?? 'the first weights';
+        this.say(`Started again from ${from} at step ${event.step}: ${event.why}.`);
+        return;
+      }
       case 'checkpoint':
       case 'stopped':
         return;
@@ -159,7 +164,8 @@ class PlainReporter extends LineReporter {
   }
 
   protected progress(event: Extract<RunEvent, { type: 'progress' }>): void {
-    if (!this.#rhythm.due()) return;
+    // While learners start there is nothing to tell.
+    if (Number.isNaN(event.remainingMs) || !this.#rhythm.due()) return;
     const share = Math.floor((100 * event.step) / event.totalSteps);
     this.say(
       `${share}%  epoch ${event.epoch + 1}/${this.epochs}  step ${event.step}  loss ${lossText(event.loss)}  ` +

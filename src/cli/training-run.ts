@@ -18,6 +18,7 @@ import type { Reporter, RunEvent } from './reporter.ts';
 import { checkForLearners, findResumePoint, type ResumePoint } from './resume-point.ts';
 import type { EpochMetrics, RunFolder } from './run-folder.ts';
 import { resolveSchedule } from './schedule.ts';
+import { SpeedGuard } from './speed-guard.ts';
 import type { Task } from './task.ts';
 import { exportTrained } from './trained-model.ts';
 
@@ -35,6 +36,7 @@ export interface TrainingRunParts {
 export class TrainingRun {
   readonly #parts: TrainingRunParts;
   #epochs: EpochMetrics[] = [];
+  #guard: SpeedGuard | undefined;
 
   constructor(parts: TrainingRunParts) {
     this.#parts = parts;
@@ -60,24 +62,32 @@ export class TrainingRun {
   }
 
   get #learnerTask(): LearnerTaskData {
-    const { config, folder, resume } = this.#parts;
-    return { config, wordsFrom: resume ? folder.path : undefined };
+    const { config, task, built, folder, resume } = this.#parts;
+    const loaded = () => ({ model: built.model, train: task.train, test: task.test });
+    return { config, wordsFrom: resume ? folder.path : undefined, loaded };
   }
 
-  readonly #measure: Measure = (learners) => {
+  readonly #measure: Measure = (team) => {
     const { built, task, io } = this.#parts;
-    return measureLearners(learners, {
+    return measureLearners(team, {
       ...{ task: this.#learnerTask, built, train: task.train, signal: io.signal },
     });
   };
 
   #choose(from: ResumePoint | undefined): Promise<LearnerChoice> {
-    const { config, task } = this.#parts;
+    const { config, task, reporter } = this.#parts;
+    let isTold = false;
+    const measure: Measure = (team) => {
+      // That takes seconds in which nothing else is shown.
+      if (team.learners > 1 && !isTold) reporter.say('Trying out how many learners are fastest ...');
+      isTold ||= team.learners > 1;
+      return this.#measure(team);
+    };
     const facts = {
       ...{ config, samples: task.train.length, cores: availableParallelism() },
       ...{ isShared: hasSharedMemory(), from },
     };
-    return chooseLearners(facts, this.#measure);
+    return chooseLearners(facts, measure);
   }
 
   #byFit(): Promise<Trained> {
@@ -108,23 +118,16 @@ export class TrainingRun {
       (sum, { shape }) => sum + shape.reduce((a, b) => a * b, 1),
       0,
     );
+    const { learners, mode, singleSamplesPerSec } = choice;
+    if (learners > 1 && singleSamplesPerSec !== undefined) {
+      this.#guard = new SpeedGuard({ learners, singleSamplesPerSec });
+    }
     return runLearners({
-      ...{ task: this.#learnerTask, learners: choice.learners, parameters, from },
+      ...{ task: this.#learnerTask, learners, mode, parameters, from },
       batches: Math.ceil(task.train.length / config.batchSize),
       checkpointDirectory: folder.checkpoints,
-      checkpointEveryMs: await this.#checkpointEveryMs(choice),
       ...{ signal: io.signal, onEvent: (event) => this.#onEvent(event) },
     });
-  }
-
-  /** Learners keep checkpoints by time: about as long as the configured steps take. */
-  async #checkpointEveryMs(choice: LearnerChoice): Promise<number | undefined> {
-    const { batchSize, checkpointEverySteps } = this.#parts.config;
-    if (checkpointEverySteps === undefined) return undefined;
-    const single = choice.singleSamplesPerSec ?? (await this.#measure(1))?.samplesPerSec;
-    if (single === undefined) return undefined;
-    const samplesPerSec = single * (choice.trialSpeedup ?? choice.learners);
-    return (1000 * checkpointEverySteps * batchSize) / samplesPerSec;
   }
 
   #onEvent(event: RunEvent): void {
@@ -132,7 +135,14 @@ export class TrainingRun {
     // Only now: a checkpoint of another configuration must not have its own replaced before it is refused.
     if (event.type === 'started') folder.writeRun(config, task);
     if (event.type === 'resumed') this.#epochs = folder.readEpochs(event.step);
+    // What follows the step is trained and told again.
+    if (event.type === 'restarted') this.#epochs = this.#epochs.filter(({ step }) => step <= event.step);
     reporter.event(event);
+    const warning = event.type === 'progress' ? this.#guard?.look(event.samplesPerSec) : undefined;
+    if (warning !== undefined) {
+      reporter.say(warning);
+      reporter.record({ type: 'slower-than-one', note: warning });
+    }
     if (event.type !== 'epoch') return;
     const { epoch, step, loss, evaluation } = event;
     this.#epochs.push({ epoch: epoch + 1, step, loss, evaluation });
@@ -149,7 +159,7 @@ export class TrainingRun {
     return exitCodeOf(io.signal);
   }
 
-  #finish(result: Trained, { learners, singleSamplesPerSec }: LearnerChoice, ms: number): number {
+  #finish(result: Trained, { learners, mode, singleSamplesPerSec }: LearnerChoice, ms: number): number {
     const { config, task, built, folder, reporter, io } = this.#parts;
     const { replica, steps, samplesPerSec, meanStaleness } = result;
     const average = config.movingAverage === undefined ? undefined : AVERAGE;
@@ -159,7 +169,7 @@ export class TrainingRun {
       learners > 1 && singleSamplesPerSec !== undefined ? samplesPerSec / singleSamplesPerSec : undefined;
     const final = {
       ...{ steps, seconds: ms / 1000, samplesPerSec, ...evaluation },
-      ...{ learners, speedup, meanStaleness },
+      ...{ learners, mode, speedup, meanStaleness },
     };
     folder.writeMetrics({ epochs: this.#epochs, final });
     reporter.record({
@@ -167,15 +177,17 @@ export class TrainingRun {
       ...{ checkpoint: result.checkpointPath, output: folder.path },
     });
     const accuracy = evaluation?.accuracy;
-    const by = learners === 1 ? '' : ` by ${learners} learners`;
-    const times = speedup === undefined ? '' : ` (${speedup.toFixed(1)}x one)`;
     const results = [
       ...(accuracy === undefined ? [] : [`accuracy ${bold(io, percent(accuracy))}`]),
       ...(evaluation ? [`test loss ${lossText(evaluation.loss)}`] : []),
       `${thousands(steps)} steps in ${duration(ms)}`,
-      ...(samplesPerSec > 0 ? [`${thousands(samplesPerSec)} samples/s${by}${times}`] : []),
+      ...(samplesPerSec > 0 ? [`${thousands(samplesPerSec)} samples/s`] : []),
     ];
     reporter.say(`Done: ${results.join(', ')}`);
+    if (learners > 1) {
+      const times = speedup === undefined ? '' : `, ${speedup.toFixed(1)}x as fast as one`;
+      reporter.say(`${learners} learners trained together (mode ${mode})${times}.`);
+    }
     reporter.say(`The model is in ${shown(model, io)}. Try it: ${this.#nextCommand()}`);
     return ExitCode.ok;
   }

@@ -75,6 +75,8 @@ export function sharedWords(words: Int32Array): AtomicWords {
 export class Board {
   readonly shape: BoardShape;
   readonly #words: AtomicWords;
+  /** Batches before this one were seen DONE, and stay so until this object opens the next epoch. */
+  #seenDone = 0;
 
   /** Over zeroed words, or those of a board that is in use. */
   constructor(words: AtomicWords, shape: BoardShape) {
@@ -90,12 +92,13 @@ export class Board {
     return this.#words.load(EPOCH);
   }
 
-  /** Whether every batch of the epoch has been applied. */
+  /** Watchdog: whether every batch of the epoch has been applied. Goes on where it came to the last time: asked often. */
   get isDone(): boolean {
-    for (let batch = 0; batch < this.shape.batches; batch++) {
-      if (this.#words.load(this.#wordOf(batch)) !== DONE) return false;
+    const { batches } = this.shape;
+    while (this.#seenDone < batches && this.#words.load(this.#wordOf(this.#seenDone)) === DONE) {
+      this.#seenDone++;
     }
-    return true;
+    return this.#seenDone === batches;
   }
 
   doneBatches(): number[] {
@@ -109,6 +112,7 @@ export class Board {
   open(epoch: number, done: Iterable<number> = []): void {
     this.#words.store(EPOCH, epoch);
     this.#words.store(HINT, 0);
+    this.#seenDone = 0;
     const isDone = new Set(done);
     for (let slot = 0; slot < this.shape.learners * this.shape.slots; slot++) {
       this.#words.store(this.#slotWord(0, slot), 0);

@@ -1,11 +1,11 @@
 /**
  * What learners, their server and their watchdog share, in one segment: the board, the words by which they tell each other
- * to go on or to stop, locks, what lies in gradient slots, what each learner has done so far, and the weights. Lays out
- * and counts; decides nothing. Invariant: every process with the same layout finds the same bytes in the same places.
+ * to go on or to stop, locks, what lies in gradient slots, the loss of each batch, how much each process has done, and the
+ * weights. Lays out and counts; decides nothing. Invariant: every process with the same layout finds the same bytes in the same places.
  */
-import { futexWait, futexWake } from '../memory/index.ts';
-import type { Region, Segment, SharedSpace } from '../memory/index.ts';
-import { Board, sharedWords } from './board.ts';
+import { futexWait, futexWake, REGION_ALIGNMENT } from '../memory/index.ts';
+import type { Region, Segment, SegmentOptions, SharedSpace } from '../memory/index.ts';
+import { Board, SERVER, sharedWords } from './board.ts';
 import type { BoardShape, Identity } from './board.ts';
 
 export interface LearnerLayout {
@@ -15,20 +15,18 @@ export interface LearnerLayout {
   readonly weightBytes: number;
 }
 
-/** Of one learner number, over all processes that had it. */
-export interface LearnerTally {
+/** What the processes of one number have done, all that had it: signs of life, not what counts as trained. */
+export interface Work {
+  /** Batches that it finished with: applied, or handed to the server. */
   readonly batches: number;
-  readonly samples: number;
-  /** Sum of the losses of its batches, each weighing by its samples. */
-  readonly loss: number;
-  /** Sum over its batches of the updates by others between reading the weights and applying the gradient. */
+  /** Sum over what it applied of the updates by others between reading the weights and applying the gradient. */
   readonly staleness: number;
 }
 
-const TALLIES = ['batches', 'samples', 'loss', 'staleness'] as const;
 /** Each on a line of its own: they are written by different processes. */
 const WORDS_A_LINE = 16;
 const NUMBERS_A_LINE = 8;
+const REGIONS = 7;
 const [VERSION, STOP, BELL, CONTROL_LINES] = [0, 1, 2, 3] as const;
 const TRIES_BEFORE_SLEEP = 200;
 const LOCK_SLEEP_MS = 1;
@@ -41,7 +39,8 @@ export class LearnerMemory {
   readonly #control: Region<'int32'>;
   readonly #locks: Region<'int32'>;
   readonly #slots: Region<'int32'>;
-  readonly #tallies: Region<'float64'>;
+  readonly #work: Region<'float64'>;
+  readonly #losses: Region<'float32'>;
   readonly #weights: Region<'uint8'>;
 
   private constructor(space: SharedSpace, segment: Segment, layout: LearnerLayout) {
@@ -52,24 +51,40 @@ export class LearnerMemory {
     this.#control = segment.allocate('int32', CONTROL_LINES * WORDS_A_LINE);
     this.#locks = segment.allocate('int32', Math.max(1, parameters) * WORDS_A_LINE);
     this.#slots = segment.allocate('int32', Math.max(1, shape.learners * shape.slots * slotWords(layout)));
-    // The last one is the server's.
-    this.#tallies = segment.allocate('float64', (shape.learners + 1) * NUMBERS_A_LINE);
+    this.#work = segment.allocate('float64', (shape.learners + 1) * NUMBERS_A_LINE);
+    this.#losses = segment.allocate('float32', shape.batches);
     this.board = new Board(sharedWords(segment.allocate('int32', Board.words(shape)).view), shape);
     this.#weights = segment.allocate('uint8', weightBytes);
   }
 
-  static create(space: SharedSpace, name: string, layout: LearnerLayout): LearnerMemory {
+  /** Of the segment that holds all of it. */
+  static bytes(layout: LearnerLayout): number {
     const { board: shape, parameters, weightBytes } = layout;
     const words =
       (CONTROL_LINES + Math.max(1, parameters)) * WORDS_A_LINE +
       Math.max(1, shape.learners * shape.slots * slotWords(layout)) +
       Board.words(shape);
-    const bytes = 4 * words + 8 * NUMBERS_A_LINE * (shape.learners + 1) + 6 * 64 + weightBytes;
-    return new LearnerMemory(space, space.createSegment(name, bytes), layout);
+    const numbers = NUMBERS_A_LINE * (shape.learners + 1);
+    return 4 * (words + shape.batches) + 8 * numbers + REGIONS * REGION_ALIGNMENT + weightBytes;
   }
 
-  static attach(space: SharedSpace, name: string, layout: LearnerLayout): LearnerMemory {
-    return new LearnerMemory(space, space.attachSegment(name), layout);
+  static create(
+    space: SharedSpace,
+    name: string,
+    layout: LearnerLayout,
+    options: SegmentOptions = {},
+  ): LearnerMemory {
+    const segment = space.createSegment(name, LearnerMemory.bytes(layout), options);
+    return new LearnerMemory(space, segment, layout);
+  }
+
+  static attach(
+    space: SharedSpace,
+    name: string,
+    layout: LearnerLayout,
+    options: SegmentOptions = {},
+  ): LearnerMemory {
+    return new LearnerMemory(space, space.attachSegment(name, options), layout);
   }
 
   /** The weights, to be laid out from their start. */
@@ -148,36 +163,57 @@ export class LearnerMemory {
     return this.#slots.view.subarray(at, at + words);
   }
 
-  /** One writer for each learner number. */
-  count(learner: number, more: LearnerTally): void {
-    TALLIES.forEach((name, i) => {
-      this.#tallies.view[learner * NUMBERS_A_LINE + i]! += more[name];
-    });
+  /** Watchdog: a new epoch; `done` are batches that the weights contain already, whose losses nobody knows any more. */
+  open(epoch: number, done: Iterable<number> = []): void {
+    this.#losses.view.fill(NaN);
+    this.board.open(epoch, done);
   }
 
-  /** By the server, which alone knows it when it applies what learners have counted. */
-  countStaleness(staleness: number): void {
-    this.count(this.#layout.board.learners, { batches: 0, samples: 0, loss: 0, staleness });
+  /** Learner, before the gradient of the batch can begin to be applied: whatever is applied has its loss here. */
+  noteLoss(batch: number, loss: number): void {
+    this.#losses.view[batch] = loss;
   }
 
-  /** Of all learners, and of the server. */
-  total(): LearnerTally {
-    const all = Array.from({ length: this.#layout.board.learners + 1 }, (_, number) => this.tallyOf(number));
-    const sum = (name: (typeof TALLIES)[number]) => all.reduce((total, one) => total + one[name], 0);
-    return {
-      ...{ batches: sum('batches'), samples: sum('samples'), loss: sum('loss') },
-      staleness: sum('staleness'),
-    };
+  /** Mean over the samples of the batch; NaN if it was not computed since the epoch was opened. */
+  lossOf(batch: number): number {
+    return this.#losses.view[batch]!;
   }
 
-  tallyOf(learner: number): LearnerTally {
-    const at = learner * NUMBERS_A_LINE;
-    const entries = TALLIES.map((name, i) => [name, this.#tallies.view[at + i]!] as const);
-    return Object.fromEntries(entries) as unknown as LearnerTally;
+  /** One writer for each number. */
+  countWork({ number }: Identity, staleness: number): void {
+    const at = this.#lineOf(number);
+    this.#work.view[at]! += 1;
+    this.#work.view[at + 1]! += staleness;
+  }
+
+  /** Of the learner of that number, or of the server. */
+  workOf(number: number): Work {
+    const at = this.#lineOf(number);
+    return { batches: this.#work.view[at]!, staleness: this.#work.view[at + 1]! };
+  }
+
+  /** Mean over all that was applied. */
+  get meanStaleness(): number {
+    const { learners, slots } = this.#layout.board;
+    const appliers = slots > 0 ? [SERVER] : Array.from({ length: learners }, (_, number) => number);
+    const all = appliers.map((number) => this.workOf(number));
+    const sum = (name: keyof Work) => all.reduce((total, one) => total + one[name], 0);
+    return sum('staleness') / Math.max(1, sum('batches'));
+  }
+
+  /** Watchdog, when nobody is alive: no lock is held, and nothing was done yet. */
+  clear(): void {
+    this.#locks.view.fill(0);
+    this.#work.view.fill(0);
   }
 
   close(): void {
     this.#segment.close();
+  }
+
+  /** The last line is the server's. */
+  #lineOf(number: number): number {
+    return (number === SERVER ? this.#layout.board.learners : number) * NUMBERS_A_LINE;
   }
 }
 

@@ -1,10 +1,12 @@
 /**
- * The program of a learner or of the server: works until it is told to stop or its watchdog is gone. Started by `watchdog.ts`,
- * never imported. Invariant: the watchdog hears of every end that is not a kill.
+ * The program of a learner or of the server: works until it is told to stop or its watchdog is gone. Started by `crew.ts`,
+ * never imported. Invariants: the watchdog hears of every end that is not a kill; a watchdog that was killed leaves no
+ * segment behind as long as one of its processes is left to remove it.
  */
-import { setImmediate as yieldToEvents } from 'node:timers/promises';
+import { setImmediate as yieldToEvents, setTimeout as pause } from 'node:timers/promises';
 import { pack } from '../base/index.ts';
-import { SharedSpace } from '../memory/index.ts';
+import { isAlive, removeStaleSegments, SharedSpace } from '../memory/index.ts';
+import type { SegmentOptions } from '../memory/index.ts';
 import { SERVER } from './board.ts';
 import type { Identity } from './board.ts';
 import { Learner } from './learner.ts';
@@ -22,6 +24,10 @@ export interface LearnerAssignment {
   /** Of the run's segments. */
   readonly name: string;
   readonly layout: LearnerLayout;
+  /** Where they are. */
+  readonly segments: SegmentOptions;
+  /** Who owns them; numbers as text, as JSON has none so large. */
+  readonly watchdog: { readonly pid: number; readonly startTicks: string; readonly pidNamespace: string };
 }
 
 export type LearnerNews =
@@ -30,19 +36,32 @@ export type LearnerNews =
 /** The event loop hears of a watchdog that is gone only now and then: computing comes first. */
 const LISTEN_EVERY_MS = 50;
 const SLEEP_MS = 5;
+/** Between the closed line to a watchdog that was killed and its end. */
+const ORPHAN_MS = 5000;
+const ORPHAN_LOOK_MS = 5;
 
-const { self, source, mode, name, layout } = JSON.parse(process.argv[2]!) as LearnerAssignment;
+const { self, source, mode, name, layout, segments, watchdog } = JSON.parse(
+  process.argv[2]!,
+) as LearnerAssignment;
 // Ctrl-C reaches all processes of a terminal; the watchdog decides what it means.
 process.on('SIGINT', () => undefined);
-// Without a watchdog there is nobody to train for.
-process.once('disconnect', () => process.exit(1));
 const tell = (news: LearnerNews) => new Promise<void>((done) => process.send!(news, () => done()));
+
+/** Without a watchdog there is nobody to train for, and nobody else who would remove its segments. */
+async function leaveOrphaned(): Promise<never> {
+  const { pid } = watchdog;
+  const owner = { pid, startTicks: BigInt(watchdog.startTicks), pidNamespace: BigInt(watchdog.pidNamespace) };
+  const deadlineMs = performance.now() + ORPHAN_MS;
+  while (isAlive(owner) && performance.now() < deadlineMs) await pause(ORPHAN_LOOK_MS);
+  removeStaleSegments(segments.directory);
+  process.exit(1);
+}
 
 try {
   const space = SharedSpace.create();
-  const memory = LearnerMemory.attach(space, name, layout);
+  const memory = LearnerMemory.attach(space, name, layout, segments);
   const task = await loadTask(source);
-  const options = { self, task, mode, space, memory, name };
+  const options = { self, task, mode, space, memory, name, segments };
   const worker = self.number === SERVER ? new UpdateServer(options) : new Learner(options);
   await tell({ kind: 'ready' });
   let listenedMs = performance.now();
@@ -53,11 +72,13 @@ try {
     if (performance.now() - listenedMs < LISTEN_EVERY_MS) continue;
     await yieldToEvents();
     listenedMs = performance.now();
+    if (!process.connected) await leaveOrphaned();
   }
   worker.close();
   memory.close();
 } catch (error) {
+  if (!process.connected) await leaveOrphaned();
   await tell({ kind: 'failed', error: pack(error) });
   process.exitCode = 1;
 }
-process.disconnect();
+if (process.connected) process.disconnect();

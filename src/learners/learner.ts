@@ -9,7 +9,7 @@ import { learningRateAt, UsageError } from '../base/index.ts';
 import { OnnxCompute } from '../compute/index.ts';
 import { SampleOrder } from '../data/index.ts';
 import { createOptimizer, Kernels } from '../kernels/index.ts';
-import type { SharedSpace } from '../memory/index.ts';
+import type { SegmentOptions, SharedSpace } from '../memory/index.ts';
 import { Replica, weightBytes } from '../runtime/index.ts';
 import type { Identity } from './board.ts';
 import type { LearnerMemory } from './learner-memory.ts';
@@ -26,6 +26,8 @@ export interface LearnerOptions {
   readonly memory: LearnerMemory;
   /** Of the run's segments. */
   readonly name: string;
+  /** Where they are. */
+  readonly segments: SegmentOptions;
 }
 
 export class Learner {
@@ -44,7 +46,7 @@ export class Learner {
   #copied = -1;
 
   constructor(options: LearnerOptions) {
-    const { self, task, mode, space, memory, name } = options;
+    const { self, task, mode, space, memory, name, segments } = options;
     const { model, optimizer, train, batchSize = 32, seed = 0, sparseUpdates = 'exact' } = task;
     this.#options = options;
     this.#self = self;
@@ -64,7 +66,7 @@ export class Learner {
       : undefined;
     if (hasServer(mode)) {
       this.#replicas = Array.from({ length: SLOTS }, (_, slot) => {
-        const work = space.attachSegment(slotSegment(name, self.number, slot));
+        const work = space.attachSegment(slotSegment(name, self.number, slot), segments);
         return new Replica(model, { ...common, weights: weights(), work });
       });
       return;
@@ -96,9 +98,10 @@ export class Learner {
     replica.step = seen;
     const loss = replica.computeGradients(samples);
     if (!Number.isFinite(loss)) throw this.#notFinite(batch, loss, seen);
-    const tally = { batches: 1, samples: samples.length, loss: loss * samples.length };
-    if (this.#applier) this.#apply(this.#applier, batch, seen, tally);
-    else this.#publish(replica, batch, seen, tally);
+    // First: a batch that is applied, even in part, has its loss noted.
+    this.#memory.noteLoss(batch, loss);
+    if (this.#applier) this.#apply(this.#applier, batch, seen);
+    else this.#publish(replica, batch, seen);
     return true;
   }
 
@@ -108,7 +111,7 @@ export class Learner {
     this.#compute.close();
   }
 
-  #apply(applier: Replica, batch: number, seen: number, tally: Tally): void {
+  #apply(applier: Replica, batch: number, seen: number): void {
     const { board } = this.#memory;
     if (!board.begin(this.#self, batch)) return;
     const update = this.#memory.countUpdate();
@@ -117,18 +120,17 @@ export class Learner {
     applier.step = update - 1;
     const { schedule } = this.#options.task;
     applier.update(schedule ? learningRateAt(schedule, update - 1) : undefined);
-    // Before the end is told: whoever sees all batches done sees them counted.
-    this.#memory.count(this.#self.number, { ...tally, staleness: update - 1 - seen });
+    this.#memory.countWork(this.#self, update - 1 - seen);
     board.finish(this.#self, batch);
   }
 
-  #publish(replica: Replica, batch: number, seen: number, tally: Tally): void {
+  #publish(replica: Replica, batch: number, seen: number): void {
     const { board } = this.#memory;
     this.#memory.slotFacts(this.#self.number, this.#slot).set([seen, ...rowCounts(replica)]);
-    // The server adds how stale it was when it was applied.
-    this.#memory.count(this.#self.number, { ...tally, staleness: 0 });
     board.fill(this.#self, this.#slot, batch);
     board.publish(this.#self, batch);
+    // How stale it is when it is applied, the server counts.
+    this.#memory.countWork(this.#self, 0);
     this.#slot = (this.#slot + 1) % SLOTS;
     this.#memory.ring();
   }
@@ -176,5 +178,3 @@ export class Learner {
     );
   }
 }
-
-type Tally = { readonly batches: number; readonly samples: number; readonly loss: number };

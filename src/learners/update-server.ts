@@ -1,11 +1,11 @@
 /**
  * The server of the modes that have one (GaDei, figure 5a): goes round the slots of all learners, applies what it finds to the
- * shared weights where both lie, and makes the slot free. Not a process; see `server-process.ts`.
+ * shared weights where both lie, and makes the slot free. Not a process; see `learner-process.ts`.
  * Invariant: a gradient is applied by nobody else, and once.
  */
 import { learningRateAt } from '../base/index.ts';
 import { OnnxCompute } from '../compute/index.ts';
-import type { SharedSpace } from '../memory/index.ts';
+import type { SegmentOptions, SharedSpace } from '../memory/index.ts';
 import { Replica } from '../runtime/index.ts';
 import type { Filled, Identity } from './board.ts';
 import type { LearnerMemory } from './learner-memory.ts';
@@ -22,6 +22,8 @@ export interface UpdateServerOptions {
   readonly memory: LearnerMemory;
   /** Of the run's segments. */
   readonly name: string;
+  /** Where they are. */
+  readonly segments: SegmentOptions;
 }
 
 export class UpdateServer {
@@ -32,7 +34,7 @@ export class UpdateServer {
   /** By learner, then slot: the shared weights with the gradients of that slot. */
   readonly #replicas: readonly (readonly Replica[])[];
 
-  constructor({ self, task, mode, space, memory, name }: UpdateServerOptions) {
+  constructor({ self, task, mode, space, memory, name, segments }: UpdateServerOptions) {
     const { model, optimizer, batchSize = 32, sparseUpdates = 'exact' } = task;
     this.#self = self;
     this.#task = task;
@@ -43,7 +45,7 @@ export class UpdateServer {
       : undefined;
     this.#replicas = Array.from({ length: memory.board.shape.learners }, (_, learner) =>
       Array.from({ length: SLOTS }, (__, slot) => {
-        const work = space.attachSegment(slotSegment(name, learner, slot));
+        const work = space.attachSegment(slotSegment(name, learner, slot), segments);
         return new Replica(model, {
           ...{ compute: this.#compute, space, optimizer, maxBatch: batchSize, sparseUpdates },
           ...{ weights: memory.weights(), work, guard, adopts: true },
@@ -80,7 +82,7 @@ export class UpdateServer {
     replica.step = update - 1;
     const { schedule } = this.#task;
     replica.update(schedule ? learningRateAt(schedule, update - 1) : undefined);
-    this.#memory.countStaleness(update - 1 - seen);
+    this.#memory.countWork(this.#self, update - 1 - seen);
     this.#memory.board.finish(this.#self, batch);
   }
 }

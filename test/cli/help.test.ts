@@ -56,6 +56,11 @@ describe('a wrong command line', () => {
     [['train', 'mnist', '--resume=yes'], 'takes no value for --resume', '"yes"'],
     [['train', 'mnist', '--provider', 'gpu'], 'cpu, webgpu, cuda for --provider', '"gpu"'],
     [['train', 'mnist', '--learners', '0'], 'auto or a whole number from 1 to 254 for --learners', '"0"'],
+    [
+      ['train', 'mnist', '--mode', 'server lockfree'],
+      'server lock-free, server locked for --mode',
+      'Did you mean "server lock-free"?',
+    ],
     [['train', 'mnist', '--learners', 'two'], 'auto or a whole number from 1 to 254', '"two"'],
     [['train'], 'needs <config.ts | config.json | run folder | example>', 'tributary train --help'],
     [['train', 'a', 'b'], 'at most 1 operand, got 2', ''],

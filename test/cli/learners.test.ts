@@ -4,6 +4,8 @@ import { join } from 'node:path';
 import { afterEach, describe, expect, test, vi } from 'vitest';
 import { buildModel } from '../../src/cli/build-model.ts';
 import { loadConfigFile } from '../../src/cli/config-file.ts';
+import { taskSource } from '../../src/cli/learner-run.ts';
+import { buildTask } from '../../src/cli/learner-task.ts';
 import { measureLearners } from '../../src/cli/learner-trial.ts';
 import { runCommand } from '../../src/cli/run-command.ts';
 import { loadTask } from '../../src/cli/task.ts';
@@ -41,7 +43,7 @@ describe.skipIf(!hasSharedMemory())('a run by learners', () => {
     expect(first.code, first.stderr).toBe(0);
     const told = events(first.stdout);
     expect(told.slice(0, 3).map(({ type }) => type)).toEqual(['run', 'learners', 'started']);
-    expect(told[1]).toMatchObject({ learners: 2 });
+    expect(told[1]).toMatchObject({ learners: 2, mode: 'direct lock-free' });
     expect(told[2]).toMatchObject({ step: 0, totalSteps: 3 * BATCHES });
     expect(told.filter(({ type }) => type === 'epoch').map(({ epoch }) => epoch)).toEqual([1, 2, 3]);
     expect(told.at(-1)).toMatchObject({ type: 'finished', steps: 3 * BATCHES, learners: 2 });
@@ -52,7 +54,7 @@ describe.skipIf(!hasSharedMemory())('a run by learners', () => {
     expect(epochs.map(({ epoch, step }) => [epoch, step])).toEqual(
       [1, 2, 3].map((epoch) => [epoch, epoch * BATCHES]),
     );
-    expect(final).toMatchObject({ learners: 2, accuracy: 1 });
+    expect(final).toMatchObject({ learners: 2, mode: 'direct lock-free', accuracy: 1 });
     expect(final['meanStaleness']).toBeGreaterThanOrEqual(0);
     const evaluated = await run(['evaluate', 'out', '--json'], { cwd });
     const { loss } = JSON.parse(evaluated.stdout) as { loss: number };
@@ -61,7 +63,7 @@ describe.skipIf(!hasSharedMemory())('a run by learners', () => {
 
     const byOne = await train('--resume', '--learners', '1', '--epochs', '4');
     expect(byOne.code, byOne.stderr).toBe(0);
-    const byTwo = await train('--resume', '--learners', '2', '--epochs', '5');
+    const byTwo = await train('--resume', '--learners', '2', '--mode', 'server locked', '--epochs', '5');
     expect(byTwo.code, byTwo.stderr).toBe(0);
     for (const [result, epoch] of [
       [byOne, 4],
@@ -72,6 +74,9 @@ describe.skipIf(!hasSharedMemory())('a run by learners', () => {
       expect(events(result.stdout).at(-1)).toMatchObject({ steps: epoch * BATCHES, accuracy: 1 });
     }
     expect(metricsIn(cwd, 'out').epochs.map(({ epoch }) => epoch)).toEqual([1, 2, 3, 4, 5]);
+    expect(metricsIn(cwd, 'out').final).toMatchObject({ learners: 2, mode: 'server locked' });
+    const stored = JSON.parse(readFileSync(join(cwd, 'out', 'config.json'), 'utf8')) as unknown;
+    expect(stored).toMatchObject({ learners: 2, learnerMode: 'server locked' });
 
     const otherSeed = await train('--resume', '--learners', '2', '--seed', '9');
     expect(otherSeed.code).toBe(1);
@@ -82,7 +87,10 @@ describe.skipIf(!hasSharedMemory())('a run by learners', () => {
     const cwd = folder();
     const batches = 1000;
     const model = { name: 'text-cnn', size: 32, widths: [2, 3, 4], filters: 64 };
-    writeTinyRun(cwd, { train: rows(8 * batches, 1), config: { epochs: 1, model } });
+    writeTinyRun(cwd, {
+      train: rows(8 * batches, 1),
+      config: { epochs: 1, model, checkpointEverySteps: 50 },
+    });
     const controller = new AbortController();
     const io = fakeIo({ cwd, isTerminal: true, signal: controller.signal });
     const ended = runCommand(['train', 'tiny.json', '--output', 'cut', '--learners', '2'], io);
@@ -107,6 +115,12 @@ describe.skipIf(!hasSharedMemory())('a run by learners', () => {
     const told = events(resumed.stdout);
     expect(told.find(({ type }) => type === 'resumed')?.['step']).toBe(Number(stopped));
     expect(told.at(-1)).toMatchObject({ type: 'finished', steps: batches, accuracy: 1 });
+    const kept = told.filter(({ type }) => type === 'checkpoint').map(({ step }) => Number(step));
+    expect(kept.length).toBeGreaterThan(1);
+    expect(kept.at(-1)).toBe(batches);
+    const between = kept.slice(0, -1).map((step, i) => step - (kept[i - 1] ?? Number(stopped)));
+    // The batch that is being applied when a checkpoint is due is not in it.
+    expect(Math.min(...between)).toBeGreaterThanOrEqual(50 - 1);
   });
 
   test('is measured by a trial that leaves nothing behind', async () => {
@@ -115,13 +129,34 @@ describe.skipIf(!hasSharedMemory())('a run by learners', () => {
     const task = loadTask(config.data, config.seed);
     const built = buildModel(config, task);
     const { signal } = new AbortController();
-    const options = { task: { config }, built, train: task.train, signal };
-    for (const learners of [1, 2]) {
-      const measured = await measureLearners(learners, options);
+    const options = { task: { config }, built, train: task.train, signal, startMs: 60_000 };
+    for (const team of [
+      { learners: 1 },
+      { learners: 2 },
+      { learners: 2, mode: 'server lock-free' },
+    ] as const) {
+      const measured = await measureLearners(team, options);
       expect(measured?.samplesPerSec).toBeGreaterThan(0);
     }
     expect(readdirSync(cwd).sort()).toEqual(['test.csv', 'tiny.json', 'train.csv']);
-    expect(await measureLearners(1, { ...options, signal: AbortSignal.abort() })).toBeUndefined();
+    expect(
+      await measureLearners({ learners: 1 }, { ...options, signal: AbortSignal.abort() }),
+    ).toBeUndefined();
+  });
+
+  test('uses what its process has loaded; other processes are told the configuration only', async () => {
+    const cwd = folder();
+    const config = await loadConfigFile(writeTinyRun(cwd), cwd);
+    const first = buildTask({ config });
+    const data = { config, loaded: () => first };
+    const [again, trial] = [buildTask(data), buildTask({ ...data, isTrial: true })];
+    expect(again).toEqual(first);
+    for (const { model, train } of [again, trial]) {
+      expect([model === first.model, train === first.train]).toEqual([true, true]);
+    }
+    expect(trial.test).toBeUndefined();
+    const sent = JSON.parse(JSON.stringify(taskSource(data))) as unknown;
+    expect(sent).toEqual(JSON.parse(JSON.stringify(taskSource({ config }))));
   });
 
   test('does not go on from the middle of an epoch of one learner, and says what does', async () => {

@@ -68,14 +68,14 @@ describe('the line of progress', () => {
   });
 });
 
-const progress = (step: number): FitEvent => ({
+const progress = (step: number, remainingMs = 1000): FitEvent => ({
   type: 'progress',
   step,
   totalSteps: 1000,
   epoch: 0,
   loss: 1,
   samplesPerSec: 10,
-  remainingMs: 1000,
+  remainingMs,
 });
 const epoch: FitEvent = {
   type: 'epoch',
@@ -129,6 +129,8 @@ describe('a reporter', () => {
     let now = 0;
     const reporter = createReporter(io, { json: false, epochs: 3, now: () => now });
     for (; now <= 30_000; now += 100) reporter.event(progress(now));
+    now = 50_000;
+    reporter.event(progress(now, NaN));
     reporter.event(epoch);
     const lines = io.written.stdout.trimEnd().split('\n');
     expect(lines).toHaveLength(4);

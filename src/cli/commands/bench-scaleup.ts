@@ -97,11 +97,11 @@ function print({ machine, data, cases, notes, skipped }: ScaleupBench, io: Comma
     ...[String(one.batch), String(one.learners), one.mode, rate(one.samplesPerSec)],
     ...[rate(one.singleSamplesPerSec), rate(one.ceilingSamplesPerSec), times(one.speedup)],
     ...[percent(one.efficiency), one.meanStaleness.toFixed(2), (one.bytesPerSec / 1e9).toFixed(2)],
-    ...[rate(one.ddpSamplesPerSec), rate(one.torchSamplesPerSec)],
+    ...[rate(one.ddpSamplesPerSec), rate(one.mpiSamplesPerSec), rate(one.torchSamplesPerSec)],
   ]);
   const head = [
     ...['batch', 'learners', 'mode', 'samples/s', 'one', 'ceiling', 'speed-up', 'efficiency'],
-    ...['staleness', 'GB/s', 'DDP', 'PyTorch, one'],
+    ...['staleness', 'GB/s', 'DDP', 'MPI by hand', 'PyTorch, one'],
   ];
   io.stdout.write(
     `${machine.processor}, ${machine.cores} cores, Node ${machine.node}; text-CNN on ${data}, one thread for each process\n`,

@@ -45,7 +45,7 @@ const options = {
   },
   ...exchangeOptions,
   ...scaleupOptions,
-  peers: { ...exchangeOptions.peers, help: `${exchangeOptions.peers.help} scaleup: ddp or none.` },
+  peers: { ...exchangeOptions.peers, help: `${exchangeOptions.peers.help} scaleup: ddp, mpi or none.` },
 } as const satisfies OptionSpecs;
 
 type Options = OptionValues<typeof options> & { readonly json?: boolean };

@@ -2,7 +2,7 @@
 import { existsSync } from 'node:fs';
 import { resolve } from 'node:path';
 import { UsageError } from '../../base/index.ts';
-import { MAX_LEARNERS } from '../../learners/index.ts';
+import { MAX_LEARNERS, UPDATE_MODES } from '../../learners/index.ts';
 import { buildModel } from '../build-model.ts';
 import { defineCommand, type OptionSpecs, type OptionValues } from '../command.ts';
 import type { ResolvedConfig } from '../config.ts';
@@ -27,6 +27,12 @@ const options = {
     kind: 'text',
     value: 'N|auto',
     help: 'Processes that train one model together. Default auto: by a short trial, never slower than one.',
+  },
+  mode: {
+    kind: 'text',
+    value: 'MODE',
+    choices: ['auto', ...UPDATE_MODES],
+    help: 'How several learners share the weights, see below. Default auto: the fastest of the same trial.',
   },
   threads: { kind: 'count', help: 'Threads that share the work of one operation.' },
   provider: { kind: 'text', choices: ['cpu', 'webgpu', 'cuda'], help: 'Where operations run.' },
@@ -54,12 +60,19 @@ export const trainCommand = defineCommand({
     '',
     'With one learner the same seed gives the same model bit by bit; several update its weights as they come, so that',
     'results differ a little from run to run. --learners 1 makes a run repeatable.',
+    '',
+    'Modes, for --mode: who applies the gradients of learners to the weights',
+    '  direct lock-free  each learner its own, whenever it has one',
+    '  server lock-free  one more process for all; may pay with many cores',
+    '  direct locked, server locked  alike, but one at a time; slower, for comparing',
+    '',
     'Ctrl-C stops after the current step with a checkpoint; a second one stops at once.',
   ].join('\n'),
   examples: [
     'tributary train mnist',
     'tributary train trec6 --data data/ --epochs 5',
     'tributary train tributary.config.ts --output runs/first',
+    "tributary train mnist --learners 2 --mode 'direct lock-free'",
     'tributary train runs/mnist --resume',
   ],
   run: async ([target], given, io) => train(target!, given, io),
@@ -125,6 +138,7 @@ function override(config: ResolvedConfig, given: Options): ResolvedConfig {
     batchSize: given['batch-size'],
     maxSteps: given['max-steps'],
     learners: given.learners === undefined ? undefined : learnersOf(given.learners),
+    learnerMode: given.mode,
     provider: given.provider,
     ...(lr === undefined ? {} : { optimizer: { ...config.optimizer, lr } }),
     ...(lr === undefined || config.schedule?.baseLr === undefined

@@ -1,0 +1,164 @@
+/**
+ * What `trainWithLearners` takes, tells and gives, and the one check of what it takes. No code that trains.
+ * Invariant: an option that passes the check means what its sentence says, whatever the others are.
+ */
+import { UsageError } from '../base/index.ts';
+import type { Evaluation } from '../runner/index.ts';
+import type { Replica } from '../runtime/index.ts';
+import { MAX_LEARNERS } from './board.ts';
+import type { TaskSource } from './task.ts';
+import { UPDATE_MODES } from './update-mode.ts';
+import type { UpdateMode } from './update-mode.ts';
+
+export interface TrainOptions {
+  readonly source: TaskSource;
+  /** Processes that train at the same time; more than cores is allowed. */
+  readonly learners: number;
+  /** Who applies gradients, and how. Default 'direct lock-free'. */
+  readonly mode?: UpdateMode | undefined;
+  /** Default 1. */
+  readonly epochs?: number | undefined;
+  /** Processes started in place of ones that died, at most, from the beginning or the last restart. Default 8. */
+  readonly maxReplacements?: number | undefined;
+  /** How often all processes are started again from the last checkpoint when nobody is left or nothing moves. Default 1. */
+  readonly maxRestarts?: number | undefined;
+  /** A learner that finishes no batch for so long is ended and replaced. Default 60,000 milliseconds. */
+  readonly stallMs?: number | undefined;
+  /** A process that has not built its task after so long is ended and replaced. Default 600,000 milliseconds. */
+  readonly startMs?: number | undefined;
+  /** Folder for checkpoints. Default: none are written. */
+  readonly checkpointDirectory?: string | undefined;
+  /** Between two checkpoints within an epoch, in milliseconds. Default: at the end of epochs only. */
+  readonly checkpointEveryMs?: number | undefined;
+  /** Steps between two checkpoints within an epoch; the time or the steps, whichever comes first. Default: at the end of epochs only. */
+  readonly checkpointEverySteps?: number | undefined;
+  /** Go on from the newest good checkpoint of the folder, if there is one. Default false. */
+  readonly resume?: boolean | undefined;
+  /** Folder of the shared-memory file system for the weights and gradients. Default /dev/shm. */
+  readonly segmentDirectory?: string | undefined;
+  /** Stops after the batches under way, with a checkpoint. */
+  readonly signal?: AbortSignal | undefined;
+  readonly onEvent?: ((event: TrainEvent) => void) | undefined;
+}
+
+/** The processes of a run, by their ids. */
+export type Processes = {
+  /** Of each learner. */
+  readonly learners: readonly number[];
+  /** Of the server, in the modes that have one. */
+  readonly server: number | undefined;
+};
+
+export type TrainEvent =
+  | ({
+      readonly type: 'started';
+      /** Of an epoch. */
+      readonly batches: number;
+      readonly epoch: number;
+      /** Steps that the weights contain already. */
+      readonly step: number;
+    } & Processes)
+  | ({
+      readonly type: 'progress';
+      readonly epoch: number;
+      readonly step: number;
+      /** Learners that have begun to train. */
+      readonly ready: number;
+    } & Progress)
+  | {
+      readonly type: 'learner-lost';
+      /** Its number; undefined: it was the server. */
+      readonly learner: number | undefined;
+      readonly pid: number;
+      /** How it ended, for people. */
+      readonly how: string;
+      /** Batches that others take instead. */
+      readonly returned: readonly number[];
+      /** Batches of which a part is in the weights; they count, and nobody repeats them. */
+      readonly torn: readonly number[];
+      /** The process in its place. */
+      readonly replacement: number | undefined;
+    }
+  | ({
+      readonly type: 'restarted';
+      /** From 1. */
+      readonly restart: number;
+      /** Why, for people. */
+      readonly why: string;
+      /** Where training goes on; undefined: from the first weights. */
+      readonly checkpoint: string | undefined;
+      /** Steps that count; what was trained after them is trained again, and epochs after them are told again. */
+      readonly step: number;
+    } & Processes)
+  | {
+      readonly type: 'epoch';
+      readonly epoch: number;
+      readonly step: number;
+      readonly loss: number;
+      readonly evaluation: Evaluation | undefined;
+    }
+  | { readonly type: 'checkpoint'; readonly path: string; readonly step: number };
+
+export interface Progress {
+  readonly samplesPerSec: number;
+  /** Mean over the samples since the epoch began. */
+  readonly loss: number;
+  /** Updates by others between reading the weights and applying the gradient, mean over all batches. */
+  readonly meanStaleness: number;
+}
+
+export interface TrainResult extends Progress {
+  /** Batches that the weights contain, those of a checkpoint that it went on from included. */
+  readonly steps: number;
+  /** Of the batches that this call trained, each once: what was lost and trained again counts once. */
+  readonly samples: number;
+  /** False if the signal stopped it. */
+  readonly finished: boolean;
+  readonly evaluation: Evaluation | undefined;
+  /** Processes started in place of ones that died. */
+  readonly replacements: number;
+  readonly restarts: number;
+  readonly checkpointPath: string | undefined;
+  /** Holds the trained parameters; `close` ends it. */
+  readonly replica: Replica;
+  close(): void;
+}
+
+export function checkTrainOptions(options: TrainOptions): void {
+  const { mode } = options;
+  check(options, 'learners', `a whole number from 1 to ${MAX_LEARNERS}`, (value) =>
+    isCount(value, 1, MAX_LEARNERS),
+  );
+  for (const name of ['maxReplacements', 'maxRestarts'] as const) {
+    check(options, name, 'a whole number from 0', (value) => isCount(value, 0));
+  }
+  check(options, 'checkpointEverySteps', 'a whole number from 1', (value) => isCount(value, 1));
+  for (const name of ['stallMs', 'startMs', 'checkpointEveryMs'] as const) {
+    check(options, name, 'a number of milliseconds above 0', (value) => value > 0);
+  }
+  if (mode === undefined || UPDATE_MODES.includes(mode)) return;
+  throw new UsageError(
+    'INVALID_ARGUMENT',
+    `there is no mode '${String(mode)}'; give one of ${UPDATE_MODES.join(', ')}`,
+    { mode },
+  );
+}
+
+type NumberOption = {
+  [Name in keyof TrainOptions]-?: NonNullable<TrainOptions[Name]> extends number ? Name : never;
+}[keyof TrainOptions];
+
+function check(
+  options: TrainOptions,
+  name: NumberOption,
+  wanted: string,
+  isGood: (value: number) => boolean,
+): void {
+  const value = options[name];
+  if (value === undefined || isGood(value)) return;
+  throw new UsageError('INVALID_ARGUMENT', `${name} is ${value}; give ${wanted}`, { [name]: value });
+}
+
+function isCount(value: number, least: number, most = Infinity): boolean {
+  return Number.isInteger(value) && value >= least && value <= most;
+}
