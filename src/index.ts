@@ -7,8 +7,18 @@ export * from './graph/index.ts';
 export * from './data/index.ts';
 export * from './models/index.ts';
 // Not `argmax` of the runner: the graph's operation has that name.
-export { evaluate, fit } from './runner/index.ts';
-export type { EvaluateOptions, Evaluation, FitEvent, FitOptions, FitResult } from './runner/index.ts';
+export { evaluate, fit, getRunner, oneDevice, Runner, shard } from './runner/index.ts';
+export type {
+  EvaluateOptions,
+  Evaluation,
+  FitEvent,
+  FitOptions,
+  FitResult,
+  Resources,
+  RunnerConfig,
+  RunOptions,
+  StepReport,
+} from './runner/index.ts';
 export {
   Evaluator,
   Replica,

@@ -58,15 +58,18 @@ export function gradients(loss: Tensor): Gradient[] {
     tables,
   );
   const result: Gradient[] = [];
-  const taken = new Set<Tensor>();
+  // A gradient may be changed where it lies as soon as it is there, so it must be nobody's input, and nobody else's gradient.
+  const inputs = new Set(graph.nodes.flatMap((node) => node.inputs));
+  const values = parameters.map(({ tensor }) => adjoints.dense.get(tensor));
+  const isItsOwn = (value: Tensor) =>
+    !inputs.has(value) && values.indexOf(value) === values.lastIndexOf(value);
   for (const parameter of parameters) {
     const lookups = adjoints.lookups.get(parameter.tensor);
     const value = adjoints.dense.get(parameter.tensor);
     if (lookups) result.push({ kind: 'sparse', parameter, lookups });
     else if (value) {
-      // Each gradient has a place of its own, also where two parameters (such as two biases) share the value.
-      const own = taken.has(value) ? graph.apply('add_n', [value], {})[0]! : value;
-      taken.add(own);
+      // Two biases may share a value; that of a normalization's scale is used further down.
+      const own = isItsOwn(value) ? value : graph.apply('add_n', [value], {})[0]!;
       result.push({ kind: 'dense', parameter, value: own });
     }
   }

@@ -27,7 +27,7 @@ interface CompiledBatch {
 
 export class Backward {
   readonly #options: BackwardOptions;
-  readonly #groups: readonly (readonly string[])[];
+  #groups: readonly (readonly string[])[];
   readonly #checks: IndexChecks;
   readonly #compiled = new Map<number, CompiledBatch>();
 
@@ -56,6 +56,12 @@ export class Backward {
     }
     for (const [name, next] of memory.nextStates) this.#options.kernels.copy(memory.states.get(name)!, next);
     return memory.loss.view[0]!;
+  }
+
+  /** From the next batch on. What was compiled is compiled again. */
+  setGroups(groups: readonly (readonly string[])[]): void {
+    this.close();
+    this.#groups = groups;
   }
 
   close(): void {

@@ -49,7 +49,10 @@ export type GradientPlace = DensePlace | SparsePlace;
 export interface ModelMemoryOptions {
   readonly space: SharedSpace;
   readonly maxBatch: number;
+  /** In the order backward makes them. */
   readonly gradients: readonly Gradient[];
+  /** Whose rows a sparse gradient has room for, once they are combined. Default 1. */
+  readonly workers?: number | undefined;
   /** Names of the optimizer's slots for each parameter. */
   readonly slots: readonly string[];
   /** Name of a shared segment. Default: private to this process. */
@@ -114,9 +117,13 @@ interface Work {
   readonly gradients: Map<string, GradientPlace>;
   readonly inputs: Map<string, Region>;
   readonly masks: Map<string, Region<'float32'>>;
+  readonly exchanged: Region<'float32'>;
   readonly loss: Region<'float32'>;
   readonly sampleIds: Region<'int32'>;
 }
+
+/** Where a region may begin, in floats. */
+const FLOATS_A_LINE = REGION_ALIGNMENT / 4;
 
 interface WorkAllocator {
   region<T extends DType>(dtype: T, length: number): Region<T>;
@@ -128,16 +135,26 @@ function walkWork(
   { graph }: Model,
   gradients: readonly Gradient[],
   maxBatch: number,
+  workers: number,
   allocator: WorkAllocator,
 ): Work {
   const floats = (shape: readonly number[]) => allocator.region('float32', elementCount(shape));
+  const lengths = gradients.map(({ kind, parameter }) =>
+    kind === 'dense' ? alignUp(elementCount(parameter.shape), FLOATS_A_LINE) : 0,
+  );
+  const exchanged = allocator.region(
+    'float32',
+    lengths.reduce((sum, length) => sum + length, FLOATS_A_LINE),
+  );
+  let used = FLOATS_A_LINE;
   const nextStates = new Map<string, Region<'float32'>>();
   for (const { state } of graph.stateUpdates) nextStates.set(state.name, floats(state.shape));
   const places = new Map<string, GradientPlace>();
-  for (const gradient of gradients) {
+  for (const [i, gradient] of gradients.entries()) {
     const { name, shape } = gradient.parameter;
     if (gradient.kind === 'dense') {
-      places.set(name, { kind: 'dense', gradient, region: floats(shape) });
+      places.set(name, { kind: 'dense', gradient, region: exchanged.slice(used, elementCount(shape)) });
+      used += lengths[i]!;
       continue;
     }
     const [tableRows, rowLength] = shape as [number, number];
@@ -149,8 +166,8 @@ function walkWork(
       ...{ kind: 'sparse', gradient, rowLength, tableRows },
       positions: allocator.region('int32', capacity),
       positionRows: allocator.region('float32', capacity * rowLength),
-      plan: allocator.plan(capacity),
-      rows: allocator.region('float32', capacity * rowLength),
+      plan: allocator.plan(capacity * workers),
+      rows: allocator.region('float32', capacity * workers * rowLength),
       count: 0,
     });
   }
@@ -160,18 +177,25 @@ function walkWork(
   const masks = new Map<string, Region<'float32'>>();
   for (const [name, tensor] of graph.dropoutMasks)
     masks.set(name, allocator.region('float32', count(tensor, maxBatch)));
-  const [loss, sampleIds] = [allocator.region('float32', 1), allocator.region('int32', maxBatch)];
-  return { nextStates, gradients: places, inputs, masks, loss, sampleIds };
+  const [loss, sampleIds] = [exchanged.slice(0, 1), allocator.region('int32', maxBatch)];
+  return { nextStates, gradients: places, inputs, masks, exchanged, loss, sampleIds };
 }
 
 /** Bytes of what is not weights, as `ModelMemoryOptions.work` must have them free. */
-export function workBytes(model: Model, gradients: readonly Gradient[], maxBatch: number): number {
+export function workBytes(
+  model: Model,
+  gradients: readonly Gradient[],
+  maxBatch: number,
+  workers = 1,
+): number {
   let bytes = 0;
   const add = (more: number) => (bytes += alignUp(more, REGION_ALIGNMENT) + REGION_ALIGNMENT);
-  walkWork(model, gradients, maxBatch, {
+  // Only counts: of a region nothing is used but its parts.
+  const uncounted = { slice: () => undefined } as unknown;
+  walkWork(model, gradients, maxBatch, workers, {
     region: (dtype, length) => {
       add(length * bytesPerElement(dtype));
-      return undefined as never;
+      return uncounted as never;
     },
     plan: (capacity) => {
       add(rowPlanBytes(capacity));
@@ -192,13 +216,18 @@ export class ModelMemory {
   readonly slots: ReadonlyMap<string, Slots>;
   readonly inputs: ReadonlyMap<string, Region>;
   readonly masks: ReadonlyMap<string, Region<'float32'>>;
+  /**
+   * The loss, then all dense gradients in the order backward makes them, each from a new line on: what workers exchange, so
+   * that neighbours can go as one message. What fills up lines is 0.
+   */
+  readonly exchanged: Region<'float32'>;
   readonly loss: Region<'float32'>;
   readonly sampleIds: Region<'int32'>;
 
   constructor(model: Model, options: ModelMemoryOptions) {
-    const { space, maxBatch, gradients, slots, weights, work } = options;
+    const { space, maxBatch, gradients, slots, weights, work, workers = 1 } = options;
     const bytes =
-      (weights ? 0 : weightBytes(model, slots)) + (work ? 0 : workBytes(model, gradients, maxBatch));
+      (weights ? 0 : weightBytes(model, slots)) + (work ? 0 : workBytes(model, gradients, maxBatch, workers));
     if (bytes > 0xffff0000) {
       const gib = (bytes / 2 ** 30).toFixed(1);
       throw new UsageError(
@@ -218,7 +247,7 @@ export class ModelMemory {
     this.states = placed.states;
     this.averages = placed.averages;
     this.slots = placed.slots;
-    const own = walkWork(model, gradients, maxBatch, {
+    const own = walkWork(model, gradients, maxBatch, workers, {
       region: (dtype, length) => this.segment.allocate(dtype, length),
       plan: (capacity) => allocateRowPlan(this.segment, capacity),
     });
@@ -226,6 +255,7 @@ export class ModelMemory {
     this.gradients = own.gradients;
     this.inputs = own.inputs;
     this.masks = own.masks;
+    this.exchanged = own.exchanged;
     this.loss = own.loss;
     this.sampleIds = own.sampleIds;
   }

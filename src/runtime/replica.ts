@@ -30,6 +30,8 @@ export interface ReplicaOptions {
   readonly sparseUpdates?: 'exact' | 'lazy';
   /** Parameters whose gradients are handed over together; see `Backward`. */
   readonly groups?: readonly (readonly string[])[];
+  /** Whose rows a sparse gradient has room for, once they are combined; see `ModelMemoryOptions`. Default 1. */
+  readonly workers?: number | undefined;
   /** Name of a shared segment for all of it. Default: private to this process. */
   readonly segmentName?: string;
   /** Weights that several processes train; see `ModelMemoryOptions.weights`. Default: its own. */
@@ -74,6 +76,7 @@ export class Replica {
       segmentName: options.segmentName,
       weights: options.weights,
       work: options.work,
+      workers: options.workers,
     });
     const { memory } = this;
     this.#backward = new Backward({ model, memory, compute, kernels, seed, groups: options.groups });
@@ -100,6 +103,17 @@ export class Replica {
   computeGradients(samples: ArrayLike<number>, onGroup?: (group: number) => void): number {
     this.memory.sampleIds.view.set(samples);
     return this.#backward.run(samples.length, this.step, onGroup);
+  }
+
+  /** Cuts the backward pass anew; see `ReplicaOptions.groups`. */
+  setGroups(groups: readonly (readonly string[])[]): void {
+    this.#backward.setGroups(groups);
+  }
+
+  /** As after a batch without samples. */
+  clearGradients(): void {
+    this.kernels.fill(this.memory.exchanged, 0);
+    for (const place of this.memory.gradients.values()) if (place.kind === 'sparse') place.count = 0;
   }
 
   /** Applies the gradients. Default learning rate: the optimizer's. */

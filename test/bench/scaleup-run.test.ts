@@ -34,6 +34,7 @@ it('measures learners against one and against independent copies', async () => {
   const [one, ...others] = cases;
   expect(others).toEqual([]);
   expect(one).toMatchObject({ batch: 4, learners: 2, mode: 'direct lock-free', ddpSamplesPerSec: null });
+  expect(one).toMatchObject({ mpiSamplesPerSec: null, torchSamplesPerSec: null });
   const { samplesPerSec, singleSamplesPerSec, ceilingSamplesPerSec, speedup, efficiency } = one!;
   expect(Math.min(samplesPerSec, singleSamplesPerSec, ceilingSamplesPerSec)).toBeGreaterThan(0);
   expect(speedup).toBeCloseTo(samplesPerSec / singleSamplesPerSec, 9);
@@ -52,7 +53,7 @@ it.each([
   [['--data', 'texts.csv', '--modes', 'by-post'], '--modes has "by-post"; give some of direct-lock-free'],
   [
     ['--data', 'texts.csv', '--peers', 'gloo'],
-    '--peers has "gloo"; tributary bench scaleup takes ddp or none',
+    '--peers has "gloo"; tributary bench scaleup takes ddp, mpi or none',
   ],
   [['--data', 'texts.csv', '--workers', '2'], 'an option of tributary bench exchange, not of scaleup'],
 ])('refuses %j with what to do', async (args, message) => {

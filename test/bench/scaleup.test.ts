@@ -17,7 +17,7 @@ import { meanTouchedRows, readSamples } from '../../src/bench/scaleup/text-task.
 const measured: MeasuredCase = {
   ...{ batch: 8, learners: 2, mode: 'direct lock-free', samplesPerStep: 8, bytesPerStep: 4000 },
   ...{ samplesPerSec: 1800, singleSamplesPerSec: 1000, ceilingSamplesPerSec: 2000, meanStaleness: 1 },
-  ...{ ddpSamplesPerSec: 600, torchSamplesPerSec: 800 },
+  ...{ ddpSamplesPerSec: 600, mpiSamplesPerSec: 1200, torchSamplesPerSec: 800 },
 };
 
 describe('a case', () => {
@@ -33,11 +33,13 @@ describe('a case', () => {
   it('counts bytes by hand: each weight read to compute, and all that an update reads and writes', () => {
     const size = { denseElements: 10, rows: 3, tableRows: 100, rowLength: 4, slots: 2 };
     // 22 floats: read, gradient read, parameter in and out, two slots in and out.
-    expect(bytesPerStep(size, 'direct lock-free')).toBe(22 * 8 * 4);
-    expect(bytesPerStep(size, 'server lock-free')).toBe(22 * 8 * 4);
-    expect(bytesPerStep({ ...size, slots: 0 }, 'direct lock-free')).toBe(22 * 4 * 4);
+    expect(bytesPerStep(size, 'direct lock-free', 2)).toBe(22 * 8 * 4);
+    expect(bytesPerStep(size, 'server lock-free', 2)).toBe(22 * 8 * 4);
+    expect(bytesPerStep({ ...size, slots: 0 }, 'direct lock-free', 2)).toBe(22 * 4 * 4);
     // A copy of 410 floats, read and written.
-    expect(bytesPerStep(size, 'direct locked')).toBe(22 * 8 * 4 + 410 * 2 * 4);
+    expect(bytesPerStep(size, 'direct locked', 2)).toBe(22 * 8 * 4 + 410 * 2 * 4);
+    expect(bytesPerStep(size, 'synchronous', 1)).toBe(22 * 8 * 4);
+    expect(bytesPerStep(size, 'synchronous', 2)).toBe(22 * 8 * 4 + 8 * (10 + 2 * 12) + 4 * 12 * 7);
   });
 });
 
@@ -99,7 +101,7 @@ describe('the picture', () => {
       .map(([, height]) => Number(height))
       .filter((height) => height !== 12);
 
-  it('has a bar for each mode, the peer and the ceiling, as high as their speed-ups', () => {
+  it('has a bar for each mode, the peers and the ceiling, as high as their speed-ups', () => {
     const svg = scaleupChart(
       result([
         { ...measured, learners: 1 },
@@ -108,11 +110,12 @@ describe('the picture', () => {
         { ...measured, batch: 32 },
       ]),
     );
-    const [direct, server, ddp, ceiling, ...second] = heights(svg);
-    expect(second).toHaveLength(3);
+    const [direct, server, ddp, mpi, ceiling, ...second] = heights(svg);
+    expect(second).toHaveLength(4);
     for (const [height, speedup] of [
       [server, 0.5],
       [ddp, 0.75],
+      [mpi, 1.5],
       [ceiling, 2],
     ] as const) {
       expect(height! / direct!).toBeCloseTo(speedup / 1.8, 2);
@@ -121,6 +124,8 @@ describe('the picture', () => {
       '>1.80×<',
       '>0.50×<',
       '>0.75×<',
+      '>1.50×<',
+      'PyTorch, MPI by hand',
       '>2.00×<',
       '>8<',
       '>32<',
@@ -133,16 +138,18 @@ describe('the picture', () => {
   });
 
   it('leaves out a peer that was not measured, and stays a picture without cases', () => {
-    const alone = scaleupChart(result([{ ...measured, ddpSamplesPerSec: null, torchSamplesPerSec: null }]));
+    const unmeasured = { ddpSamplesPerSec: null, mpiSamplesPerSec: null, torchSamplesPerSec: null };
+    const alone = scaleupChart(result([{ ...measured, ...unmeasured }]));
     expect(heights(alone)).toHaveLength(2);
+    expect(heights(scaleupChart(result([{ ...measured, ddpSamplesPerSec: null }])))).toHaveLength(3);
     for (const svg of [alone, scaleupChart(result([]))]) {
       expect(svg).toMatch(/^<svg[^]*<\/svg>\n$/);
-      expect(svg).not.toMatch(/NaN|Infinity|undefined|DDP/);
+      expect(svg).not.toMatch(/NaN|Infinity|undefined|DDP|MPI/);
     }
   });
 
   it('has colours for all modes', () => {
     const svg = scaleupChart(result(SCALEUP_MODES.map((mode) => ({ ...measured, mode }))));
-    expect(new Set(svg.match(/fill="#\w{6}"\/>/g)).size).toBeGreaterThanOrEqual(SCALEUP_MODES.length + 2);
+    expect(new Set(svg.match(/fill="#\w{6}"\/>/g)).size).toBeGreaterThanOrEqual(SCALEUP_MODES.length + 3);
   });
 });

@@ -53,7 +53,7 @@ export const layers: readonly Layer[] = [
   ),
   layer(
     'launcher',
-    'how a process gets into a cluster: chooses transport and address',
+    'how processes start and get into a cluster: places of workers, transport and address',
     ['collectives', 'cluster', 'progress', 'transport', 'sockets', 'kernels', 'memory', 'base'],
     ['zod'],
   ),
@@ -97,9 +97,18 @@ export const layers: readonly Layer[] = [
     [],
   ),
   layer(
+    'exchange',
+    'gradients of all workers become one, while backward goes on: contract and ways',
+    ['runtime', 'communication', 'progress', 'kernels', 'memory', 'base'],
+    [],
+  ),
+  layer(
     'runner',
-    '`fit` and `evaluate`',
-    ['runtime', 'data', 'compute', 'graph', 'kernels', 'memory', 'base'],
+    '`fit`, `evaluate`; `shard`, `getRunner` and what they give',
+    [
+      ...['exchange', 'runtime', 'data', 'compute', 'graph', 'plan', 'communication', 'launcher'],
+      ...['kernels', 'memory', 'base'],
+    ],
     [],
   ),
   layer(
@@ -112,14 +121,14 @@ export const layers: readonly Layer[] = [
     'bench',
     'comparisons with other systems, `peers/`',
     [
-      ...['learners', 'kvstore', 'server', 'launcher', 'collectives', 'cluster'],
+      ...['learners', 'runner', 'kvstore', 'server', 'launcher', 'collectives', 'cluster'],
       ...['runtime', 'data', 'models', 'compute', 'graph', 'kernels', 'memory', 'base'],
     ],
     ['koffi', 'zod'],
   ),
   layer(
     'cli',
-    'thin commands; the only reader of the environment',
+    'thin commands, which read the environment',
     [
       ...['bench', 'learners', 'runner', 'runtime', 'data', 'models', 'compute', 'graph'],
       ...['server', 'cluster', 'kernels', 'memory', 'base'],
@@ -128,8 +137,8 @@ export const layers: readonly Layer[] = [
   ),
 ];
 
-/** The only folders that may read the environment. */
-export const environmentReaders: readonly string[] = ['cli'];
+/** The only folders that may read the environment; the launcher to find whether its process was started as a worker. */
+export const environmentReaders: readonly string[] = ['cli', 'launcher'];
 
 export const MAX_LINES = 600;
 const VAGUE_NAMES = ['utils', 'util', 'helpers', 'helper', 'common', 'misc'];

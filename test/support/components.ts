@@ -18,6 +18,7 @@ const probes = {
     '-c',
     'import importlib.util as u, sys; sys.exit(not u.find_spec("torch") and "No module named torch")',
   ],
+  'python3-mpi4py': [PYTHON, '-c', 'import mpi4py'],
   // The program that starts ranks, and the library that they load; ldconfig lists what the loader finds.
   'openmpi-bin': ['/bin/sh', '-c', 'mpirun --version >&2 && /sbin/ldconfig -p | grep -q libmpi.so.40'],
   'libopenmpi-dev': ['mpicc', '--version'],

@@ -27,7 +27,7 @@ export const RAISED_MALLOC = {
 } as const;
 
 /** mpirun otherwise refuses to run as root, as containers do, and leaves a folder behind when it is killed. */
-function mpirunEnvironment(folder: string): Record<string, string> {
+export function mpirunEnvironment(folder: string): Record<string, string> {
   return {
     OMPI_ALLOW_RUN_AS_ROOT: '1',
     OMPI_ALLOW_RUN_AS_ROOT_CONFIRM: '1',

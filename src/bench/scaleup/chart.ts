@@ -1,6 +1,6 @@
 /**
  * The picture of `bench scaleup`: for each batch size a group of bars, how many times faster than one process several are, by
- * update mode, by PyTorch DDP, and at most. An SVG text in the style of the other benchmarks; measures nothing.
+ * update mode, by the PyTorch peers, and at most. An SVG text in the style of the other benchmarks; measures nothing.
  * Invariant: every bar begins at zero, and is relative to one process of its own system.
  */
 import type { ScaleupBench, ScaleupCase } from './scaleup-case.ts';
@@ -13,6 +13,7 @@ interface Bar {
 
 const CEILING = { name: 'independent copies (ceiling)', colour: '#c9ced3' } as const;
 const DDP = { name: 'PyTorch DDP over gloo', colour: '#b8743a' } as const;
+const MPI = { name: 'PyTorch, MPI by hand', colour: '#8a4f7d' } as const;
 const OURS = ['#2f6f8f', '#5b9bb8', '#1f4a60', '#8cbfd4'] as const;
 const [WIDTH, HEIGHT] = [920, 470];
 const AREA = { left: 70, right: 890, top: 130, bottom: 405 };
@@ -50,18 +51,20 @@ ${[
 `;
 }
 
-/** In the order of the modes; then the peer and the ceiling, which all modes share. */
+/** In the order of the modes; then the peers and the ceiling, which all modes share. */
 function barsOf(cases: readonly ScaleupCase[]): Bar[] {
   const [first] = cases;
   if (!first) return [];
-  const { ddpSamplesPerSec, torchSamplesPerSec, ceilingSamplesPerSec, singleSamplesPerSec } = first;
+  const { ddpSamplesPerSec, mpiSamplesPerSec, torchSamplesPerSec } = first;
+  const { ceilingSamplesPerSec, singleSamplesPerSec } = first;
+  const peerBar = (peer: Omit<Bar, 'value'>, rate: number | null): Bar[] =>
+    rate === null || torchSamplesPerSec === null ? [] : [{ ...peer, value: rate / torchSamplesPerSec }];
   return [
     ...cases.map(({ mode, speedup }, i) => ({
       ...{ name: `Tributary, ${mode}`, colour: OURS[i % OURS.length]!, value: speedup },
     })),
-    ...(ddpSamplesPerSec === null || torchSamplesPerSec === null
-      ? []
-      : [{ ...DDP, value: ddpSamplesPerSec / torchSamplesPerSec }]),
+    ...peerBar(DDP, ddpSamplesPerSec),
+    ...peerBar(MPI, mpiSamplesPerSec),
     { ...CEILING, value: ceilingSamplesPerSec / singleSamplesPerSec },
   ];
 }

@@ -1,16 +1,13 @@
 /**
- * How PyTorch DDP over gloo is started at its best for `bench scaleup`, and what it is given: the same samples and sizes as
- * our model. Not the conversation with it, which is that of `bench allreduce`: a turn's bytes are the samples in a batch, its
- * operations are training steps. Invariant: the environment is the caller's plus settings that make the peer faster.
+ * How PyTorch DDP over gloo is started at its best for `bench scaleup`; one process is PyTorch alone. Not the conversation
+ * with it, which is that of `bench allreduce`: a turn's bytes are the samples in a batch, its operations are training steps.
+ * Invariant: the environment is the caller's plus settings that make the peer faster.
  */
 import { randomBytes } from 'node:crypto';
-import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { textRecipe } from '../../models/index.ts';
 import type { GroupCommand } from '../allreduce/index.ts';
 import { torchPeerCommand } from '../peer-command.ts';
-import type { TextSamples } from './text-task.ts';
 
 /**
  * Gradients of the table by rows, with SparseAdam, or dense; convolutions as PyTorch has them, or products of windows. The
@@ -18,17 +15,17 @@ import type { TextSamples } from './text-task.ts';
  */
 export const DDP_VARIANTS = ['sparse+conv', 'sparse+windows', 'dense+conv', 'dense+windows'] as const;
 
-export interface DdpGroupOptions {
-  /** Processes in lock step; one trains without DDP. */
+export interface TorchGroupOptions {
+  /** Processes in lock step; one exchanges with nobody. */
   readonly ranks: number;
-  /** What `writeDdpTask` wrote. */
+  /** What `writeTorchTask` wrote. */
   readonly taskFile: string;
-  /** A folder of this run alone, for the file that the ranks meet at. */
+  /** A folder of this run alone, for what the ranks meet at. */
   readonly folder: string;
   readonly env: Readonly<Record<string, string | undefined>>;
 }
 
-export function ddpGroup({ ranks, taskFile, folder, env }: DdpGroupOptions): GroupCommand {
+export function ddpGroup({ ranks, taskFile, folder, env }: TorchGroupOptions): GroupCommand {
   // From the built package the sources are two folders up.
   const program = fileURLToPath(new URL('../../../src/bench/peers/ddp_textcnn_peer.py', import.meta.url));
   const torch = torchPeerCommand({ env });
@@ -51,18 +48,4 @@ export function ddpGroup({ ranks, taskFile, folder, env }: DdpGroupOptions): Gro
     settings: { ...(Object.fromEntries(added) as Record<string, string>), ...network },
     install: torch.install,
   };
-}
-
-/** Returns the path of the description; the columns lie beside it, as they are in memory. */
-export function writeDdpTask({ dataset, facts }: TextSamples, folder: string): string {
-  const { size = 128, widths, filters, dropout, embeddingDropout } = textRecipe.options;
-  const columns = { tokens: 'tokens.bin', labels: 'labels.bin' } as const;
-  for (const [name, file] of Object.entries(columns)) {
-    const { data } = dataset.column(name);
-    writeFileSync(join(folder, file), new Uint8Array(data.buffer, data.byteOffset, data.byteLength));
-  }
-  const file = join(folder, 'ddp-task.json');
-  const task = { ...columns, ...facts, size, widths, filters, dropout, embeddingDropout };
-  writeFileSync(file, JSON.stringify({ ...task, lr: textRecipe.optimizer.lr }));
-  return file;
 }

@@ -16,9 +16,7 @@ export interface LearnersTurnOptions {
   readonly mode: UpdateMode;
   /** Mean over an epoch. */
   readonly samplesPerStep: number;
-  /** Whether a process of this id has its task; one that is still starting takes time from the others. */
-  readonly hasBegun: (pid: number) => boolean;
-  /** From when all processes have begun and all copies do steps until the window opens, in milliseconds. */
+  /** From when all learners have begun and all copies do steps until the window opens, in milliseconds. */
   readonly warmupMs: number;
   /** Of the window, in milliseconds. */
   readonly turnMs: number;
@@ -89,8 +87,7 @@ class StepWindow {
   lost = 0;
   readonly #options: LearnersTurnOptions;
   readonly #onEnd: () => void;
-  /** Of all copies, those that are not known to have begun. */
-  readonly #starting = new Set<number>();
+  /** Copies whose learners have all begun; one that is still starting takes time from the others. */
   readonly #atWork = new Set<number>();
   readonly #begins = new Map<number, Mark>();
   readonly #ends = new Map<number, Mark>();
@@ -106,26 +103,17 @@ class StepWindow {
       this.lost++;
       this.#onEnd();
     }
-    if (event.type === 'started') {
-      for (const pid of [...event.learners, event.server]) if (pid !== undefined) this.#starting.add(pid);
-    }
     if (event.type !== 'progress' || event.step === 0) return;
-    const { copies, warmupMs, turnMs } = this.#options;
-    const { step, meanStaleness } = event;
+    const { copies, learners, warmupMs, turnMs } = this.#options;
+    const { step, ready, meanStaleness } = event;
     const mark: Mark = { atMs: performance.now(), step, staleness: meanStaleness * step };
-    this.#atWork.add(copy);
-    if (this.#opensMs === Infinity && this.#allAtWork()) this.#opensMs = mark.atMs + warmupMs;
+    if (ready >= learners) this.#atWork.add(copy);
+    if (this.#opensMs === Infinity && this.#atWork.size === copies) this.#opensMs = mark.atMs + warmupMs;
     if (mark.atMs < this.#opensMs || this.#ends.has(copy)) return;
     const begin = this.#begins.get(copy);
     if (!begin) this.#begins.set(copy, mark);
     else if (mark.atMs - begin.atMs >= turnMs) this.#ends.set(copy, mark);
     if (this.#ends.size === copies) this.#onEnd();
-  }
-
-  #allAtWork(): boolean {
-    const { copies, hasBegun } = this.#options;
-    for (const pid of this.#starting) if (hasBegun(pid)) this.#starting.delete(pid);
-    return this.#starting.size === 0 && this.#atWork.size === copies;
   }
 
   result(): {

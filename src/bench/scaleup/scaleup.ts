@@ -1,6 +1,6 @@
 /**
  * `bench scaleup`: how much faster several learners on one machine train a model than one, by every update mode, against what
- * the machine allows and against PyTorch DDP over gloo. Checks the options and makes cases of what sides.ts measures.
+ * the machine allows and against PyTorch in lock step. Checks the options and makes cases of what sides.ts measures.
  * Invariant: what is compared was measured in the same run, in alternation, on the same samples.
  */
 import { mkdtemp, rm } from 'node:fs/promises';
@@ -10,22 +10,21 @@ import { UsageError } from '../../base/index.ts';
 import { elementCount, gradients } from '../../graph/index.ts';
 import { createOptimizer, Kernels } from '../../kernels/index.ts';
 import { UPDATE_MODES } from '../../learners/index.ts';
-import type { UpdateMode } from '../../learners/index.ts';
 import { SharedSpace } from '../../memory/index.ts';
 import { textCnn, textRecipe } from '../../models/index.ts';
 import { describeMachine } from '../machine.ts';
-import { DDP_VARIANTS, writeDdpTask } from './ddp-group.ts';
-import { BYTES_FORMULA, bytesPerStep, caseOf } from './scaleup-case.ts';
-import type { ScaleupBench, ScaleupCase, StepSize } from './scaleup-case.ts';
-import { describeGroups, measureSides, startTorch } from './sides.ts';
-import type { SideFigures, SidesSetting, TorchGroups } from './sides.ts';
-import { hasSignedIn, meanTouchedRows, readSamples, taskSource } from './text-task.ts';
+import { DDP_VARIANTS } from './ddp-group.ts';
+import { MPI_VARIANTS } from './mpi-group.ts';
+import { BYTES_FORMULA, bytesPerStep, caseOf, SYNCHRONOUS } from './scaleup-case.ts';
+import type { ScaleupBench, ScaleupCase, ScaleupMode, StepSize } from './scaleup-case.ts';
+import { describePeers, measureSides, SCALEUP_PEERS, startPeers } from './sides.ts';
+import type { ScaleupPeer, SideFigures, SidesSetting, StartedPeer } from './sides.ts';
+import { meanTouchedRows, readSamples, taskSource } from './text-task.ts';
 import type { TextSamples } from './text-task.ts';
+import { writeTorchTask } from './torch-task.ts';
 
-/** All that learners offer. */
-export const SCALEUP_MODES = UPDATE_MODES;
-export const SCALEUP_PEERS = ['ddp'] as const;
-export type ScaleupPeer = (typeof SCALEUP_PEERS)[number];
+/** All that learners offer, and lock step to compare with. */
+export const SCALEUP_MODES: readonly ScaleupMode[] = [...UPDATE_MODES, SYNCHRONOUS];
 
 export interface ScaleupBenchOptions {
   /** Absolute path of a CSV file of texts and labels. */
@@ -34,8 +33,8 @@ export interface ScaleupBenchOptions {
   readonly learners?: readonly number[] | undefined;
   /** Samples in a batch of one learner, each a case of its own. Default 1, 2, 8 and 32. */
   readonly batches?: readonly number[] | undefined;
-  /** Of `UPDATE_MODES`, each a case of its own. Default all. */
-  readonly modes?: readonly UpdateMode[] | undefined;
+  /** Of `SCALEUP_MODES`, each a case of its own. Default all. */
+  readonly modes?: readonly ScaleupMode[] | undefined;
   /** To compare with. Default all. */
   readonly peers?: readonly ScaleupPeer[] | undefined;
   /** Alternating rounds. Default 3. */
@@ -62,46 +61,43 @@ export async function benchScaleup(options: ScaleupBenchOptions): Promise<Scaleu
   checkList('batches', batches, MAX_BATCH);
   const samples = readSamples(data);
   const folder = await mkdtemp(join(tmpdir(), 'tributary-bench-'));
-  const torch: TorchGroups = new Map();
+  const started: StartedPeer[] = [];
   const skipped: string[] = [];
   const cases: ScaleupCase[] = [];
   try {
-    if (peers.includes('ddp')) {
-      const taskFile = writeDdpTask(samples, folder);
-      skipped.push(...(await startTorch({ ...setting, taskFile, folder, env: options.env }, torch)));
-    }
+    const taskFile = writeTorchTask(samples, folder);
+    skipped.push(...(await startPeers({ ...setting, peers, taskFile, folder, env: options.env }, started)));
     for (const batch of batches) {
       const samplesPerStep = samples.dataset.length / Math.ceil(samples.dataset.length / batch);
-      const source = taskSource({ file: data, batchSize: batch, signInFolder: folder });
+      const source = taskSource({ file: data, batchSize: batch });
       const step = { batch, samplesPerStep, size: stepSizeOf(samples, batch) };
-      const hasBegun = (pid: number): boolean => hasSignedIn(folder, pid);
-      const figures = await measureSides({ ...setting, batch, samplesPerStep, source, hasBegun }, torch);
+      const figures = await measureSides({ ...setting, batch, samplesPerStep, source }, started);
       cases.push(...casesOf(setting, figures, step));
     }
     return {
       ...{ bench: 'scaleup', date: new Date().toISOString(), machine: describeMachine() },
-      ...{ data: basename(data), configuration: configurationOf(setting, samples, torch) },
+      ...{ data: basename(data), configuration: configurationOf(setting, samples, started) },
       ...{ skipped, notes: notesOn(setting), cases },
     };
   } finally {
-    await Promise.all([...torch.values()].map((group) => group.close()));
+    await Promise.all(started.map(({ group }) => group.close()));
     await rm(folder, { recursive: true, force: true });
   }
 }
 
 function settingOf(options: ScaleupBenchOptions): SidesSetting {
-  const { learners = [1, 2], modes = UPDATE_MODES, rounds = 3, turnMs = 4000, warmupMs = 1000 } = options;
+  const { learners = [1, 2], modes = SCALEUP_MODES, rounds = 3, turnMs = 4000, warmupMs = 1000 } = options;
   const { signal, onProgress = () => undefined } = options;
   checkList('learners', learners, MAX_LEARNERS);
   checkList('rounds', [rounds], MAX_ROUNDS);
   checkList('turnMs', [turnMs], MAX_TURN_MS);
   checkList('warmupMs', [warmupMs], MAX_TURN_MS);
-  const unknown = modes.find((mode) => !UPDATE_MODES.includes(mode));
+  const unknown = modes.find((mode) => !SCALEUP_MODES.includes(mode));
   if (unknown !== undefined || modes.length === 0) {
     throw new UsageError(
       'INVALID_ARGUMENT',
-      `there is no update mode '${unknown ?? ''}'; give some of ${UPDATE_MODES.map((mode) => `'${mode}'`).join(', ')}`,
-      { mode: unknown, known: UPDATE_MODES },
+      `there is no update mode '${unknown ?? ''}'; give some of ${SCALEUP_MODES.map((mode) => `'${mode}'`).join(', ')}`,
+      { mode: unknown, known: SCALEUP_MODES },
     );
   }
   return { learners, modes, rounds, turnMs, warmupMs, signal, onProgress };
@@ -143,11 +139,12 @@ function casesOf(
     modes.map((mode) =>
       caseOf({
         ...{ ...step, learners: count, mode, ...figures.ours(count, mode) },
-        bytesPerStep: bytesPerStep(size, mode),
+        bytesPerStep: bytesPerStep(size, mode, count),
         singleSamplesPerSec: figures.single,
         ceilingSamplesPerSec: figures.ceiling(count),
-        ddpSamplesPerSec: figures.torch(count),
-        torchSamplesPerSec: figures.torch(1),
+        ddpSamplesPerSec: figures.peer('ddp', count),
+        mpiSamplesPerSec: figures.peer('mpi', count),
+        torchSamplesPerSec: figures.peer('ddp', 1),
       }),
     ),
   );
@@ -156,7 +153,7 @@ function casesOf(
 function configurationOf(
   { rounds, turnMs, warmupMs }: SidesSetting,
   { dataset, facts }: TextSamples,
-  torch: TorchGroups,
+  started: readonly StartedPeer[],
 ): Readonly<Record<string, unknown>> {
   const { options, optimizer, sparseUpdates } = textRecipe;
   return {
@@ -172,7 +169,8 @@ function configurationOf(
       'median of alternating rounds; learners are started anew for each turn, and their steps are counted in a window of time after warming up',
     ...{ rounds, turnMs, warmupMs },
     ddp: `the same sizes, dropouts and optimizer; lock step, the batch is that of one process; the fastest of ${DDP_VARIANTS.join(', ')} for each batch size`,
-    sides: describeGroups(torch),
+    mpi: `PyTorch with an exchange written by hand on mpi4py, as for ddp; dense gradients lie in one flat tensor, which goes by one allreduce, or by a reduce-scatter, an update of each rank's share and an allgather of the weights; of the table the touched rows go by an allgather; Adam is written by hand on the flat tensor and the touched rows; the fastest of ${MPI_VARIANTS.join(', ')} for each batch size`,
+    sides: describePeers(started),
   };
 }
 

@@ -3,8 +3,6 @@
  * load this module by name, and read by the bench for the sizes that peers and the count of bytes need. Measures nothing.
  * Invariant: everybody who reads the same file gets the same samples, vocabulary and model.
  */
-import { existsSync, writeFileSync } from 'node:fs';
-import { join } from 'node:path';
 import { encodeText, LabelSet, readTextCsv, SampleOrder, Tokenizer, Vocabulary } from '../../data/index.ts';
 import type { Dataset } from '../../data/index.ts';
 import type { LearnerTask, TaskSource } from '../../learners/index.ts';
@@ -16,8 +14,6 @@ export interface TextTaskData {
   readonly file: string;
   /** Samples in a batch. */
   readonly batchSize: number;
-  /** Folder in which every process that has built the task leaves a file named by its process id. */
-  readonly signInFolder: string;
 }
 
 export interface TextSamples {
@@ -39,22 +35,13 @@ export function readSamples(file: string): TextSamples {
 }
 
 /** Called in every process of a run. The rate stays as it is: a schedule costs nothing, and turns have no end to plan for. */
-export function buildTask({ file, batchSize, signInFolder }: TextTaskData): LearnerTask {
+export function buildTask({ file, batchSize }: TextTaskData): LearnerTask {
   const { dataset, facts } = readSamples(file);
   const { options, optimizer, sparseUpdates } = textRecipe;
-  writeFileSync(signInFile(signInFolder, process.pid), '');
   return {
     ...{ model: textCnn({ ...options, ...facts }), train: dataset, optimizer, sparseUpdates, batchSize },
     ...{ seed: SEED, session: { threads: 1, provider: 'cpu' } },
   };
-}
-
-function signInFile(folder: string, pid: number): string {
-  return join(folder, `task-of-${pid}`);
-}
-
-export function hasSignedIn(folder: string, pid: number): boolean {
-  return existsSync(signInFile(folder, pid));
 }
 
 export function taskSource(data: TextTaskData): TaskSource {

@@ -1,0 +1,12 @@
+/** The same on all processors of this machine. Run it with: npx tsx examples/all-workers.ts */
+import { findMnist, getRunner, loadMnist, mlp, shard } from 'tributary';
+
+const { train, test } = loadMnist(findMnist(import.meta.url));
+const model = mlp({ inputShape: [1, 28, 28], hidden: [128], classes: 10 });
+const config = { optimizer: { name: 'adam', lr: 0.001 }, batchSize: 64 } as const;
+const runner = await getRunner(model, {}, config);
+for await (const { step, loss } of runner.run(shard(train), { maxSteps: 300 })) {
+  if (step % 100 === 0) console.log(`step ${step}: loss ${loss.toFixed(3)}`);
+}
+console.log(`accuracy ${runner.evaluate(test).accuracy}`);
+await runner.close();

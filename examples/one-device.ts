@@ -1,0 +1,12 @@
+/** Trains on one device, step by step. Run it with: npx tsx examples/one-device.ts */
+import { findMnist, loadMnist, mlp, oneDevice } from 'tributary';
+
+const { train, test } = loadMnist(findMnist(import.meta.url));
+const model = mlp({ inputShape: [1, 28, 28], hidden: [128], classes: 10 });
+const config = { optimizer: { name: 'adam', lr: 0.001 }, batchSize: 64 } as const;
+const runner = await oneDevice(model, config);
+for await (const { step, loss } of runner.run(train, { maxSteps: 300 })) {
+  if (step % 100 === 0) console.log(`step ${step}: loss ${loss.toFixed(3)}`);
+}
+console.log(`accuracy ${runner.evaluate(test).accuracy}`);
+await runner.close();

@@ -1,0 +1,30 @@
+/**
+ * Workers in lock step, for `bench scaleup`: the program of the first process, which `getRunner` starts again for the others.
+ * Does so many steps to get warm, measures the next ones, and prints one line of JSON. Run by synchronous-turn.ts, never imported.
+ */
+import { loadTask } from '../../learners/index.ts';
+import type { TaskSource } from '../../learners/index.ts';
+import { getRunner, shard } from '../../runner/index.ts';
+
+export interface SynchronousOrder {
+  readonly source: TaskSource;
+  readonly workers: number;
+  readonly warmupSteps: number;
+  readonly steps: number;
+}
+
+export interface SynchronousResult {
+  readonly samplesPerSec: number;
+}
+
+const { source, workers, warmupSteps, steps } = JSON.parse(process.argv[2]!) as SynchronousOrder;
+const { model, train, batchSize = 32, ...config } = await loadTask(source);
+const runner = await getRunner(model, { workers }, { ...config, batchSize: batchSize * workers });
+let [samples, startedMs] = [0, 0];
+for await (const report of runner.run(shard(train), { epochs: Infinity, maxSteps: warmupSteps + steps })) {
+  if (report.step === warmupSteps) startedMs = performance.now();
+  else if (report.step > warmupSteps) samples += report.samples;
+}
+const samplesPerSec = (samples / (performance.now() - startedMs)) * 1000;
+await runner.close();
+process.stdout.write(`${JSON.stringify({ samplesPerSec } satisfies SynchronousResult)}\n`);

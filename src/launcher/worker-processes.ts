@@ -1,0 +1,113 @@
+/**
+ * Further processes that run the script of this one, each as a worker with a rank of its own; this process is rank 0. Starts
+ * them, passes on what they write to the error output, and notices how they end. Knows nothing of training.
+ * Invariants: no worker outlives this process; whoever asks is told which worker ended, how, and its last words.
+ */
+import { spawn } from 'node:child_process';
+import type { ChildProcess } from 'node:child_process';
+import { createInterface } from 'node:readline';
+import { PeerError } from '../base/index.ts';
+import { WORKER_MARK } from './worker-assignment.ts';
+import type { WorkerAssignment } from './worker-assignment.ts';
+
+export interface WorkerCommand {
+  /** Before the command itself, for a worker elsewhere: `['ip', 'netns', 'exec', 'b']`. Default none. */
+  readonly prefix?: readonly string[] | undefined;
+  readonly assignment: WorkerAssignment;
+}
+
+export interface WorkerProcessesOptions {
+  /** Program and arguments. Default: those of this process. */
+  readonly command?: readonly [program: string, ...rest: string[]] | undefined;
+  /** Longest wait for workers to end by themselves, in milliseconds; then they are ended. Default 10,000. */
+  readonly endMs?: number | undefined;
+  /** Takes the lines that workers write to the error output. Default: to that of this process, with the rank before it. */
+  readonly log?: ((rank: number, line: string) => void) | undefined;
+}
+
+interface Running {
+  readonly rank: number;
+  readonly child: ChildProcess;
+  readonly lastLines: string[];
+  readonly ended: Promise<void>;
+}
+
+const KEPT_LINES = 5;
+
+export class WorkerProcesses {
+  readonly #running: readonly Running[];
+  readonly #options: WorkerProcessesOptions;
+  readonly #endAll = (): void => this.#running.forEach(({ child }) => child.kill('SIGKILL'));
+  /** Settles if a worker ends while it is still needed. */
+  readonly failed: Promise<PeerError>;
+  #isClosing = false;
+
+  constructor(workers: readonly WorkerCommand[], options: WorkerProcessesOptions = {}) {
+    this.#options = options;
+    const { command = thisCommand() } = options;
+    let fail: (error: PeerError) => void;
+    this.failed = new Promise((resolve) => (fail = resolve));
+    this.#running = workers.map(({ prefix = [], assignment }) => {
+      const [program, ...rest] = [...prefix, ...command];
+      const child = spawn(program!, rest, {
+        stdio: ['pipe', 'ignore', 'pipe'],
+        env: { ...process.env, [WORKER_MARK]: '1' },
+      });
+      const running = this.#follow(assignment.rank, child, (error) => fail(error));
+      child.stdin.on('error', () => undefined);
+      child.stdin.write(`${JSON.stringify(assignment)}\n`);
+      return running;
+    });
+    process.once('exit', this.#endAll);
+  }
+
+  /** Process ids, by rank from 1 on. */
+  get pids(): readonly number[] {
+    return this.#running.map(({ child }) => child.pid ?? -1);
+  }
+
+  /** When all have ended, by themselves or, after a while, not. */
+  async close(): Promise<void> {
+    this.#isClosing = true;
+    const timer = setTimeout(this.#endAll, this.#options.endMs ?? 10_000);
+    for (const { child } of this.#running) child.stdin!.end();
+    await Promise.all(this.#running.map(({ ended }) => ended));
+    clearTimeout(timer);
+    process.off('exit', this.#endAll);
+  }
+
+  #follow(rank: number, child: ChildProcess, fail: (error: PeerError) => void): Running {
+    const lastLines: string[] = [];
+    const { log = (from: number, line: string) => process.stderr.write(`[worker ${from}] ${line}\n`) } =
+      this.#options;
+    createInterface(child.stderr!).on('line', (line) => {
+      lastLines.push(line);
+      if (lastLines.length > KEPT_LINES) lastLines.shift();
+      log(rank, line);
+    });
+    const ended = new Promise<void>((resolve) => {
+      const end = (how: string) => {
+        if (!this.#isClosing) fail(lostWorker(rank, child.pid, how, lastLines));
+        resolve();
+      };
+      child.once('error', (error) => end(`could not be started: ${error.message}`));
+      child.once('close', (code, signal) =>
+        end(signal === null ? `ended with code ${code}` : `was ended by ${signal}`),
+      );
+    });
+    return { rank, child, lastLines, ended };
+  }
+}
+
+function lostWorker(rank: number, pid: number | undefined, how: string, lines: readonly string[]): PeerError {
+  const words = lines.length === 0 ? '' : `; it last wrote: ${lines.join(' | ')}`;
+  return new PeerError(
+    'PEER_LOST',
+    `worker ${rank} (process ${pid ?? 'none'}) ${how}${words}. Look at what ended it, then start again.`,
+    { rank, pid },
+  );
+}
+
+function thisCommand(): readonly [string, ...string[]] {
+  return [process.execPath, ...process.execArgv, ...process.argv.slice(1)];
+}

@@ -1,0 +1,189 @@
+/**
+ * Trains a replica step by step over a dataset, alone or with other workers: a share of each batch is computed here, the exchange
+ * makes one gradient of all shares, and every worker applies it. It owns no processes and prints nothing.
+ * Invariant: with the same seed and batch size, losses and parameters are those of one device up to rounding.
+ */
+import { setImmediate as yieldToEvents } from 'node:timers/promises';
+import { learningRateAt, UsageError, type ScheduleSpec } from '../base/index.ts';
+import type { Compute, SessionOptions } from '../compute/index.ts';
+import { openLoader, SampleOrder, type Batch, type Dataset } from '../data/index.ts';
+import type { Exchange } from '../exchange/index.ts';
+import type { OptimizerSpec } from '../kernels/index.ts';
+import type { ExchangePlan } from '../plan/index.ts';
+import type { Replica } from '../runtime/index.ts';
+import { evaluate, type EvaluateOptions, type Evaluation } from './evaluate.ts';
+import { groupsOf, type PlanOptions } from './plan-run.ts';
+import { Shard } from './shard.ts';
+
+export interface RunnerConfig extends PlanOptions {
+  readonly optimizer: OptimizerSpec;
+  /** Changes the learning rate by step. Default: the optimizer's own rate throughout. */
+  readonly schedule?: ScheduleSpec | undefined;
+  /** Samples in a batch, over all workers. Default 32. */
+  readonly batchSize?: number | undefined;
+  /** Decides initial parameters, sample order and dropout. Default 0. */
+  readonly seed?: number | undefined;
+  /** See `ReplicaOptions.sparseUpdates`. Default 'exact'. */
+  readonly sparseUpdates?: 'exact' | 'lazy' | undefined;
+  /** Threads and execution provider of each worker. Default one thread on the CPU. */
+  readonly session?: SessionOptions | undefined;
+}
+
+export interface RunOptions {
+  /** Default 1. */
+  readonly epochs?: number | undefined;
+  /** Stop after this many steps, in whatever epoch. Default: none. */
+  readonly maxSteps?: number | undefined;
+  /** Ends the run after the current step; on all workers, as all must stop at the same one, so give it to all. */
+  readonly signal?: AbortSignal | undefined;
+}
+
+export interface StepReport {
+  /** Finished steps of the replica. */
+  readonly step: number;
+  readonly epoch: number;
+  /** Mean over the whole batch, of all workers. */
+  readonly loss: number;
+  /** In the whole batch. */
+  readonly samples: number;
+  /** Whether it was the last of its epoch. */
+  readonly last: boolean;
+}
+
+export interface RunnerParts {
+  readonly replica: Replica;
+  readonly compute: Compute;
+  readonly config: RunnerConfig;
+  readonly rank: number;
+  readonly workers: number;
+  /** Absent for one device. */
+  readonly exchange?: Exchange | undefined;
+  /** Makes the plan of the run when the first batch is there. Absent for one device. */
+  readonly plan?: ((samples: ArrayLike<number>) => ExchangePlan) | undefined;
+  /** Ends what the runner was made with. */
+  readonly onClose?: (() => Promise<void>) | undefined;
+  /** Turns an error of a step into one that says more, if it can. */
+  readonly explain?: ((error: unknown) => Promise<unknown>) | undefined;
+}
+
+/** How long the event loop may have to wait for its turn. */
+const YIELD_EVERY_MS = 20;
+
+export class Runner {
+  readonly #parts: RunnerParts;
+  #plan: ExchangePlan | undefined;
+  #isClosed = false;
+
+  /** Use `oneDevice` or `getRunner`. */
+  constructor(parts: RunnerParts) {
+    this.#parts = parts;
+  }
+
+  /** This worker's number, from 0. */
+  get rank(): number {
+    return this.#parts.rank;
+  }
+
+  get workers(): number {
+    return this.#parts.workers;
+  }
+
+  /** This worker's copy of the model. */
+  get replica(): Replica {
+    return this.#parts.replica;
+  }
+
+  /** How gradients travel; from the first step on, and undefined for one device. */
+  get plan(): ExchangePlan | undefined {
+    return this.#plan;
+  }
+
+  /** Trains on a dataset, of which every worker takes its share if it is a `shard`; one report for each step. */
+  async *run(data: Dataset | Shard, options: RunOptions = {}): AsyncGenerator<StepReport> {
+    const { replica, config, rank, workers } = this.#parts;
+    const { batchSize = 32, seed = 0 } = config;
+    const { epochs = 1, maxSteps = Infinity, signal } = options;
+    const isShared = data instanceof Shard;
+    const dataset = isShared ? data.dataset : data;
+    const columns = [...replica.memory.inputs.keys()];
+    for (const name of columns) dataset.column(name);
+    const part = isShared ? { index: rank, count: workers } : { index: 0, count: 1 };
+    const order = new SampleOrder(dataset.length, { seed });
+    const loader = openLoader({
+      dataset,
+      order,
+      batchSize: isShared ? batchSize : this.#ownBatch(),
+      columns,
+      part,
+    });
+    const lastStep = replica.step + Math.min(maxSteps, epochs * Math.ceil(dataset.length / batchSize));
+    let yieldedMs = performance.now();
+    try {
+      while (replica.step < lastStep && !signal?.aborted) {
+        const batch = loader.next(replica.inputs);
+        const loss = await this.#step(batch);
+        yield { step: replica.step, epoch: batch.epoch, loss, samples: batch.batchSize, last: batch.last };
+        if (performance.now() - yieldedMs < YIELD_EVERY_MS) continue;
+        await yieldToEvents();
+        yieldedMs = performance.now();
+      }
+    } finally {
+      await loader.close();
+    }
+  }
+
+  evaluate(dataset: Dataset, options?: EvaluateOptions): Evaluation {
+    return evaluate(this.#parts.replica, dataset, options);
+  }
+
+  /** Ends the run. Processes that were started as further workers end here too: what follows runs in the first one only. */
+  async close(): Promise<void> {
+    if (this.#isClosed) return;
+    this.#isClosed = true;
+    this.#parts.replica.close();
+    this.#parts.compute.close();
+    await this.#parts.onClose?.();
+  }
+
+  #ownBatch(): number {
+    return this.#parts.replica.memory.sampleIds.length;
+  }
+
+  async #step(batch: Batch): Promise<number> {
+    const { replica, config, exchange, explain } = this.#parts;
+    try {
+      const loss = this.#computeAndExchange(batch);
+      if (!Number.isFinite(loss)) throw notANumber(loss, replica.step);
+      replica.update(config.schedule ? learningRateAt(config.schedule, replica.step) : undefined);
+      return loss;
+    } catch (error) {
+      throw exchange && explain ? await explain(error) : error;
+    }
+  }
+
+  #computeAndExchange({ samples }: Batch): number {
+    const { replica, exchange, plan } = this.#parts;
+    if (!exchange) return replica.computeGradients(samples);
+    if (!this.#plan && plan) {
+      this.#plan = plan(samples);
+      exchange.setGroups(groupsOf(this.#plan));
+      replica.setGroups(exchange.groups);
+    }
+    exchange.begin(samples.length);
+    if (samples.length > 0) replica.computeGradients(samples, (group) => exchange.start(group));
+    else {
+      replica.clearGradients();
+      exchange.groups.forEach((_, group) => exchange.start(group));
+    }
+    exchange.finish();
+    return replica.memory.loss.view[0]!;
+  }
+}
+
+function notANumber(loss: number, step: number): UsageError {
+  return new UsageError(
+    'NOT_A_NUMBER',
+    `The loss is ${loss} at step ${step}; the parameters are those of the step before. Lower the learning rate, clip gradients, or look for broken values in the data.`,
+    { step },
+  );
+}

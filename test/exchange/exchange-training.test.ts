@@ -1,0 +1,90 @@
+/** Whole training runs of several workers against PyTorch on one device, for every way of grouping gradients. */
+import { fileURLToPath } from 'node:url';
+import { describe, expect, it } from 'vitest';
+import { RankProcesses } from '../support/rank-processes.ts';
+import { firstDifference } from '../support/shared.ts';
+import { evenParts, hasTrainingCases, rowsOf, runsOf, trainingCases } from '../support/training-models.ts';
+import type { TrainingCase } from '../support/training-models.ts';
+
+const PROGRAM = fileURLToPath(new URL('./training-program.ts', import.meta.url));
+
+interface Trained {
+  readonly case: string;
+  readonly grouping: string;
+  readonly rank: number;
+  readonly losses: readonly number[];
+  readonly parameters?: Readonly<Record<string, readonly number[]>>;
+  readonly checksum: number;
+}
+
+async function train(
+  transport: 'shm' | 'tcp',
+  size: number,
+  options: Readonly<Record<string, unknown>>,
+): Promise<Trained[]> {
+  const ranks = await RankProcesses.start({ program: PROGRAM, transport, size, options });
+  try {
+    await ranks.untilEnded(120_000);
+    return ranks.said('trained') as unknown as Trained[];
+  } finally {
+    await ranks.close();
+  }
+}
+
+/** Where a run leaves that of PyTorch, in words; undefined if it does not. */
+function difference(c: TrainingCase, size: number, { losses, parameters }: Trained): string | undefined {
+  const [run] = runsOf(c, evenParts(rowsOf(c.batches[0]!), size));
+  const loss = firstDifference(losses, run!.losses, c.tolerance.losses);
+  if (loss) return `loss ${loss}`;
+  for (const [name, values] of Object.entries(parameters ?? {})) {
+    const wrong = firstDifference(values, run!.final_params[name]!, c.tolerance.final_params);
+    if (wrong) return `${name} ${wrong}`;
+  }
+  return undefined;
+}
+
+const ALL = ['single', 'layers', 'halves', 'pairs'];
+
+describe.skipIf(!hasTrainingCases)(
+  'workers that exchange gradients (needs the vectors folder, TRIBUTARY_SHARED)',
+  () => {
+    const cases = trainingCases();
+    const followed = (size: number) =>
+      cases.filter((c) => runsOf(c, evenParts(rowsOf(c.batches[0]!), size)).length > 0);
+
+    it.each([
+      ['shm', 2, ALL],
+      ['shm', 3, ALL],
+      ['shm', 4, ['pairs']],
+      ['tcp', 2, ['halves']],
+    ] as const)(
+      'follow one device over %s with %i workers, grouped as %j',
+      async (transport, size, groupings) => {
+        const trained = await train(transport, size, { groupings });
+        expect(trained).toHaveLength(followed(size).length * groupings.length * size);
+        for (const one of trained) {
+          const c = cases.find(({ name }) => name === one.case)!;
+          expect(
+            difference(c, size, one),
+            `${one.case}, ${one.grouping}, worker ${one.rank}`,
+          ).toBeUndefined();
+        }
+        for (const { case: name, grouping, checksum } of trained) {
+          const others = trained.filter((one) => one.case === name && one.grouping === grouping);
+          expect(others.map((one) => one.checksum)).toEqual(others.map(() => checksum));
+        }
+      },
+      150_000,
+    );
+
+    it('leave it when each clips its own gradient', async () => {
+      const trained = await train('shm', 2, { groupings: ['single'], clipsBefore: true });
+      const clipped = cases.filter(({ clip_global_norm: norm }) => norm !== null);
+      expect(clipped.length).toBeGreaterThan(0);
+      for (const c of clipped) {
+        const first = trained.find(({ case: name, rank }) => name === c.name && rank === 0)!;
+        expect(difference(c, 2, first)).toBeDefined();
+      }
+    }, 100_000);
+  },
+);
