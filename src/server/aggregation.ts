@@ -65,15 +65,28 @@ export class Aggregator {
   chunk(sources: readonly Region<'float32'>[], samples: readonly number[]): Scaled<Region<'float32'>> {
     const first = sources[0]!;
     if (sources.length === 1) return { gradient: first, gradientScale: 1 };
-    const sum = this.#chunkScratch(first.length);
-    if (this.#combine === 'sum' || samples.every((count) => count === samples[0])) {
+    const gradient = this.#chunkScratch(first.length);
+    return { gradient, gradientScale: this.chunkInto(gradient, sources, samples) };
+  }
+
+  /** The same in memory of the caller, zeros without sources; returns what it has still to be multiplied with. */
+  chunkInto(
+    sum: Region<'float32'>,
+    sources: readonly Region<'float32'>[],
+    samples: readonly number[],
+  ): number {
+    if (sources.length === 1) {
+      this.#kernels.copy(sum, sources[0]!);
+      return 1;
+    }
+    if (sources.length > 0 && this.#isPlain(samples)) {
       this.#kernels.sum(sum, sources);
-      return { gradient: sum, gradientScale: this.#combine === 'sum' ? 1 : 1 / sources.length };
+      return this.#combine === 'sum' ? 1 : 1 / sources.length;
     }
     const total = samples.reduce((all, count) => all + count, 0);
     this.#kernels.fill(sum, 0);
     sources.forEach((source, i) => this.#kernels.axpy(sum, samples[i]! / total, source));
-    return { gradient: sum, gradientScale: 1 };
+    return 1;
   }
 
   /** The sums of all chunks, worker after worker; valid until the next call. */
@@ -108,29 +121,60 @@ export class Aggregator {
     const { plan, indices, addresses, row } = scratch;
     const unique = planRows(this.#kernels, { indices, count, tableRows, plan });
     const samples = contributions.map((one) => one.samples);
-    const isPlain = this.#combine === 'sum' || samples.every((one) => one === samples[0]);
-    const gradientScale = !isPlain ? undefined : this.#combine === 'sum' ? 1 : 1 / samples.length;
+    const gradientScale = !this.#isPlain(samples)
+      ? undefined
+      : this.#combine === 'sum'
+        ? 1
+        : 1 / samples.length;
     return { count, plan, unique, addresses, scratch: row, gradientScale };
   }
 
   /** The sums of planned rows, one after the other; valid until the next call. */
   sumRows(
     contributions: readonly RowsContribution[],
-    { count, plan, unique }: PlannedRows,
+    planned: PlannedRows,
     rowLength: number,
   ): Region<'float32'> {
+    const { summed } = this.#sumScratch(planned.count, rowLength);
+    this.#sumRows(summed, contributions, planned, rowLength, this.#combine === 'mean');
+    return summed;
+  }
+
+  /** The same in memory of the caller; returns what they have still to be multiplied with. */
+  sumRowsInto(
+    target: Region<'float32'>,
+    contributions: readonly RowsContribution[],
+    planned: PlannedRows,
+    rowLength: number,
+  ): number {
+    const { gradientScale } = planned;
+    this.#sumRows(target, contributions, planned, rowLength, gradientScale === undefined);
+    return gradientScale ?? 1;
+  }
+
+  #sumRows(
+    rowsOut: Region<'float32'>,
+    contributions: readonly RowsContribution[],
+    { count, plan, unique }: PlannedRows,
+    rowLength: number,
+    isWeighed: boolean,
+  ): void {
     const total = contributions.reduce((sum, { samples }) => sum + samples, 0);
-    const { gathered, summed } = this.#sumScratch(count, rowLength);
+    const { gathered } = this.#sumScratch(count, rowLength);
     let at = 0;
     for (const { indices, rows, positions: from, samples } of contributions) {
       const target = gathered.slice(at * rowLength, indices.length * rowLength);
       copyRows(this.#kernels, { target, source: rows, from, count: indices.length, rowLength });
-      if (this.#combine === 'mean' && target.length > 0) this.#kernels.scale(target, samples / total);
+      if (isWeighed && target.length > 0) this.#kernels.scale(target, samples / total);
       at += indices.length;
     }
     const rows = gathered.slice(0, count * rowLength);
-    sumRows(this.#kernels, { plan, unique, rows, rowLength, rowsOut: summed });
-    return summed;
+    sumRows(this.#kernels, { plan, unique, rows, rowLength, rowsOut });
+  }
+
+  /** Whether nothing but a common factor lies between the sum and what is wanted. */
+  #isPlain(samples: readonly number[]): boolean {
+    return this.#combine === 'sum' || samples.every((count) => count === samples[0]);
   }
 
   close(): void {

@@ -5,7 +5,7 @@
  */
 import type { Region } from '../memory/index.ts';
 
-/** Told once, when the push has taken effect. */
+/** Told once, when the push has taken effect, or has been combined where updates are held. */
 export interface PushReply {
   /** Updates that the key has seen, this one included. */
   readonly version: number;
@@ -13,6 +13,8 @@ export interface PushReply {
   readonly staleness: number;
   /** The push was known already: a retry, which changes nothing. */
   readonly duplicate: boolean;
+  /** Where updates are held: of the core's part of the combined gradient. */
+  readonly sumOfSquares?: number | undefined;
 }
 
 interface Pushed {

@@ -17,6 +17,7 @@ export { behindIndices, readWelcome, SERVER_PROTOCOL_VERSION } from './wire/mess
 export type {
   KeyShape,
   ListEntry,
+  PieceResult,
   PieceShape,
   Place,
   Request,

@@ -9,6 +9,7 @@ import type { Slots } from '../kernels/index.ts';
 import type { Region } from '../memory/index.ts';
 import type { Contribution, PushReply } from './contribution.ts';
 import { Clocks } from './consistency.ts';
+import type { HeldGradient } from './held-gradient.ts';
 import type { RowHistory } from './row-history.ts';
 
 /** A range of a key's elements. */
@@ -53,6 +54,8 @@ export class Key {
   readonly clocks: Clocks;
   /** For a table whose rows are exact. */
   history: RowHistory | undefined;
+  /** Where updates are held. */
+  held: HeldGradient | undefined;
   version = 0;
   chunks: readonly Chunk[];
   slots: Slots = {};

@@ -12,10 +12,14 @@ export interface TableState extends Pick<RowsUpdate, 'parameter' | 'slots' | 'ro
   readonly version: number;
 }
 
+const MAX_RATES = 1024;
+
 export class RowHistory {
   readonly #kernels: Kernels;
   /** The last update of each row. */
   readonly #seen: Int32Array;
+  /** Learning rates of updates that some rows have missed, where they were not those of the rule. */
+  readonly #rates = new Map<number, number>();
   /** Indices of a group of rows, and zeros for their gradients. */
   #scratch:
     | { readonly segment: Segment; readonly indices: Region<'int32'>; readonly zeros: Region<'float32'> }
@@ -40,14 +44,29 @@ export class RowHistory {
     };
     if (indices) for (const row of indices) look(row);
     else for (let row = 0; row < this.#seen.length; row++) look(row);
-    if (!rule.movesWithoutGradient) return;
-    for (const [seen, rows] of behind) this.#apply(rule, table, rows, seen);
+    if (rule.movesWithoutGradient) {
+      for (const [seen, rows] of behind) this.#apply(rule, table, rows, seen);
+    }
+    if (!indices) this.#rates.clear();
+  }
+
+  /** The learning rate of an update; undefined: that of the rule. */
+  keepRate(version: number, lr: number | undefined): void {
+    if (lr !== undefined) this.#rates.set(version, lr);
+  }
+
+  /** All rows should be brought up to date before a rate more is kept, which costs no work that would not be done later. */
+  get isFull(): boolean {
+    return this.#rates.size >= MAX_RATES;
   }
 
   /** The update of this version has been applied to the rows; to all without indices. */
   note(version: number, indices?: Int32Array): void {
     if (indices) for (const row of indices) this.#seen[row] = version;
-    else this.#seen.fill(version);
+    else {
+      this.#seen.fill(version);
+      this.#rates.clear();
+    }
   }
 
   close(): void {
@@ -60,7 +79,9 @@ export class RowHistory {
     const own = indices.slice(0, rows.length);
     own.view.set(rows.sort((a, b) => a - b));
     const step = { ...table, gradientScale: 1, indices: own, rows: zeros, rowCount: rows.length };
-    for (let t = seen + 1; t <= version; t++) rule.updateRows({ ...step, t });
+    for (let t = seen + 1; t <= version; t++) {
+      rule.updateRows({ ...step, t, lr: this.#rates.get(t) ?? table.lr });
+    }
   }
 
   #room(count: number, rowLength: number): { indices: Region<'int32'>; zeros: Region<'float32'> } {

@@ -6,19 +6,28 @@
  */
 import { UsageError } from '../base/index.ts';
 import type { TributaryError } from '../base/index.ts';
-import { copyRows } from '../kernels/index.ts';
 import type { Kernels, Slots } from '../kernels/index.ts';
 import type { Region } from '../memory/index.ts';
-import { Aggregator } from './aggregation.ts';
 import type { Aggregation, Combine } from './aggregation.ts';
+import { AppliedSteps } from './applied-steps.ts';
+import type { ApplyStep } from './applied-steps.ts';
 import { checkConsistency } from './consistency.ts';
 import type { Consistency } from './consistency.ts';
 import { inWorkerOrder } from './contribution.ts';
-import type { Contribution, DenseContribution, RowsContribution } from './contribution.ts';
+import type { DenseContribution, RowsContribution } from './contribution.ts';
+import type { HeldGradient, HeldMemory } from './held-gradient.ts';
 import { Key } from './key.ts';
 import type { KeyOptions, Waiting } from './key.ts';
+import { KeyUpdates } from './key-updates.ts';
+import {
+  checkIndices,
+  checkLength,
+  checkRows,
+  checkSameKind,
+  rowLengthOf,
+  samplesOf,
+} from './push-checks.ts';
 import { RowHistory } from './row-history.ts';
-import { accumulationRule } from './update-rule.ts';
 import type { UpdateRule } from './update-rule.ts';
 
 export interface ServerCoreOptions {
@@ -39,6 +48,13 @@ export interface ServerCoreOptions {
    * leaves its values out, 'accept' does not look. Default 'refuse'.
    */
   readonly nonFinite?: 'refuse' | 'skip' | 'accept' | undefined;
+  /**
+   * Whether pushes, once all workers have made them, are only combined and answered by their sum of squares, and take
+   * effect by `apply`. For synchronous training. Default false.
+   */
+  readonly isHeld?: boolean | undefined;
+  /** Where what is held is kept. Default: in the kernels' space. */
+  readonly heldMemory?: HeldMemory | undefined;
   /** Where a slot of a key is kept, a region of the key's length; cores of one server share it. */
   readonly slotRegion: (key: string, slot: string, length: number) => Region<'float32'>;
 }
@@ -54,7 +70,7 @@ interface Push {
   readonly key: string;
   /** Number of this worker's push of the key, from 1; in synchronous mode the number of the update. */
   readonly step: number;
-  /** Samples behind the gradient, which weigh in an average. Default 1. */
+  /** Samples behind the gradient, which weigh in an average; 0, where updates are held, weighs nothing. Default 1. */
   readonly samples?: number | undefined;
   /** Counts as pushed, but its values are left out: whoever pushes has found them not to be finite. Default false. */
   readonly isSkipped?: boolean | undefined;
@@ -82,42 +98,46 @@ export class ServerCore {
   readonly #kernels: Kernels;
   readonly #consistency: Consistency;
   readonly #nonFinite: 'refuse' | 'skip' | 'accept';
-  readonly #slotRegion: ServerCoreOptions['slotRegion'];
-  readonly #aggregator: Aggregator;
-  readonly #isWide: boolean;
+  readonly #updates: KeyUpdates;
   readonly #hasExactRows: boolean;
+  readonly #isHeld: boolean;
+  readonly #heldMemory: HeldMemory;
+  readonly #applied = new AppliedSteps();
   readonly #keys = new Map<string, Key>();
   readonly #workers = new Set<number>();
-  #rule: UpdateRule;
-  #lr: number | undefined;
 
   constructor(options: ServerCoreOptions) {
     const { kernels, consistency = { kind: 'synchronous' }, combine = 'sum' } = options;
     checkConsistency(consistency);
+    if (options.isHeld) checkCanHold(consistency);
     this.#kernels = kernels;
     this.#consistency = consistency;
     this.#nonFinite = options.nonFinite ?? 'refuse';
-    this.#slotRegion = options.slotRegion;
-    this.#aggregator = new Aggregator(kernels, combine);
-    this.#isWide = options.aggregation === 'wide';
+    this.#updates = new KeyUpdates({
+      ...{ kernels, combine, isWide: options.aggregation === 'wide', slotRegion: options.slotRegion },
+      alpha: consistency.kind === 'elastic' ? consistency.alpha : undefined,
+    });
     this.#hasExactRows = options.rows === 'exact';
-    this.#rule = accumulationRule(kernels);
+    this.#isHeld = options.isHeld ?? false;
+    this.#heldMemory = options.heldMemory ?? memoryOf(kernels);
   }
 
   /** A worker whose pushes are waited for from now on. */
   admit(worker: number): void {
     if (this.#workers.has(worker)) return;
     this.#workers.add(worker);
+    this.#applied.admit(worker);
     for (const key of this.#keys.values()) key.clocks.admit(worker);
   }
 
   /** A worker that is gone: what it pushed of unfinished steps is dropped, and nobody waits for it any more. */
   release(worker: number): void {
     this.#workers.delete(worker);
+    this.#applied.release(worker);
     for (const key of this.#keys.values()) {
       key.waiting.delete(worker);
       key.clocks.release(worker);
-      if (this.#isComplete(key)) this.#applyTogether(key);
+      if (this.#isComplete(key)) this.#finish(key);
     }
   }
 
@@ -136,21 +156,20 @@ export class ServerCore {
     if (this.#hasExactRows && key.rowLength !== undefined) {
       key.history = new RowHistory(this.#kernels, key.value.length / key.rowLength, 0);
     }
+    if (this.#isHeld) key.held = this.#updates.heldOf(this.#heldMemory);
     this.#keys.set(options.name, key);
-    this.#giveSlots(key);
+    this.#updates.giveSlots(key);
   }
 
   /** From the next update on. Slots start anew. */
   setRule(rule: UpdateRule): void {
-    for (const key of this.#keys.values()) this.#catchUp(key);
-    this.#rule = rule;
-    for (const key of this.#keys.values()) this.#giveSlots(key);
+    this.#updates.setRule(rule, this.#keys.values());
   }
 
   /** What a key has seen, to be kept with its value and slots. */
   progressOf(name: string): { readonly version: number; readonly lastSteps: Record<string, number> } {
     const key = this.#keys.get(name)!;
-    this.#catchUp(key);
+    this.#updates.catchUp(key);
     const { version, lastSteps } = key;
     return { version, lastSteps: Object.fromEntries(lastSteps) };
   }
@@ -163,6 +182,7 @@ export class ServerCore {
   restore(name: string, version: number, lastSteps: Readonly<Record<string, number>>): void {
     const key = this.#keys.get(name)!;
     key.waiting.clear();
+    key.held?.forget();
     key.pulled.clear();
     key.version = version;
     key.history?.note(version);
@@ -171,9 +191,11 @@ export class ServerCore {
     key.clocks.restart(key.lastSteps);
   }
 
-  /** Tells everybody whose push waits for others that it will not be applied. */
+  /** Tells everybody whose push waits for others that it will not be applied, and forgets what is held. */
   abandon(error: TributaryError): void {
-    for (const { waiting } of this.#keys.values()) {
+    this.#applied.restart();
+    for (const { waiting, held } of this.#keys.values()) {
+      held?.forget();
       const all = [...waiting.values()];
       waiting.clear();
       for (const { fail, others } of all) for (const one of [{ fail }, ...others]) one.fail(error);
@@ -182,21 +204,15 @@ export class ServerCore {
 
   /** Learning rate from the next update on; undefined for the rule's own. */
   setLearningRate(lr: number | undefined): void {
-    this.#lr = lr;
+    this.#updates.setLearningRate(lr);
   }
 
   /** `fail` is told if the push, once taken, will not be applied after all. */
   push(push: DensePush, reply: Reply, fail: Fail = ignore): void {
     const key = this.#keyOf(push);
-    if (push.gradient.length !== key.value.length) {
-      throw new UsageError(
-        'SHAPE_MISMATCH',
-        `worker ${push.worker} pushed ${push.gradient.length} elements to key '${key.title}', which has ${key.value.length}; push its whole gradient`,
-        { worker: push.worker, key: key.title, expected: key.value.length, actual: push.gradient.length },
-      );
-    }
+    checkLength(key, push.worker, push.gradient);
     if (this.#isDuplicate(key, push, reply, fail)) return;
-    const contribution: DenseContribution = { ...push, samples: samplesOf(push) };
+    const contribution: DenseContribution = { ...push, samples: samplesOf(push, this.#isHeld) };
     const isSkipped = push.isSkipped ?? false;
     const isUsable =
       isSkipped || key.chunksOf(push.gradient).every((chunk) => this.#isUsable(key, push, chunk));
@@ -206,20 +222,8 @@ export class ServerCore {
   /** Only the given rows travel, and only they are updated. Indices may repeat. */
   pushRows(push: RowsPush, reply: Reply, fail: Fail = ignore): void {
     const key = this.#keyOf(push);
-    const rowLength = this.#rowLengthOf(key, push.worker);
-    if (push.positions) this.#checkPositions(key, push, rowLength);
-    else if (push.rows.length < push.indices.length * rowLength) {
-      throw new UsageError(
-        'SHAPE_MISMATCH',
-        `worker ${push.worker} pushed ${push.indices.length} indices and ${push.rows.length} elements to key '${key.title}', whose rows have ${rowLength}; push one row for each index`,
-        {
-          worker: push.worker,
-          key: key.title,
-          expected: push.indices.length * rowLength,
-          actual: push.rows.length,
-        },
-      );
-    }
+    const rowLength = rowLengthOf(key, push.worker);
+    checkRows(key, push, rowLength);
     if (this.#consistency.kind === 'elastic') {
       throw new UsageError(
         'INVALID_ARGUMENT',
@@ -227,15 +231,34 @@ export class ServerCore {
         { worker: push.worker, key: key.title },
       );
     }
-    this.#checkIndices(key, push.worker, push.indices, rowLength);
+    checkIndices(key, push.worker, push.indices, rowLength);
     if (this.#isDuplicate(key, push, reply, fail)) return;
-    const contribution: RowsContribution = { ...push, samples: samplesOf(push) };
+    const contribution: RowsContribution = { ...push, samples: samplesOf(push, this.#isHeld) };
     const isSkipped = push.isSkipped ?? false;
     this.#take(key, {
       contribution,
       isSkipped: isSkipped || !this.#isUsable(key, push, push.rows),
       ...{ reply, fail, others: [] },
     });
+  }
+
+  /**
+   * Applies what is held of all keys, times `scale`. All workers ask for it with the same numbers: the first one's is done,
+   * the others are only compared. A key that nobody pushed is left alone, but for a table whose rows are exact: its rows
+   * get, when somebody looks at them, what a gradient of zeros would have done.
+   */
+  apply(asked: ApplyStep): void {
+    this.#checkWorker(asked.worker);
+    this.#checkApply(asked);
+    if (!this.#applied.isNext(asked)) return;
+    for (const key of this.#keys.values()) if (key.waiting.size > 0) throw this.#tooEarly(key, asked);
+    this.#applied.note(asked);
+    for (const key of this.#keys.values()) this.#updates.applyHeld(key, asked);
+  }
+
+  /** Held steps that were applied before the worker came: it counts on from there. */
+  appliedBefore(worker: number): number {
+    return this.#applied.before(worker);
   }
 
   /** Number of the next push of a worker: in synchronous mode that of the next update. */
@@ -247,7 +270,7 @@ export class ServerCore {
   /** The value itself, which the caller copies or reads in place, and how many updates it has seen. */
   pull(worker: number, name: string): { readonly value: Region<'float32'>; readonly version: number } {
     const key = this.#keyOf({ worker, key: name });
-    this.#catchUp(key);
+    this.#updates.catchUp(key);
     key.pulled.set(worker, key.version);
     return { value: key.value, version: key.version };
   }
@@ -261,17 +284,20 @@ export class ServerCore {
     positions?: Region<'int32'>,
   ): { version: number } {
     const key = this.#keyOf({ worker, key: name });
-    const rowLength = this.#rowLengthOf(key, worker);
-    this.#checkIndices(key, worker, indices, rowLength);
-    this.#catchUp(key, indices.view);
-    this.#copyRows(key, indices, into, positions);
+    const rowLength = rowLengthOf(key, worker);
+    checkIndices(key, worker, indices, rowLength);
+    this.#updates.catchUp(key, indices.view);
+    this.#updates.copyRows(key, indices, into, positions);
     key.pulled.set(worker, key.version);
     return { version: key.version };
   }
 
   close(): void {
-    for (const { history } of this.#keys.values()) history?.close();
-    this.#aggregator.close();
+    for (const { history, held } of this.#keys.values()) {
+      history?.close();
+      held?.close();
+    }
+    this.#updates.close();
   }
 
   #take(key: Key, taken: Waiting): void {
@@ -281,12 +307,12 @@ export class ServerCore {
     if (isSkipped) this.skipped++;
     if (this.#consistency.kind === 'synchronous') {
       key.waiting.set(worker, taken);
-      if (this.#isComplete(key)) this.#applyTogether(key);
+      if (this.#isComplete(key)) this.#finish(key);
       return;
     }
     const staleness = key.stalenessOf(worker);
     key.lastSteps.set(worker, step);
-    if (!isSkipped) this.#apply(key, [contribution]);
+    if (!isSkipped) this.#updates.apply(key, [contribution]);
     key.version++;
     const { version } = key;
     if ('rows' in contribution && contribution.pulls) key.pulled.set(worker, version);
@@ -299,11 +325,36 @@ export class ServerCore {
     return true;
   }
 
+  #finish(key: Key): void {
+    if (key.held) this.#hold(key, key.held);
+    else this.#applyTogether(key);
+  }
+
+  /** Combines the pushes of all workers and answers them; whatever goes wrong, nobody is left waiting. */
+  #hold(key: Key, held: HeldGradient): void {
+    const all = [...key.waiting.values()];
+    key.waiting.clear();
+    try {
+      const used = all.filter(({ isSkipped }) => !isSkipped).map(({ contribution }) => contribution);
+      this.#updates.hold(key, held, inWorkerOrder(used));
+    } catch (error) {
+      held.forget();
+      for (const { fail, others } of all)
+        for (const one of [{ fail }, ...others]) one.fail(error as TributaryError);
+      return;
+    }
+    const answer = { version: key.version, staleness: 0, sumOfSquares: held.sumOfSquares };
+    for (const { reply, others } of all) {
+      reply({ ...answer, duplicate: false });
+      for (const other of others) other.reply({ ...answer, duplicate: true });
+    }
+  }
+
   #applyTogether(key: Key): void {
     const all = [...key.waiting.values()];
     key.waiting.clear();
     const used = all.filter(({ isSkipped }) => !isSkipped).map(({ contribution }) => contribution);
-    if (used.length > 0) this.#apply(key, inWorkerOrder(used));
+    if (used.length > 0) this.#updates.apply(key, inWorkerOrder(used));
     key.version++;
     for (const { contribution, reply, others } of all) {
       key.lastSteps.set(contribution.worker, contribution.step);
@@ -311,105 +362,6 @@ export class ServerCore {
       if ('rows' in contribution && contribution.pulls) key.pulled.set(contribution.worker, key.version);
       reply(answer);
       for (const other of others) other.reply({ ...answer, duplicate: true });
-    }
-  }
-
-  #apply(key: Key, contributions: readonly Contribution[]): void {
-    const t = key.version + 1;
-    const dense = contributions.filter((one) => 'gradient' in one);
-    const rows = contributions.filter((one) => 'rows' in one);
-    if (this.#consistency.kind === 'elastic') {
-      for (const { gradient: weights } of dense) this.#average(key, weights, this.#consistency.alpha);
-      return;
-    }
-    if (dense.length > 0) {
-      this.#catchUp(key);
-      this.#applyDense(key, dense, t);
-      key.history?.note(t);
-    }
-    if (rows.length > 0) {
-      this.#applyRows(key, rows, t);
-    }
-  }
-
-  #applyRows(key: Key, contributions: readonly RowsContribution[], t: number): void {
-    const { value: parameter, slots } = key;
-    const rowLength = key.rowLength!;
-    const planned = this.#aggregator.planRows(contributions, rowLength, parameter.length / rowLength);
-    const { plan, unique, gradientScale } = planned;
-    const touched = plan.indices.view.subarray(0, unique);
-    this.#catchUp(key, touched);
-    key.history?.note(t, touched);
-    const step = { t, lr: this.#lr, parameter, slots, rowLength };
-    if (this.#rule.updateRowsBySum && gradientScale !== undefined) {
-      const sources = contributions.map(({ indices, rows, positions, answer }) => ({
-        ...{ rows: positions ? rows : rows.slice(0, indices.length * rowLength), positions, answer },
-      }));
-      return this.#rule.updateRowsBySum({ ...step, ...planned, gradientScale, sources });
-    }
-    const rows = this.#aggregator.sumRows(contributions, planned, rowLength);
-    this.#rule.updateRows({
-      ...{ ...step, gradientScale: 1 },
-      ...{ indices: plan.indices, rows, rowCount: unique },
-    });
-    for (const { answer, indices, positions } of contributions) {
-      if (answer) this.#copyRows(key, indices, answer, positions);
-    }
-  }
-
-  #copyRows(key: Key, from: Region<'int32'>, target: Region<'float32'>, into?: Region<'int32'>): void {
-    copyRows(this.#kernels, { target, into, source: key.value, from, rowLength: key.rowLength! });
-  }
-
-  /** Gives rows, or all of a table, the updates that they missed. */
-  #catchUp(key: Key, indices?: Int32Array): void {
-    if (key.history === undefined) return;
-    const { value: parameter, slots, rowLength, version } = key;
-    const table = { parameter, slots, rowLength: rowLength!, version, lr: this.#lr };
-    key.history.catchUp(this.#rule, table, indices);
-  }
-
-  #applyDense(key: Key, contributions: readonly DenseContribution[], t: number): void {
-    const cut = contributions.map(({ gradient }) => key.chunksOf(gradient));
-    const samples = contributions.map((one) => one.samples);
-    if (this.#isWide) {
-      const sums = this.#aggregator.wide(cut);
-      key.chunks.forEach(({ value, slots }, i) => {
-        const step = { t, lr: this.#lr, parameter: value, slots, gradient: sums[i]!, gradientScale: 1 };
-        this.#rule.update(step);
-      });
-      return;
-    }
-    const gradientScale = this.#rule.updateBySum && this.#aggregator.sumScale(samples);
-    if (gradientScale !== undefined) {
-      const { scratch } = this.#aggregator;
-      key.chunks.forEach(({ value, slots }, i) => {
-        const sources = cut.map((chunks) => chunks[i]!);
-        this.#rule.updateBySum!({
-          t,
-          lr: this.#lr,
-          gradientScale,
-          parameter: value,
-          slots,
-          sources,
-          scratch,
-        });
-      });
-      return;
-    }
-    key.chunks.forEach(({ value, slots }, i) => {
-      const { gradient, gradientScale } = this.#aggregator.chunk(
-        cut.map((chunks) => chunks[i]!),
-        samples,
-      );
-      this.#rule.update({ t, lr: this.#lr, parameter: value, slots, gradient, gradientScale });
-    });
-  }
-
-  /** Equations 2 and 3 of MXNET-MPI, both from the old values. */
-  #average(key: Key, weights: Region<'float32'>, alpha: number): void {
-    for (const { start, length, value } of key.chunks) {
-      this.#kernels.elasticAverage(weights.slice(start, length), value, alpha);
     }
   }
 
@@ -423,15 +375,43 @@ export class ServerCore {
       waiting.others.push({ reply, fail });
       return true;
     }
-    if (step <= last && Number.isInteger(step) && step > 0) {
-      reply({ version: key.version, staleness: 0, duplicate: true });
+    const heldStep = key.held?.step;
+    if (step <= (heldStep ?? last) && Number.isInteger(step) && step > 0) {
+      const sumOfSquares = key.held?.sumOfSquares;
+      reply({ version: key.version, staleness: 0, duplicate: true, sumOfSquares });
       return true;
     }
+    if (heldStep !== undefined) throw notApplied(worker, key, step);
     if (step === last + 1) return false;
     throw new UsageError(
       'INVALID_ARGUMENT',
       `worker ${worker} pushed step ${step} of key '${key.title}', expected step ${last + 1}; pull the key and go on from its version`,
       { worker, key: key.title, expected: last + 1, actual: step },
+    );
+  }
+
+  #checkApply({ worker, scale, lr }: ApplyStep): void {
+    if (!this.#isHeld) {
+      throw new UsageError(
+        'INVALID_ARGUMENT',
+        `worker ${worker} asked to apply updates that are not held: pushes take effect by themselves; connect all workers with held updates`,
+        { worker },
+      );
+    }
+    if (Number.isFinite(scale) && (lr === undefined || Number.isFinite(lr))) return;
+    throw new UsageError(
+      'INVALID_ARGUMENT',
+      `worker ${worker} asked to apply with scale ${scale} and learning rate ${lr}; give finite numbers`,
+      { worker, scale: String(scale), lr: String(lr) },
+    );
+  }
+
+  #tooEarly(key: Key, { worker, step }: ApplyStep): UsageError {
+    const missing = [...this.#workers].filter((one) => !key.waiting.has(one));
+    return new UsageError(
+      'INVALID_ARGUMENT',
+      `worker ${worker} asked to apply step ${step} while key '${key.title}' waits for the push of worker ${missing.join(', ')}; push the same keys on all workers and await the answers before apply`,
+      { worker, step, key: key.title, missing },
     );
   }
 
@@ -447,49 +427,17 @@ export class ServerCore {
     );
   }
 
-  #checkIndices(key: Key, worker: number, indices: Region<'int32'>, rowLength: number): void {
-    const tableRows = key.value.length / rowLength;
-    const at = indices.view.findIndex((index) => index < 0 || index >= tableRows);
-    if (at < 0) return;
-    throw new UsageError(
-      'OUT_OF_BOUNDS',
-      `worker ${worker} named row ${indices.view[at]} of key '${key.title}', which has ${tableRows}; give rows from 0 to ${tableRows - 1}`,
-      { worker, key: key.title, row: indices.view[at], rows: tableRows },
-    );
-  }
-
-  #checkPositions(key: Key, { worker, indices, rows, positions }: RowsPush, rowLength: number): void {
-    const count = Math.floor(rows.length / rowLength);
-    const isRight =
-      positions!.length === indices.length && positions!.view.every((row) => row >= 0 && row < count);
-    if (isRight) return;
-    throw new UsageError(
-      'OUT_OF_BOUNDS',
-      `worker ${worker} named rows of its gradient of key '${key.title}' that are not among its ${count}; push one row for each of the ${indices.length} indices`,
-      { worker, key: key.title, rows: count, indices: indices.length },
-    );
-  }
-
-  #rowLengthOf(key: Key, worker: number): number {
-    if (key.rowLength !== undefined) return key.rowLength;
+  #checkWorker(worker: number): void {
+    if (this.#workers.has(worker)) return;
     throw new UsageError(
       'INVALID_ARGUMENT',
-      `worker ${worker} asked for rows of key '${key.title}', which is no table; open it with a row length`,
-      { worker, key: key.title },
+      `worker ${worker} is not one of this server's; let it join first`,
+      { worker, workers: [...this.#workers] },
     );
   }
 
   #keyOf({ worker, key: name }: { readonly worker: number; readonly key: string }): Key {
-    if (!this.#workers.has(worker)) {
-      throw new UsageError(
-        'INVALID_ARGUMENT',
-        `worker ${worker} is not one of this server's; let it join first`,
-        {
-          worker,
-          workers: [...this.#workers],
-        },
-      );
-    }
+    this.#checkWorker(worker);
     const key = this.#keys.get(name);
     if (key) return key;
     throw new UsageError(
@@ -501,35 +449,25 @@ export class ServerCore {
       },
     );
   }
-
-  #giveSlots(key: Key): void {
-    const regions = this.#rule.slots.map((slot) => [
-      slot,
-      this.#slotRegion(key.name, slot, key.value.length),
-    ]);
-    key.setSlots(Object.fromEntries(regions) as Readonly<Record<string, Region<'float32'>>>);
-    for (const { slots } of key.chunks) this.#rule.initialise(slots);
-  }
 }
 
-/** Half of a step dense and half by rows would be two updates instead of one. */
-function checkSameKind(key: Key, { worker, ...pushed }: Contribution): void {
-  for (const { contribution } of key.waiting.values()) {
-    if ('rows' in contribution === 'rows' in pushed) continue;
-    const said = (byRows: boolean) => (byRows ? 'rows' : 'a whole gradient');
-    throw new UsageError(
-      'SHAPE_MISMATCH',
-      `worker ${worker} pushed ${said('rows' in pushed)} of key '${key.title}', worker ${contribution.worker} ${said('rows' in contribution)}; push the same on all workers`,
-      { worker, other: contribution.worker, key: key.title },
-    );
-  }
-}
-
-function samplesOf({ worker, key, samples = 1 }: Push): number {
-  if (samples > 0 && Number.isFinite(samples)) return samples;
+function checkCanHold({ kind }: Consistency): void {
+  if (kind === 'synchronous') return;
   throw new UsageError(
     'INVALID_ARGUMENT',
-    `worker ${worker} pushed key '${key}' with ${samples} samples; give a positive number`,
-    { worker, key, samples },
+    `updates are to be held in ${kind} training, where pushes do not wait for each other; hold them in synchronous training`,
+    { consistency: kind },
+  );
+}
+
+function memoryOf({ space }: Kernels): HeldMemory {
+  return { allocate: (bytes) => space.allocate(bytes), free: (segment) => segment.close() };
+}
+
+function notApplied(worker: number, key: Key, step: number): UsageError {
+  return new UsageError(
+    'INVALID_ARGUMENT',
+    `worker ${worker} pushed step ${step} of key '${key.title}', whose step ${key.held!.step} is held; call apply on all workers before the next push`,
+    { worker, key: key.title, held: key.held!.step, actual: step },
   );
 }

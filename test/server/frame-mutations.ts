@@ -52,6 +52,7 @@ export function trainingFrames(): Frame[] {
     frame({ ...exchange, push: false, pull: true, steps: [] }),
     frame({ op: 'push-rows', piece: 1, step: 1, samples: 1, count: 2, isSkipped: false }, rows),
     frame({ op: 'pull-rows', piece: 1, count: 2 }, rows.subarray(0, 8)),
+    frame({ op: 'apply', step: 1, scale: 0.5, lr: 0.1 }),
     frame({ op: 'optimizer', number: 0, spec: { name: 'sgd', lr: 0.1, momentum: 0.9 } }),
     frame({ op: 'barrier', number: 0 }),
     frame({ op: 'bye' }),
@@ -65,7 +66,9 @@ const ODD: readonly unknown[] = [
 ];
 /** Each is a segment of its own, and many of them make every further one slow. */
 const MAX_BATCHES = 40;
-const OPS = ['open', 'values', 'list', 'exchange', 'push-rows', 'pull-rows', 'optimizer', 'barrier', 'bye'];
+const OPS = [
+  ...['open', 'values', 'list', 'exchange', 'push-rows', 'pull-rows', 'apply', 'optimizer', 'barrier', 'bye'],
+];
 
 export class Mutations {
   readonly #random: Random;
@@ -81,7 +84,9 @@ export class Mutations {
     const fate = this.#below(100);
     // Most must be understood, or the server would close before it has read the next.
     if (fate < 95) {
-      const { header, body } = this.#oneOf(this.#frames.filter((one) => one.body.length > 0));
+      const { header, body } = this.#oneOf(
+        this.#frames.filter((one) => one.body.length > 0 || one.header.op === 'apply'),
+      );
       return this.#encode({ id, ...this.#another(header) }, this.#noise(body));
     }
     const { header, body } = this.#oneOf(this.#frames);
@@ -121,7 +126,8 @@ export class Mutations {
   /** The same request about another step, which may be the right one. */
   #another(header: Record<string, unknown>): Record<string, unknown> {
     const step = this.#below(8);
-    const samples = this.#oneOf([1, 1, 2, 1e-30, 1e300]);
+    const samples = this.#oneOf([1, 1, 2, 1e-30, 1e300, 0]);
+    if (header.op === 'apply') return { ...header, step, scale: this.#oneOf([0, 1, -1, 1e-300, 1e300]) };
     if (header.op === 'push-rows') return { ...header, step, samples, isSkipped: this.#below(2) === 0 };
     if (header.op !== 'exchange') return header;
     return { ...header, steps: [step], samples, skipped: this.#oneOf([[], [0], [5, 5]]) };
@@ -130,6 +136,7 @@ export class Mutations {
   /** Bodies of the right length: gradients of anything, indices in and out of the table. */
   #noise(body: Buffer): Buffer {
     const copy = Buffer.from(body);
+    if (copy.length === 0) return copy;
     for (let i = this.#below(6); i >= 0; i--) copy[this.#below(copy.length)] = this.#below(256);
     return copy;
   }

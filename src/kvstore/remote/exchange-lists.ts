@@ -7,10 +7,11 @@ import { unpack } from '../../base/index.ts';
 import type { PackedError } from '../../base/index.ts';
 import type { Region } from '../../memory/index.ts';
 import { joined } from '../../server/index.ts';
-import type { Header, ListEntry } from '../../server/index.ts';
+import type { Header, ListEntry, PieceResult } from '../../server/index.ts';
 import type { ByteRange } from '../../sockets/index.ts';
-import type { KeyStatus } from '../kv-store.ts';
 import type { CoreLine } from './core-line.ts';
+import { sumInOrder } from './held-steps.ts';
+import type { RemoteKeyStatus } from './held-steps.ts';
 import type { KnownKey } from './key-table.ts';
 import type { Told } from './recovery.ts';
 import type { StoreMemory } from './tensors.ts';
@@ -32,6 +33,8 @@ export interface ExchangeCall {
   readonly samples: number;
   /** Keys whose values are to be left out. */
   readonly skipped: readonly number[];
+  /** Whether servers answer with sums of squares. */
+  readonly isHeld: boolean;
 }
 
 /** One message of an exchange: some entries of a core's list, and their bytes. */
@@ -39,6 +42,8 @@ interface Message {
   readonly first: number;
   /** Of each entry the key's place in the list. */
   readonly keys: readonly number[];
+  /** And which piece of the key it is. */
+  readonly pieces: readonly number[];
   readonly gradient: readonly ByteRange[];
   /** By entry, because one that failed brings nothing. */
   readonly into: readonly (readonly ByteRange[])[];
@@ -53,6 +58,7 @@ interface CorePart {
 
 interface Entry {
   readonly key: number;
+  readonly piece: number;
   readonly gradient: readonly ByteRange[];
   readonly into: readonly ByteRange[];
   readonly bytes: number;
@@ -87,9 +93,9 @@ export class ExchangeLists implements Told {
   async exchange(
     entries: readonly Exchanged[],
     call: ExchangeCall,
-  ): Promise<{ readonly answers: Promise<readonly KeyStatus[]> }> {
+  ): Promise<{ readonly answers: Promise<readonly RemoteKeyStatus[]> }> {
     const list = await this.#listOf(entries);
-    const statuses = new Statuses(entries);
+    const statuses = new Statuses(entries, call.isHeld);
     const requests = list.parts.flatMap((part) => this.#send(list.number, part, call, statuses));
     return { answers: Promise.all(requests).then(() => statuses.result()) };
   }
@@ -124,8 +130,9 @@ export class ExchangeLists implements Told {
     return this.#lines.flatMap((_, core) => {
       const own = entries.flatMap(({ key, gradient, into }, i) =>
         key.pieces
+          .map((piece, number) => ({ ...piece, number }))
           .filter((piece) => piece.core === core)
-          .map(({ start, ranges, elements }) => {
+          .map(({ start, ranges, elements, number }) => {
             const bytesOf = (tensor: Region | undefined): readonly ByteRange[] =>
               tensor === undefined || this.#isShared[core]
                 ? NOTHING
@@ -135,7 +142,8 @@ export class ExchangeLists implements Told {
                       byteLength: 4 * length,
                     })),
                   );
-            return { key: i, gradient: bytesOf(gradient), into: bytesOf(into), bytes: 4 * elements };
+            const bytes = { gradient: bytesOf(gradient), into: bytesOf(into), bytes: 4 * elements };
+            return { key: i, piece: number, ...bytes };
           }),
       );
       return own.length === 0
@@ -168,7 +176,8 @@ export class ExchangeLists implements Told {
 
   #send(list: number, { core, messages }: CorePart, call: ExchangeCall, statuses: Statuses): Promise<void>[] {
     const { push, pull, samples } = call;
-    return messages.map(async ({ first, keys, gradient, into, allInto }) => {
+    return messages.map(async (message) => {
+      const { first, keys, gradient, into, allInto } = message;
       const skipped =
         call.skipped.length === 0 ? [] : keys.flatMap((key, i) => (call.skipped.includes(key) ? [i] : []));
       const steps = push ? keys.map((key) => call.steps[key]!) : [];
@@ -180,7 +189,7 @@ export class ExchangeLists implements Told {
             ? allInto
             : into.flatMap((ranges, i) => (Array.isArray((results as unknown[])[i]) ? ranges : NOTHING)),
       );
-      statuses.add(reply, keys);
+      statuses.add(reply, message);
     });
   }
 }
@@ -193,7 +202,8 @@ function messagesOf(entries: readonly Entry[], bytes: number): Message[] {
     while (first + count < entries.length && size < bytes) size += entries[first + count++]!.bytes;
     const own = entries.slice(first, first + count);
     messages.push({
-      ...{ first, keys: own.map(({ key }) => key), into: own.map(({ into }) => into) },
+      ...{ first, keys: own.map(({ key }) => key), pieces: own.map(({ piece }) => piece) },
+      into: own.map(({ into }) => into),
       gradient: joined(own.flatMap(({ gradient }) => gradient)),
       allInto: joined(own.flatMap(({ into }) => into)),
     });
@@ -207,31 +217,41 @@ class Statuses {
   readonly #entries: readonly Exchanged[];
   readonly #versions: number[];
   readonly #staleness: number[];
+  /** By key and piece. */
+  readonly #squares: (number | null)[][] | undefined;
   #error: PackedError | undefined;
 
-  constructor(entries: readonly Exchanged[]) {
+  constructor(entries: readonly Exchanged[], isHeld: boolean) {
     this.#entries = entries;
+    this.#squares = isHeld ? entries.map(() => []) : undefined;
     this.#versions = entries.map(() => Infinity);
     this.#staleness = entries.map(() => 0);
   }
 
-  add({ results }: Header, keys: readonly number[]): void {
-    (results as (PackedError | [number, number])[]).forEach((result, i) => {
+  add({ results }: Header, { keys, pieces }: Message): void {
+    (results as (PackedError | PieceResult)[]).forEach((result, i) => {
       const key = keys[i]!;
-      if (!Array.isArray(result)) {
+      if (!isResult(result)) {
         this.#error ??= result;
         return;
       }
       this.#versions[key] = Math.min(this.#versions[key]!, result[0]);
       this.#staleness[key] = Math.max(this.#staleness[key]!, result[1]);
+      if (this.#squares && result[2] !== undefined) this.#squares[key]![pieces[i]!] = result[2];
     });
   }
 
-  result(): readonly KeyStatus[] {
+  result(): readonly RemoteKeyStatus[] {
     if (this.#error) throw unpack(this.#error);
     return this.#entries.map(({ key }, i) => {
       const version = this.#versions[i]!;
-      return { key: key.key, version: version === Infinity ? 0 : version, staleness: this.#staleness[i]! };
+      const squares = this.#squares && { sumOfSquares: sumInOrder(this.#squares[i]!) };
+      const staleness = this.#staleness[i]!;
+      return { key: key.key, version: version === Infinity ? 0 : version, staleness, ...squares };
     });
   }
+}
+
+function isResult(result: PackedError | PieceResult): result is PieceResult {
+  return Array.isArray(result);
 }

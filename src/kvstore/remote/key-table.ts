@@ -41,6 +41,8 @@ export class KeyTable {
   #first: { readonly batch: number; readonly segment: Segment; readonly bodies: readonly ByteRange[][] }[] =
     [];
   #batches = 0;
+  /** Held steps that servers had applied before this worker came; the core that is behind counts. */
+  appliedBefore: number | undefined;
 
   constructor(worker: number, servers: ServerLines, kernels: Kernels, chunkBytes: number | undefined) {
     this.#worker = worker;
@@ -94,6 +96,7 @@ export class KeyTable {
       pieces: byCore[core]!.map(({ key, start, length, ranges }) => ({ key, start, length, ranges })),
     }));
     const opened = await Promise.all(lines.map((line, core) => line.request(headers[core]!)));
+    this.appliedBefore ??= least(opened.map(({ applied }) => applied as number | undefined));
     this.#batches++;
     lines.forEach((line, core) => this.#opened.push({ line, header: headers[core]! }));
     byCore.forEach((own, core) => (this.#piecesOnCore[core]! += own.length));

@@ -11,7 +11,6 @@ import type { OptimizerSpec } from '../../kernels/index.ts';
 import { SharedSpace } from '../../memory/index.ts';
 import type { Region } from '../../memory/index.ts';
 import { segmentPrefix, StreamResources } from '../../server/index.ts';
-import type { Aggregation, Combine, Consistency, RowsMode, ServiceAccess } from '../../server/index.ts';
 import { resolveHost, TlsTunnel } from '../../sockets/index.ts';
 import type { TlsOptions } from '../../sockets/index.ts';
 import type {
@@ -19,7 +18,6 @@ import type {
   KeyPull,
   KeyPush,
   KeyPushPull,
-  KeyStatus,
   KVStore,
   OneOrMany,
   PushOptions,
@@ -27,46 +25,18 @@ import type {
 } from '../kv-store.ts';
 import { ExchangeLists } from './exchange-lists.ts';
 import type { Exchanged } from './exchange-lists.ts';
+import { HeldSteps } from './held-steps.ts';
+import type { ApplyOptions, RemoteKeyStatus } from './held-steps.ts';
 import { KeyTable } from './key-table.ts';
 import type { KnownKey } from './key-table.ts';
 import { StoreRecovery } from './recovery.ts';
 import { RowExchange } from './rows.ts';
 import { ServerLines } from './server-lines.ts';
+import { checkApply, checkOptions, mayShare, samplesOf, settingsOf } from './store-options.ts';
+import type { RemoteStoreOptions } from './store-options.ts';
 import { checkLength, elementsOf, listOf, StoreMemory } from './tensors.ts';
 
-export interface RemoteStoreOptions {
-  /** Addresses of the servers, 'host:port', the same and in the same order on all workers. */
-  readonly servers: readonly string[];
-  /** What `createService` returned. */
-  readonly access: ServiceAccess;
-  /** This worker's number, from 0. */
-  readonly worker: number;
-  /** Workers that train together; the servers wait for so many. */
-  readonly workers: number;
-  /** When pushes take effect. Default synchronous. */
-  readonly consistency?: Consistency | undefined;
-  /** Whether gradients are added or averaged by their samples. Default 'sum'. */
-  readonly combine?: Combine | undefined;
-  /**
-   * What becomes of rows of tables without a gradient: 'lazy' leaves them and their momentum alone, 'exact' gives the
-   * result of dense updates, at a cost that grows with the steps that a row missed. Default 'lazy'.
-   */
-  readonly rows?: RowsMode | undefined;
-  /** 'wide' aggregation is for comparison only. Default 'tall'. */
-  readonly aggregation?: Aggregation | undefined;
-  /** What becomes of a gradient that is not finite; 'accept' does not look, which saves a pass. Default 'refuse'. */
-  readonly nonFinite?: 'refuse' | 'skip' | 'accept' | undefined;
-  /** Longest piece that is updated at once, in bytes, a multiple of 64. Default 32 KB. */
-  readonly chunkBytes?: number | undefined;
-  /** Whether servers on this host may use this process's memory in place; or one for each server. Default true. */
-  readonly sharedMemory?: boolean | readonly boolean[] | undefined;
-  /** How long an unreachable server is tried again before calls fail, in milliseconds. Default 30,000. */
-  readonly reconnectTimeoutMs?: number | undefined;
-  /** Encrypts and authenticates all connections. Default: none. */
-  readonly tls?: TlsOptions | undefined;
-  /** Memory of tensors; regions in it are used where they lie. Default: a new space. */
-  readonly space?: SharedSpace | undefined;
-}
+export type { RemoteStoreOptions } from './store-options.ts';
 
 export class RemoteStore implements KVStore {
   readonly rank: number;
@@ -83,6 +53,8 @@ export class RemoteStore implements KVStore {
   readonly #tunnel: TlsTunnel | undefined;
   readonly #keys: KeyTable;
   readonly #recovery: StoreRecovery;
+  /** Where updates are held. */
+  readonly #held: HeldSteps | undefined;
   #optimizers = 0;
   #meetings = 0;
   /** Settles when everything that was called so far has been sent. */
@@ -112,6 +84,7 @@ export class RemoteStore implements KVStore {
     this.#lists = new ExchangeLists(lines.lines, this.#memory, lines.isShared);
     this.#rows = new RowExchange(worker, lines.lines, lines.isShared, this.#memory, kernels);
     this.#keys = new KeyTable(options.worker, lines, kernels, options.chunkBytes);
+    if (options.held) this.#held = new HeldSteps(worker, this.#keys, options.rows ?? 'lazy');
     const isSynchronous = (options.consistency?.kind ?? 'synchronous') === 'synchronous';
     const told = [this.#lists, this.#rows];
     this.#recovery = new StoreRecovery(options.worker, lines.lines, this.#keys, told, isSynchronous);
@@ -120,7 +93,7 @@ export class RemoteStore implements KVStore {
   /** Resolves when all cores of all servers have let this worker in. */
   static async connect(options: RemoteStoreOptions): Promise<RemoteStore> {
     checkOptions(options);
-    const { access, worker, workers, combine = 'sum', consistency = { kind: 'synchronous' }, tls } = options;
+    const { access, worker, tls } = options;
     const space = options.space ?? SharedSpace.create();
     const resources = new StreamResources(space);
     const tunnel = tls && (await openTunnel(tls));
@@ -130,13 +103,7 @@ export class RemoteStore implements KVStore {
         options.servers,
         {
           ...{ access, worker, resources, incarnation: randomBytes(32).toString('hex') },
-          settings: {
-            workers,
-            consistency,
-            combine,
-            aggregation: options.aggregation ?? 'tall',
-            rows: options.rows ?? 'lazy',
-          },
+          settings: settingsOf(options),
           reconnectTimeoutMs: options.reconnectTimeoutMs ?? 30_000,
           // Nothing can restart before the store is there: until then there is nothing to be told again.
           onRestart: (line) => (store ? store.#recovery.onRestart(line) : Promise.resolve()),
@@ -180,19 +147,26 @@ export class RemoteStore implements KVStore {
     return this.#answered(() => this.#keys.open(listOf(keys))).then(() => undefined);
   }
 
-  push(keys: OneOrMany<KeyPush>, options: PushOptions = {}): Promise<readonly KeyStatus[]> {
+  push(keys: OneOrMany<KeyPush>, options: PushOptions = {}): Promise<readonly RemoteKeyStatus[]> {
     return this.#exchange(listOf(keys), options, true, false);
   }
 
-  pull(keys: OneOrMany<KeyPull>): Promise<readonly KeyStatus[]> {
+  pull(keys: OneOrMany<KeyPull>): Promise<readonly RemoteKeyStatus[]> {
     return this.#exchange(listOf(keys), {}, false, true);
   }
 
-  pushpull(keys: OneOrMany<KeyPushPull>, options: PushOptions = {}): Promise<readonly KeyStatus[]> {
-    return this.#exchange(listOf(keys), options, true, true);
+  pushpull(keys: OneOrMany<KeyPushPull>, options: PushOptions = {}): Promise<readonly RemoteKeyStatus[]> {
+    return this.#held
+      ? Promise.reject(this.#wrongCall('pushpull'))
+      : this.#exchange(listOf(keys), options, true, true);
   }
 
-  pushRows(key: string, indices: Int32Array, rows: Tensor, options: PushOptions = {}): Promise<KeyStatus> {
+  pushRows(
+    key: string,
+    indices: Int32Array,
+    rows: Tensor,
+    options: PushOptions = {},
+  ): Promise<RemoteKeyStatus> {
     return this.#pushRows(key, indices, rows, undefined, options);
   }
 
@@ -203,8 +177,27 @@ export class RemoteStore implements KVStore {
     rows: Tensor,
     into: Tensor,
     options: PushOptions = {},
-  ): Promise<KeyStatus> {
+  ): Promise<RemoteKeyStatus> {
+    if (this.#held) return Promise.reject(this.#wrongCall('pushpullRows'));
     return this.#pushRows(key, indices, rows, into, options);
+  }
+
+  /**
+   * Where updates are held: what all workers have pushed since the last call takes effect, times `scale`, and pulls that
+   * follow see it. Every worker calls it once for each step with the same numbers; the first one's word is done. Keys that
+   * nobody pushed are left alone; rows of tables, where they are exact, get what a gradient of zeros would do.
+   */
+  async apply({ scale = 1, lr }: ApplyOptions = {}): Promise<void> {
+    await this.#answered(async () => {
+      const held = this.#held;
+      if (held === undefined) throw this.#wrongCall('apply');
+      checkApply(this.rank, scale, lr);
+      await held.answered();
+      this.#recovery.check();
+      this.#recovery.hasBegun();
+      const request = { op: 'apply', step: held.next(), scale, lr };
+      return this.#lines.lines.map((line) => line.request(request));
+    });
   }
 
   #pushRows(
@@ -213,25 +206,27 @@ export class RemoteStore implements KVStore {
     rows: Tensor,
     into: Tensor | undefined,
     options: PushOptions,
-  ): Promise<KeyStatus> {
+  ): Promise<RemoteKeyStatus> {
     return this.#answered(async () => {
       const known = this.#keys.table(key);
       checkLength(key, 'pushed with', rows.length, indices.length * known.rowLength!);
       const isInPlace = into !== undefined && into === known.value;
       if (into && !isInPlace) checkLength(key, 'pulled into', into.length, indices.length * known.rowLength!);
+      this.#held?.check([known]);
       const isSkipped = !this.#isUsable(known, rows);
       const { answer } = await this.#rows.push({
         ...{ known, indices, rows, into: isInPlace ? undefined : into, pulls: into !== undefined },
         ...{ isSkipped, step: known.step + 1 },
-        samples: samplesOf(key, this.rank, options),
+        samples: samplesOf(key, this.rank, options, this.#held !== undefined),
       });
       known.step++;
+      this.#held?.pushed([known], answer);
       this.#recovery.hasBegun();
       return [answer];
     }).then(([status]) => status!);
   }
 
-  pullRows(key: string, indices: Int32Array, into: Tensor): Promise<KeyStatus> {
+  pullRows(key: string, indices: Int32Array, into: Tensor): Promise<RemoteKeyStatus> {
     return this.#answered(async () => {
       const known = this.#keys.table(key);
       checkLength(key, 'pulled into', into.length, indices.length * known.rowLength!);
@@ -266,7 +261,11 @@ export class RemoteStore implements KVStore {
    * error with code REWOUND.
    */
   resume(): Promise<number> {
-    return this.#inOrder(() => this.#recovery.goBack());
+    return this.#inOrder(async () => {
+      const step = await this.#recovery.goBack();
+      this.#held?.restart();
+      return step;
+    });
   }
 
   async barrier(): Promise<void> {
@@ -296,10 +295,12 @@ export class RemoteStore implements KVStore {
     options: PushOptions,
     push: boolean,
     pull: boolean,
-  ): Promise<readonly KeyStatus[]> {
+  ): Promise<readonly RemoteKeyStatus[]> {
     return this.#answered(async () => {
       const known = keys.map(({ key }) => this.#keys.get(key));
-      const samples = push && keys.length > 0 ? samplesOf(keys[0]!.key, this.rank, options) : 1;
+      const isHeld = push && this.#held !== undefined;
+      const samples = push && keys.length > 0 ? samplesOf(keys[0]!.key, this.rank, options, isHeld) : 1;
+      if (push) this.#held?.check(known);
       // Copies of an earlier call on the same key may still be on their way.
       const staging = known.filter((_, i) => !this.#usesNoStaging(keys[i]!));
       if (staging.length > 0) await Promise.all(staging.map(({ busy }) => busy));
@@ -308,10 +309,12 @@ export class RemoteStore implements KVStore {
         ? entries.flatMap(({ key, gradient }, i) => (this.#isUsable(key, gradient!) ? [] : [i]))
         : [];
       const steps = known.map(({ step }) => step + 1);
-      const { answers } = await this.#lists.exchange(entries, { push, pull, steps, samples, skipped });
+      const call = { push, pull, steps, samples, skipped, isHeld };
+      const { answers } = await this.#lists.exchange(entries, call);
       if (push) {
         this.#recovery.hasBegun();
         for (const key of known) key.step++;
+        this.#held?.pushed(known, answers);
       }
       const whole = answers.then((statuses) => {
         if (pull) keys.forEach((one, i) => this.#handOver(one as KeyPull, entries[i]!));
@@ -393,6 +396,18 @@ export class RemoteStore implements KVStore {
     return sent;
   }
 
+  /** Push and apply are two steps where updates are held, and one where they are not. */
+  #wrongCall(call: string): UsageError {
+    const next = this.#held
+      ? 'values change by apply; call push, apply and pull'
+      : 'pushes take effect by themselves; connect all workers with held updates';
+    return new UsageError(
+      'INVALID_ARGUMENT',
+      `worker ${this.rank} called ${call} where updates are ${this.#held ? '' : 'not '}held: ${next}`,
+      { worker: this.rank, call },
+    );
+  }
+
   #cancelled(): PeerError {
     return new PeerError(
       'CANCELLED',
@@ -415,32 +430,9 @@ export class RemoteStore implements KVStore {
 
 const BYE_MS = 1000;
 
-function mayShare(option: RemoteStoreOptions['sharedMemory'] = true, server: number): boolean {
-  return typeof option === 'boolean' ? option : (option[server] ?? true);
-}
-
 async function openTunnel(tls: TlsOptions): Promise<TlsTunnel> {
   return TlsTunnel.open(tls, await resolveHost('127.0.0.1'), {
     ...{ ports: [0, 0], socketBufferBytes: 0, handshakeTimeoutMs: 5000, maxPendingHandshakes: 1 },
     log: () => undefined,
   });
-}
-
-function samplesOf(key: string, worker: number, { samples = 1 }: PushOptions): number {
-  if (samples > 0 && Number.isFinite(samples)) return samples;
-  throw new UsageError(
-    'INVALID_ARGUMENT',
-    `worker ${worker} pushed key '${key}' with ${samples} samples; give a positive number`,
-    { worker, key, samples },
-  );
-}
-
-function checkOptions({ servers, worker, workers }: RemoteStoreOptions): void {
-  const isFine = Number.isInteger(workers) && workers > 0 && Number.isInteger(worker) && worker >= 0;
-  if (isFine && servers.length > 0) return;
-  throw new UsageError(
-    'INVALID_ARGUMENT',
-    `worker ${worker} of ${workers} with ${servers.length} servers cannot be; give a worker from 0, one or more workers, and the addresses of one or more servers`,
-    { worker, workers, servers },
-  );
 }

@@ -9,9 +9,11 @@ import { copyRows } from '../../kernels/index.ts';
 import type { Kernels } from '../../kernels/index.ts';
 import type { Region, Segment } from '../../memory/index.ts';
 import { behindIndices } from '../../server/index.ts';
-import type { Header, SharedRows } from '../../server/index.ts';
-import type { KeyStatus, Tensor } from '../kv-store.ts';
+import type { Header, PieceResult, SharedRows } from '../../server/index.ts';
+import type { Tensor } from '../kv-store.ts';
 import type { CoreLine } from './core-line.ts';
+import { sumInOrder } from './held-steps.ts';
+import type { RemoteKeyStatus } from './held-steps.ts';
 import type { PlacedPiece } from './key-plan.ts';
 import type { KnownKey } from './key-table.ts';
 import type { Told } from './recovery.ts';
@@ -92,7 +94,7 @@ export class RowExchange implements Told {
   }
 
   /** All cores hear of the push, those without a row too: it is one step of the whole table. Resolves when it is sent. */
-  async push(call: RowsPushCall): Promise<{ readonly answer: Promise<KeyStatus> }> {
+  async push(call: RowsPushCall): Promise<{ readonly answer: Promise<RemoteKeyStatus> }> {
     const { known, step, samples, isSkipped, pulls, rows: pushed, into } = call;
     const { segment, parts, tensors } = await this.#prepare(call, into ? [pushed, into] : [pushed]);
     const [tensor, target] = tensors;
@@ -109,7 +111,7 @@ export class RowExchange implements Told {
     return { answer: this.#settled(segment, known, answers, into && [target!, into]) };
   }
 
-  async pull(call: RowsPullCall): Promise<{ readonly answer: Promise<KeyStatus> }> {
+  async pull(call: RowsPullCall): Promise<{ readonly answer: Promise<RemoteKeyStatus> }> {
     const { known, into } = call;
     const { segment, parts, tensors } = await this.#prepare(call, [into]);
     const [target] = tensors;
@@ -158,11 +160,15 @@ export class RowExchange implements Told {
     { key }: KnownKey,
     answers: readonly Promise<Header>[],
     answer?: readonly [Region<'float32'>, Tensor],
-  ): Promise<KeyStatus> {
+  ): Promise<RemoteKeyStatus> {
     try {
-      const results = (await Promise.all(answers)).flatMap((one) => one.results as [number, number][]);
+      const results = (await Promise.all(answers)).flatMap((one) => one.results as PieceResult[]);
       if (answer && answer[0] !== answer[1]) elementsOf(answer[1]).set(answer[0].view);
+      const squares = results.flatMap(([, , sumOfSquares]) =>
+        sumOfSquares === undefined ? [] : [sumOfSquares],
+      );
       return {
+        ...(squares.length > 0 && { sumOfSquares: sumInOrder(squares) }),
         key,
         version: Math.min(...results.map(([version]) => version)),
         staleness: Math.max(...results.map(([, staleness]) => staleness)),

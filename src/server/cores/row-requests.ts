@@ -11,8 +11,8 @@ import type { ByteRange } from '../../sockets/index.ts';
 import type { PushReply } from '../contribution.ts';
 import { ProtocolFault } from '../wire/frame.ts';
 import type { Incoming } from '../wire/message-stream.ts';
-import { behindIndices } from '../wire/messages.ts';
-import type { Place, Request, SharedRows } from '../wire/messages.ts';
+import { behindIndices, resultOf } from '../wire/messages.ts';
+import type { PieceResult, Place, Request, SharedRows } from '../wire/messages.ts';
 import type { Piece } from './piece.ts';
 import type { Tenant } from './tenant.ts';
 
@@ -81,10 +81,10 @@ export class RowRequests {
       this.#giveBack(buffer);
       this.#host.refuse(id, error);
     };
-    const reply = ({ version, staleness, duplicate }: PushReply) => {
+    const reply = (pushed: PushReply) => {
       // What was applied before, or not at all, has not written its answer.
-      if (answer && (duplicate || isSkipped)) core.pullRows(worker, key, indices, answer, positions);
-      this.#reply(id, [version, staleness], buffer, answer);
+      if (answer && (pushed.duplicate || isSkipped)) core.pullRows(worker, key, indices, answer, positions);
+      this.#reply(id, resultOf(pushed), buffer, answer);
     };
     try {
       if (recovery.isLogging && core.nextStep(worker, key) === step && !isSkipped) {
@@ -112,16 +112,11 @@ export class RowRequests {
   }
 
   /** `answer`: rows that go back, in the body unless they lie with the worker. */
-  #reply(
-    id: number,
-    result: readonly [version: number, staleness: number],
-    buffer: RowBuffer,
-    answer: Region<'float32'> | undefined,
-  ): void {
+  #reply(id: number, result: PieceResult, buffer: RowBuffer, answer: Region<'float32'> | undefined): void {
     const { segment, positions } = buffer;
     const body = positions || !answer || answer.byteLength === 0 ? [] : [answer];
     // A goodbye must not free what is still being sent.
-    const sending = this.#host.tenant.disown(this.#host.worker, segment);
+    const sending = this.#host.tenant.kept.disown(this.#host.worker, segment);
     this.#host.reply(id, { results: [result] }, body, () => sending.close());
   }
 
@@ -155,12 +150,12 @@ export class RowRequests {
   #allocate(bytes: number): Segment {
     const { space, tenant, worker } = this.#host;
     const segment = space.allocate(bytes);
-    tenant.keep(worker, segment);
+    tenant.kept.keep(worker, segment);
     return segment;
   }
 
   #giveBack({ segment }: RowBuffer): void {
-    this.#host.tenant.drop(this.#host.worker, segment);
+    this.#host.tenant.kept.drop(this.#host.worker, segment);
   }
 
   #checkQuota({ key }: Piece, count: number, bytesOfRows: number): void {

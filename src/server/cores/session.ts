@@ -10,8 +10,8 @@ import type { ByteRange } from '../../sockets/index.ts';
 import type { PushReply } from '../contribution.ts';
 import { ProtocolFault } from '../wire/frame.ts';
 import type { Header, Incoming, MessageStream, StreamResources, StreamUser } from '../wire/message-stream.ts';
-import { readRequest } from '../wire/messages.ts';
-import type { ListEntry, Place, Request } from '../wire/messages.ts';
+import { readRequest, resultOf } from '../wire/messages.ts';
+import type { ListEntry, PieceResult, Place, Request } from '../wire/messages.ts';
 import type { Office, SpaceRange } from './office.ts';
 import { rangesIn } from './piece.ts';
 import type { Piece } from './piece.ts';
@@ -101,6 +101,7 @@ export class Session implements StreamUser {
       case 'push-rows':
       case 'pull-rows':
         this.tenant.recovery.check();
+        if (request.op === 'push-rows' && request.pulls) this.#checkNotHeld();
         return this.#rows.place(request, this.#pieceOf(request.piece), bodyBytes);
       default:
         if (bodyBytes > 0) throw new ProtocolFault(`sent a body of ${bodyBytes} bytes with '${request.op}'`);
@@ -115,6 +116,12 @@ export class Session implements StreamUser {
         return this.#open(request);
       case 'list':
         return this.#addList(request);
+      case 'apply': {
+        const { step, scale, lr } = request;
+        this.tenant.recovery.check();
+        this.tenant.core.apply({ worker: this.worker, step, scale, lr });
+        return this.#reply(id, {});
+      }
       case 'map':
         return this.#map(
           [request.segment],
@@ -260,7 +267,9 @@ export class Session implements StreamUser {
       if (pieces.has(i)) steps.push(core.nextStep(this.worker, String(i)) - 1);
     }
     const places = batch.memory!.map(({ segment, offsetInSegment }) => [segment, offsetInSegment]);
-    this.#reply(id, { isFilled: batch.isFilled, places, steps });
+    const { settings } = this.tenant;
+    const applied = settings.isHeld ? core.appliedBefore(this.worker) : undefined;
+    this.#reply(id, { isFilled: batch.isFilled, places, steps, applied });
   }
 
   #placeOfValues({ id, batch: number }: RequestOf<'values'>, bodyBytes: number): Incoming {
@@ -344,6 +353,7 @@ export class Session implements StreamUser {
   #placeOfGradients(request: RequestOf<'exchange'>, bodyBytes: number): Incoming {
     this.tenant.recovery.check();
     const { list, first, count, push, steps } = request;
+    if (push && request.pull) this.#checkNotHeld();
     const all = this.#lists.get(list);
     if (all === undefined || first + count > all.length || (push && steps.length !== count)) {
       throw new ProtocolFault(
@@ -356,13 +366,23 @@ export class Session implements StreamUser {
     return { into, done: () => this.#exchange(request, entries) };
   }
 
+  /** A push does not bring new values where it only makes a gradient known. */
+  #checkNotHeld(): void {
+    if (!this.tenant.settings.isHeld) return;
+    throw new UsageError(
+      'INVALID_ARGUMENT',
+      `worker ${this.worker} pushed and pulled at once where updates are held; push, apply, then pull`,
+      { worker: this.worker },
+    );
+  }
+
   #exchange(request: RequestOf<'exchange'>, entries: readonly PreparedEntry[]): void {
     const { id, push, pull, steps, samples, skipped } = request;
-    const results = new Array<readonly [version: number, staleness: number] | PackedError>(entries.length);
+    const results = new Array<PieceResult | PackedError>(entries.length);
     const left = new Set(skipped);
     let open = entries.length;
     const settle = (i: number, result: PushReply | Error) => {
-      results[i] = result instanceof Error ? packedForOthers(result) : [result.version, result.staleness];
+      results[i] = result instanceof Error ? packedForOthers(result) : resultOf(result);
       if (pull && !(result instanceof Error)) this.#hand(entries[i]!, push);
       if (--open === 0) this.#reply(id, { results }, pull ? this.#bodyOf(entries, results, push) : NOTHING);
     };

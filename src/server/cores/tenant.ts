@@ -6,13 +6,14 @@
 import { PeerError, UsageError } from '../../base/index.ts';
 import type { TributaryError } from '../../base/index.ts';
 import type { Kernels } from '../../kernels/index.ts';
-import type { Region, Segment, SharedSpace } from '../../memory/index.ts';
+import type { Region, SharedSpace } from '../../memory/index.ts';
 import type { SpaceBytes } from '../../sockets/index.ts';
 import type { PushRecord } from '../durability/index.ts';
 import { ServerCore } from '../server-core.ts';
 import { optimizerRule } from '../update-rule.ts';
 import type { KeyShape, PieceShape, ServiceSettings } from '../wire/messages.ts';
 import { Attendance } from './attendance.ts';
+import { KeptMemory } from './kept-memory.ts';
 import { Meetings } from './meetings.ts';
 import type { KeyMemory, Office, Service, SpaceRange } from './office.ts';
 import { rangesIn } from './piece.ts';
@@ -40,6 +41,8 @@ export class Tenant {
   readonly space: SharedSpace;
   readonly meetings = new Meetings(() => this.#attendance?.counted ?? []);
   readonly recovery: Recovery;
+  /** What requests under way and held gradients take. */
+  readonly kept: KeptMemory;
   readonly batches = new Map<number, Batch>();
   readonly pieces = new Map<number, Piece>();
   /** Pieces that were asked for, which are numbered so far. */
@@ -51,11 +54,8 @@ export class Tenant {
   readonly #kernels: Kernels;
   readonly #office: Office;
   readonly #slots = new Map<string, SpaceRange>();
-  /** Memory of requests under way. It outlives a connection: what was pushed counts while the worker is waited for. */
-  readonly #kept = new Map<number, Set<Segment>>();
   #slotNames: readonly string[] = [];
   #chunks = 0;
-  #keptBytes = 0;
   #optimizer: unknown = null;
   readonly #awaitingWrite: { readonly done: () => void; readonly fail: (error: TributaryError) => void }[] =
     [];
@@ -68,6 +68,7 @@ export class Tenant {
   constructor(service: Service, kernels: Kernels, office: Office, bytes: SpaceBytes, core: number) {
     this.service = service;
     this.space = kernels.space;
+    this.kept = new KeptMemory(kernels.space, service);
     this.#kernels = kernels;
     this.#office = office;
     this.recovery = new Recovery(this, office, bytes, core);
@@ -142,40 +143,12 @@ export class Tenant {
   #countOut(worker: number): void {
     this.#attendance!.release(worker);
     this.core.release(worker);
-    for (const segment of this.#kept.get(worker) ?? []) this.drop(worker, segment);
-    this.#kept.delete(worker);
+    this.kept.dropAll(worker);
     this.meetings.leave(worker);
-  }
-
-  keep(worker: number, segment: Segment): void {
-    const { maxBytes, namespace } = this.service;
-    if (this.#keptBytes + segment.byteLength > maxBytes) {
-      segment.close();
-      throw new UsageError(
-        'OUT_OF_SHARED_MEMORY',
-        `worker ${worker} has more rows on their way than the ${maxBytes} bytes of namespace '${namespace}'; await answers, or ask for a larger quota`,
-        { worker, namespace, expected: maxBytes },
-      );
-    }
-    this.#keptBytes += segment.byteLength;
-    const kept = this.#kept.get(worker) ?? new Set();
-    this.#kept.set(worker, kept.add(segment));
-  }
-
-  /** It outlives the worker, and is given back by `close`, because it is being sent. */
-  disown(worker: number, segment: Segment): { close(): void } {
-    this.#kept.get(worker)?.delete(segment);
-    return { close: () => this.drop(worker, segment) };
   }
 
   giveBackChunks(pieces: readonly PieceShape[]): void {
     this.#chunks -= pieces.reduce((sum, { ranges }) => sum + ranges.length, 0);
-  }
-
-  drop(worker: number, segment: Segment): void {
-    this.#kept.get(worker)?.delete(segment);
-    this.#keptBytes -= segment.byteLength;
-    segment.close();
   }
 
   /** Counts out those whose time to come back is up; returns the milliseconds until the next one's is. */
@@ -350,8 +323,7 @@ export class Tenant {
   close(): void {
     this.#core?.close();
     this.recovery.close();
-    for (const segments of this.#kept.values()) for (const segment of segments) segment.close();
-    this.#kept.clear();
+    this.kept.close();
   }
 
   #begin(settings: ServiceSettings): void {
@@ -362,6 +334,8 @@ export class Tenant {
       combine: settings.combine,
       aggregation: settings.aggregation,
       rows: settings.rows,
+      isHeld: settings.isHeld,
+      heldMemory: this.kept,
       // Workers look before they push; one that does not only harms its own tenant.
       nonFinite: 'accept',
       slotRegion: (name, slot) => this.#slotRegion(Number(name), slot),

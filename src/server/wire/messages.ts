@@ -7,11 +7,12 @@
 import { isNonce } from '../../sockets/index.ts';
 import type { Aggregation, Combine } from '../aggregation.ts';
 import type { Consistency } from '../consistency.ts';
+import type { PushReply } from '../contribution.ts';
 import type { RowsMode } from '../server-core.ts';
-import { ProtocolFault } from './frame.ts';
+import { check, countOf, countsOf, finiteOf, isCount, listOf, malformed, objectOf } from './fields.ts';
 import type { Header } from './message-stream.ts';
 
-export const SERVER_PROTOCOL_VERSION = 1;
+export const SERVER_PROTOCOL_VERSION = 2;
 const MAX_WORKERS = 65536;
 const LINE_BYTES = 64;
 const MAX_ELEMENTS = 2 ** 30;
@@ -27,6 +28,8 @@ export interface ServiceSettings {
   /** 'wide' is for comparison only. */
   readonly aggregation: Aggregation;
   readonly rows: RowsMode;
+  /** Whether pushes are combined, and take effect by `apply`; for synchronous training. Default false. */
+  readonly isHeld?: boolean | undefined;
 }
 
 export interface Hello {
@@ -122,6 +125,7 @@ export type Request = { readonly id: number } & (
       readonly pull: boolean;
       /** One for each entry, if it pushes. */
       readonly steps: readonly number[];
+      /** 0, where updates are held: the worker had none, and its gradients weigh nothing. */
       readonly samples: number;
       /** Entries whose values are to be left out. */
       readonly skipped: readonly number[];
@@ -145,6 +149,15 @@ export type Request = { readonly id: number } & (
       /** undefined: the indices are in the body, the rows in that of the answer. */
       readonly shared: SharedRows | undefined;
     }
+  /** Where updates are held: what all workers have pushed takes effect, times `scale`. All of them say it. */
+  | {
+      readonly op: 'apply';
+      /** Number of the call, from 1. */
+      readonly step: number;
+      readonly scale: number;
+      /** undefined: the learning rate of the rule. */
+      readonly lr: number | undefined;
+    }
   /** A segment in which rows will lie. */
   | { readonly op: 'map'; readonly segment: string }
   /** The first worker's counts; the number tells a retry from another call. */
@@ -165,6 +178,13 @@ export type Request = { readonly id: number } & (
   | { readonly op: 'bye' }
 );
 
+/** What comes of a piece; the third number, where updates are held, is of what the core holds: null if it is not finite. */
+export type PieceResult = readonly [version: number, staleness: number, sumOfSquares?: number | null];
+
+export function resultOf({ version, staleness, sumOfSquares }: PushReply): PieceResult {
+  return sumOfSquares === undefined ? [version, staleness] : [version, staleness, sumOfSquares];
+}
+
 export function readHello(header: Header): Hello {
   check(header.kind === 'hello' && header.version === SERVER_PROTOCOL_VERSION, 'hello', header);
   const { namespace, nonce } = header;
@@ -181,12 +201,15 @@ export function readProof(header: Header): Proof {
 
 export function readSettings(value: unknown): ServiceSettings {
   const settings = objectOf(value, 'settings');
-  const { workers, combine, aggregation, rows } = settings;
+  const { workers, combine, aggregation, rows, isHeld = false } = settings;
   check(isCount(workers, MAX_WORKERS) && workers > 0, 'settings', settings);
   check(combine === 'sum' || combine === 'mean', 'settings', settings);
   check(aggregation === 'tall' || aggregation === 'wide', 'settings', settings);
   check(rows === 'lazy' || rows === 'exact', 'settings', settings);
-  return { workers, consistency: readConsistency(settings.consistency), combine, aggregation, rows };
+  const consistency = readConsistency(settings.consistency);
+  check(typeof isHeld === 'boolean', 'settings', settings);
+  check(!isHeld || consistency.kind === 'synchronous', 'settings', settings);
+  return { workers, consistency, combine, aggregation, rows, isHeld };
 }
 
 export function readRequest(header: Header): Request {
@@ -233,6 +256,10 @@ export function readRequest(header: Header): Request {
         ...{ id, op, piece: countOf(header, 'piece'), count: countOf(header, 'count') },
         shared: readSharedRows(header.shared),
       };
+    case 'apply': {
+      const lr = header.lr === undefined ? undefined : finiteOf(header, 'lr');
+      return { id, op, step: countOf(header, 'step'), scale: finiteOf(header, 'scale'), lr };
+    }
     case 'map': {
       const { segment } = header;
       check(typeof segment === 'string', op, header);
@@ -350,43 +377,7 @@ export function isNamespace(value: unknown): value is string {
 }
 
 function samplesOf(header: Header): number {
-  const { samples } = header;
-  check(typeof samples === 'number' && samples > 0 && Number.isFinite(samples), 'samples', header);
+  const samples = finiteOf(header, 'samples');
+  check(samples >= 0, 'samples', header);
   return samples;
-}
-
-function countOf(header: Header, name: string): number {
-  const value = header[name];
-  check(isCount(value), name, header);
-  return value;
-}
-
-function countsOf(header: Header, name: string): readonly number[] {
-  const values = listOf(header, name);
-  for (const value of values) check(isCount(value), name, header);
-  return values as number[];
-}
-
-function listOf(header: Header, name: string): readonly unknown[] {
-  const value = header[name];
-  check(Array.isArray(value), name, header);
-  return value as unknown[];
-}
-
-function objectOf(value: unknown, what: string): Header {
-  check(typeof value === 'object' && value !== null && !Array.isArray(value), what, value);
-  return value as Header;
-}
-
-function isCount(value: unknown, most = 2 ** 40): value is number {
-  return Number.isInteger(value) && (value as number) >= 0 && (value as number) <= most;
-}
-
-function check(condition: boolean, what: string, value: unknown): asserts condition {
-  if (!condition) throw malformed(what, value);
-}
-
-function malformed(what: string, value: unknown): ProtocolFault {
-  const text = JSON.stringify(value) ?? 'nothing';
-  return new ProtocolFault(`sent a malformed ${what}: ${text.slice(0, 120)}`);
 }

@@ -1,0 +1,88 @@
+/**
+ * The step under way of a worker whose updates are held: which keys it has pushed since the last apply, whose answers are
+ * awaited, and the number of the next apply. It sends nothing. Invariants: a key is pushed at most once in a step; the
+ * numbers are the same on all workers, because each of them calls apply once for each step.
+ */
+import { UsageError } from '../../base/index.ts';
+import type { RowsMode } from '../../server/index.ts';
+import type { KeyStatus } from '../kv-store.ts';
+import type { KeyTable, KnownKey } from './key-table.ts';
+
+/** What comes of a key, with what is known only where updates are held. */
+export interface RemoteKeyStatus extends KeyStatus {
+  /**
+   * Of a push that is held: the sum of the squares of the combined gradient of the whole key, the same number on all workers
+   * to the bit; NaN if it is not finite.
+   */
+  readonly sumOfSquares?: number | undefined;
+}
+
+export interface ApplyOptions {
+  /** Factor of the combined gradients, as from clipping. Default 1. */
+  readonly scale?: number | undefined;
+  /** Learning rate of this step. Default that of the optimizer. */
+  readonly lr?: number | undefined;
+}
+
+export class HeldSteps {
+  readonly #worker: number;
+  readonly #keys: KeyTable;
+  readonly #rows: RowsMode;
+  readonly #pushed = new Set<KnownKey>();
+  readonly #unanswered = new Set<Promise<unknown>>();
+  #applied: number | undefined;
+
+  constructor(worker: number, keys: KeyTable, rows: RowsMode) {
+    this.#worker = worker;
+    this.#keys = keys;
+    this.#rows = rows;
+  }
+
+  /** Throws if one of the keys is pushed already. */
+  check(keys: readonly KnownKey[]): void {
+    const again = keys.find((key) => this.#pushed.has(key));
+    if (again === undefined) return;
+    throw new UsageError(
+      'INVALID_ARGUMENT',
+      `worker ${this.#worker} pushed key '${again.key}' twice in a step whose updates are held; call apply on all workers before the next push`,
+      { worker: this.#worker, key: again.key, step: again.step },
+    );
+  }
+
+  pushed(keys: readonly KnownKey[], answer: Promise<unknown>): void {
+    for (const key of keys) this.#pushed.add(key);
+    const settled = answer.then(ignore, ignore);
+    this.#unanswered.add(settled);
+    void settled.then(() => this.#unanswered.delete(settled));
+  }
+
+  /** Whoever applies must know that all pushes are combined, since it may be the first to say so. */
+  async answered(): Promise<void> {
+    await Promise.all(this.#unanswered);
+  }
+
+  /** The number of the apply that is being sent; from then on the next step is under way. */
+  next(): number {
+    // Servers count an update of every table whose rows are exact, pushed or not, as dense updates would.
+    if (this.#rows === 'exact') {
+      for (const key of this.#keys.all()) {
+        if (key.rowLength !== undefined && !this.#pushed.has(key)) key.step++;
+      }
+    }
+    this.#pushed.clear();
+    return (this.#applied = (this.#applied ?? this.#keys.appliedBefore ?? 0) + 1);
+  }
+
+  /** All workers have gone back to a checkpoint, and count from 1 again. */
+  restart(): void {
+    this.#pushed.clear();
+    this.#applied = 0;
+  }
+}
+
+/** Sums of squares of pieces in the order of the pieces, so that all workers get the same bits; null is not finite. */
+export function sumInOrder(squares: readonly (number | null)[]): number {
+  return squares.reduce<number>((sum, one) => sum + (one ?? NaN), 0);
+}
+
+const ignore = () => undefined;

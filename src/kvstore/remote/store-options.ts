@@ -1,0 +1,109 @@
+/**
+ * How a worker's store on servers is told what to do, the checks of that, and what servers are told of it. Pure. Invariant:
+ * workers with the same options, but for their numbers and their own memory, send the same settings.
+ */
+import { UsageError } from '../../base/index.ts';
+import type { SharedSpace } from '../../memory/index.ts';
+import type {
+  Aggregation,
+  Combine,
+  Consistency,
+  RowsMode,
+  ServiceAccess,
+  ServiceSettings,
+} from '../../server/index.ts';
+import type { TlsOptions } from '../../sockets/index.ts';
+import type { PushOptions } from '../kv-store.ts';
+
+export interface RemoteStoreOptions {
+  /** Addresses of the servers, 'host:port', the same and in the same order on all workers. */
+  readonly servers: readonly string[];
+  /** What `createService` returned. */
+  readonly access: ServiceAccess;
+  /** This worker's number, from 0. */
+  readonly worker: number;
+  /** Workers that train together; the servers wait for so many. */
+  readonly workers: number;
+  /** When pushes take effect. Default synchronous. */
+  readonly consistency?: Consistency | undefined;
+  /** Whether gradients are added or averaged by their samples. Default 'sum'. */
+  readonly combine?: Combine | undefined;
+  /**
+   * What becomes of rows of tables without a gradient: 'lazy' leaves them and their momentum alone, 'exact' gives the
+   * result of dense updates, at a cost that grows with the steps that a row missed. Default 'lazy'.
+   */
+  readonly rows?: RowsMode | undefined;
+  /**
+   * Whether servers only combine what all workers have pushed, answer with its sum of squares, and update by `apply`, so
+   * that gradients can be clipped by their common norm. For synchronous training. Default false.
+   */
+  readonly held?: boolean | undefined;
+  /** 'wide' aggregation is for comparison only. Default 'tall'. */
+  readonly aggregation?: Aggregation | undefined;
+  /** What becomes of a gradient that is not finite; 'accept' does not look, which saves a pass. Default 'refuse'. */
+  readonly nonFinite?: 'refuse' | 'skip' | 'accept' | undefined;
+  /** Longest piece that is updated at once, in bytes, a multiple of 64. Default 32 KB. */
+  readonly chunkBytes?: number | undefined;
+  /** Whether servers on this host may use this process's memory in place; or one for each server. Default true. */
+  readonly sharedMemory?: boolean | readonly boolean[] | undefined;
+  /** How long an unreachable server is tried again before calls fail, in milliseconds. Default 30,000. */
+  readonly reconnectTimeoutMs?: number | undefined;
+  /** Encrypts and authenticates all connections. Default: none. */
+  readonly tls?: TlsOptions | undefined;
+  /** Memory of tensors; regions in it are used where they lie. Default: a new space. */
+  readonly space?: SharedSpace | undefined;
+}
+
+/** What servers are told, the same by all workers. */
+export function settingsOf(options: RemoteStoreOptions): ServiceSettings {
+  const { workers, consistency = { kind: 'synchronous' }, combine = 'sum', aggregation = 'tall' } = options;
+  const { rows = 'lazy', held: isHeld = false } = options;
+  return { workers, consistency, combine, aggregation, rows, isHeld };
+}
+
+export function mayShare(option: RemoteStoreOptions['sharedMemory'] = true, server: number): boolean {
+  return typeof option === 'boolean' ? option : (option[server] ?? true);
+}
+
+/** `mayBeNone`: whether a worker without samples can push, which then weighs nothing. */
+export function samplesOf(
+  key: string,
+  worker: number,
+  { samples = 1 }: PushOptions,
+  mayBeNone: boolean,
+): number {
+  if ((samples > 0 || (mayBeNone && samples === 0)) && Number.isFinite(samples)) return samples;
+  throw new UsageError(
+    'INVALID_ARGUMENT',
+    `worker ${worker} pushed key '${key}' with ${samples} samples; give a positive number${mayBeNone ? ', or 0' : ''}`,
+    { worker, key, samples },
+  );
+}
+
+/** Factor and learning rate of a held step, which must be numbers that can be multiplied with. */
+export function checkApply(worker: number, scale: number, lr: number | undefined): void {
+  if (Number.isFinite(scale) && (lr === undefined || Number.isFinite(lr))) return;
+  throw new UsageError(
+    'INVALID_ARGUMENT',
+    `worker ${worker} applies with scale ${scale} and learning rate ${lr}; give finite numbers`,
+    { worker, scale: String(scale), lr: String(lr) },
+  );
+}
+
+export function checkOptions(options: RemoteStoreOptions): void {
+  const { servers, worker, workers, held, consistency } = options;
+  if (held && consistency && consistency.kind !== 'synchronous') {
+    throw new UsageError(
+      'INVALID_ARGUMENT',
+      `worker ${worker} wants updates held in ${consistency.kind} training, where pushes do not wait for each other; hold them in synchronous training`,
+      { worker, consistency: consistency.kind },
+    );
+  }
+  const isFine = Number.isInteger(workers) && workers > 0 && Number.isInteger(worker) && worker >= 0;
+  if (isFine && servers.length > 0) return;
+  throw new UsageError(
+    'INVALID_ARGUMENT',
+    `worker ${worker} of ${workers} with ${servers.length} servers cannot be; give a worker from 0, one or more workers, and the addresses of one or more servers`,
+    { worker, workers, servers },
+  );
+}

@@ -1,0 +1,159 @@
+/**
+ * What one core holds of one key between the pushes of all workers and the word to apply them, in memory of its own, so that
+ * the norm of the whole gradient can be known before anything changes. It updates nothing. Invariants: at most one step
+ * is held; what is held does not depend on the workers' memory any more; the numbers are those that an update without
+ * holding would use, bit by bit.
+ */
+import type { Kernels } from '../kernels/index.ts';
+import type { Region, Segment } from '../memory/index.ts';
+import type { Aggregator } from './aggregation.ts';
+import type { DenseContribution, RowsContribution } from './contribution.ts';
+import type { ChunkRange } from './key.ts';
+
+/** Where the memory comes from, and goes back to. */
+export interface HeldMemory {
+  allocate(bytes: number): Segment;
+  free(segment: Segment): void;
+}
+
+/** A combined gradient, still to be multiplied with its scale; 'nothing' counts as a step, but changes no value. */
+export type Held =
+  | { readonly kind: 'nothing' }
+  | {
+      readonly kind: 'dense';
+      /** One for each chunk of the key. */
+      readonly chunks: readonly Region<'float32'>[];
+      readonly gradientScale: number;
+    }
+  | {
+      readonly kind: 'rows';
+      /** Ascending and unique. */
+      readonly indices: Region<'int32'>;
+      readonly rows: Region<'float32'>;
+      readonly rowCount: number;
+      readonly gradientScale: number;
+    };
+
+export class HeldGradient {
+  readonly #kernels: Kernels;
+  readonly #memory: HeldMemory;
+  readonly #aggregator: Aggregator;
+  #dense: DenseRoom | undefined;
+  #rows: RowRoom | undefined;
+  #content: Held | undefined;
+  #step: number | undefined;
+  /** Of what was held last, for those who ask again after it was applied. */
+  sumOfSquares = 0;
+
+  constructor(kernels: Kernels, memory: HeldMemory, aggregator: Aggregator) {
+    this.#kernels = kernels;
+    this.#memory = memory;
+    this.#aggregator = aggregator;
+  }
+
+  /** Number of the push that is held; undefined: none is. */
+  get step(): number | undefined {
+    return this.#step;
+  }
+
+  /** The step counts, but nobody's values can be used. */
+  holdNothing(step: number): void {
+    this.#keep(step, { kind: 'nothing' }, 0);
+  }
+
+  /** Without contributions: zeros. */
+  holdDense(step: number, ranges: readonly ChunkRange[], cut: DenseParts): void {
+    const { chunks } = (this.#dense ??= this.#denseRoom(ranges));
+    let gradientScale = 1;
+    let sumOfSquares = 0;
+    chunks.forEach((chunk, i) => {
+      const sources = cut.chunks.map((parts) => parts[i]!);
+      gradientScale = this.#aggregator.chunkInto(chunk, sources, cut.samples);
+      sumOfSquares += this.#kernels.sumOfSquares(chunk);
+    });
+    this.#keep(step, { kind: 'dense', chunks, gradientScale }, sumOfSquares * gradientScale ** 2);
+  }
+
+  holdRows(
+    step: number,
+    rowLength: number,
+    tableRows: number,
+    contributions: readonly RowsContribution[],
+  ): void {
+    // Rows that nobody names have a gradient of zeros, which is what their absence means.
+    if (contributions.every(({ indices }) => indices.length === 0)) return this.holdNothing(step);
+    const planned = this.#aggregator.planRows(contributions, rowLength, tableRows);
+    const { plan, unique } = planned;
+    const room = this.#rowRoom(unique, rowLength);
+    const indices = room.indices.slice(0, unique);
+    const rows = room.rows.slice(0, unique * rowLength);
+    this.#kernels.copy(indices, plan.indices.slice(0, unique));
+    const gradientScale = this.#aggregator.sumRowsInto(rows, contributions, planned, rowLength);
+    const sumOfSquares = this.#kernels.sumOfSquares(rows) * gradientScale ** 2;
+    this.#keep(step, { kind: 'rows', indices, rows, rowCount: unique, gradientScale }, sumOfSquares);
+  }
+
+  /** Hands over what is held, which is then held no more; valid until the next step is. */
+  take(): Held | undefined {
+    const content = this.#content;
+    this.forget();
+    return content;
+  }
+
+  forget(): void {
+    this.#content = undefined;
+    this.#step = undefined;
+  }
+
+  close(): void {
+    this.forget();
+    if (this.#dense) this.#memory.free(this.#dense.segment);
+    if (this.#rows) this.#memory.free(this.#rows.segment);
+    this.#dense = undefined;
+    this.#rows = undefined;
+  }
+
+  #keep(step: number, content: Held, sumOfSquares: number): void {
+    this.#step = step;
+    this.#content = content;
+    this.sumOfSquares = sumOfSquares;
+  }
+
+  /** Of the core's own elements only, one chunk after the other. */
+  #denseRoom(ranges: readonly ChunkRange[]): DenseRoom {
+    const elements = ranges.reduce((sum, { length }) => sum + length, 0);
+    const segment = this.#memory.allocate(Math.max(LINE_BYTES, 4 * elements));
+    const all = segment.allocate('float32', elements);
+    let at = 0;
+    return { segment, chunks: ranges.map(({ length }) => all.slice((at += length) - length, length)) };
+  }
+
+  #rowRoom(count: number, rowLength: number): RowRoom {
+    const known = this.#rows;
+    if (known && known.indices.length >= count) return known;
+    if (known) this.#memory.free(known.segment);
+    this.#rows = undefined;
+    const segment = this.#memory.allocate(4 * count * (1 + rowLength) + 2 * LINE_BYTES);
+    const indices = segment.allocate('int32', count);
+    return (this.#rows = { segment, indices, rows: segment.allocate('float32', count * rowLength) });
+  }
+}
+
+/** The chunks of each contribution, and how much it weighs. */
+export interface DenseParts {
+  readonly chunks: readonly (readonly DenseContribution['gradient'][])[];
+  readonly samples: readonly number[];
+}
+
+interface DenseRoom {
+  readonly segment: Segment;
+  readonly chunks: readonly Region<'float32'>[];
+}
+
+interface RowRoom {
+  readonly segment: Segment;
+  readonly indices: Region<'int32'>;
+  readonly rows: Region<'float32'>;
+}
+
+const LINE_BYTES = 64;

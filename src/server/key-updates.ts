@@ -1,0 +1,228 @@
+/**
+ * How keys change: contributions are combined and run through the update rule chunk by chunk, rows by index; or they are
+ * combined and held, and run through it later. When that is, and who waits for it, is the core's business. Invariants: the
+ * number of an update is the version of the key after it; whoever calls raises the version, but for held updates.
+ */
+import { copyRows } from '../kernels/index.ts';
+import type { Kernels } from '../kernels/index.ts';
+import type { Region } from '../memory/index.ts';
+import { Aggregator } from './aggregation.ts';
+import type { Combine } from './aggregation.ts';
+import type { Contribution, DenseContribution, RowsContribution } from './contribution.ts';
+import { HeldGradient } from './held-gradient.ts';
+import type { HeldMemory } from './held-gradient.ts';
+import type { Key } from './key.ts';
+import { accumulationRule } from './update-rule.ts';
+import type { UpdateRule } from './update-rule.ts';
+
+export interface KeyUpdatesOptions {
+  readonly kernels: Kernels;
+  readonly combine: Combine;
+  readonly isWide: boolean;
+  /** In elastic mode: the share of the distance; undefined: contributions are gradients. */
+  readonly alpha: number | undefined;
+  /** Where a slot of a key is kept, a region of the key's length. */
+  readonly slotRegion: (key: string, slot: string, length: number) => Region<'float32'>;
+}
+
+export class KeyUpdates {
+  readonly #options: KeyUpdatesOptions;
+  readonly #kernels: Kernels;
+  readonly #aggregator: Aggregator;
+  #rule: UpdateRule;
+  #lr: number | undefined;
+
+  constructor(options: KeyUpdatesOptions) {
+    this.#options = options;
+    this.#kernels = options.kernels;
+    this.#aggregator = new Aggregator(options.kernels, options.combine);
+    this.#rule = accumulationRule(options.kernels);
+  }
+
+  /** From the next update on. The slots of all keys start anew. */
+  setRule(rule: UpdateRule, keys: Iterable<Key>): void {
+    const all = [...keys];
+    for (const key of all) this.catchUp(key);
+    this.#rule = rule;
+    for (const key of all) this.giveSlots(key);
+  }
+
+  /** Learning rate from the next update on; undefined for the rule's own. */
+  setLearningRate(lr: number | undefined): void {
+    this.#lr = lr;
+  }
+
+  /** Memory in which combined gradients of a key wait. */
+  heldOf(memory: HeldMemory): HeldGradient {
+    return new HeldGradient(this.#kernels, memory, this.#aggregator);
+  }
+
+  /** A key's slots for the rule, with the values before the first update. */
+  giveSlots(key: Key): void {
+    const regions = this.#rule.slots.map((slot) => [
+      slot,
+      this.#options.slotRegion(key.name, slot, key.value.length),
+    ]);
+    key.setSlots(Object.fromEntries(regions) as Readonly<Record<string, Region<'float32'>>>);
+    for (const { slots } of key.chunks) this.#rule.initialise(slots);
+  }
+
+  /** The contributions of one update, in the order in which they are added. */
+  apply(key: Key, contributions: readonly Contribution[]): void {
+    const t = key.version + 1;
+    const dense = contributions.filter((one) => 'gradient' in one);
+    const rows = contributions.filter((one) => 'rows' in one);
+    const { alpha } = this.#options;
+    if (alpha !== undefined) {
+      for (const { gradient: weights } of dense) this.#average(key, weights, alpha);
+      return;
+    }
+    if (dense.length > 0) {
+      this.catchUp(key);
+      this.#applyDense(key, dense, t);
+      key.history?.note(t);
+    }
+    if (rows.length > 0) {
+      this.#applyRows(key, rows, t);
+    }
+  }
+
+  #applyRows(key: Key, contributions: readonly RowsContribution[], t: number): void {
+    const { value: parameter, slots } = key;
+    const rowLength = key.rowLength!;
+    const planned = this.#aggregator.planRows(contributions, rowLength, parameter.length / rowLength);
+    const { plan, unique, gradientScale } = planned;
+    const touched = plan.indices.view.subarray(0, unique);
+    this.catchUp(key, touched);
+    key.history?.note(t, touched);
+    const step = { t, lr: this.#lr, parameter, slots, rowLength };
+    if (this.#rule.updateRowsBySum && gradientScale !== undefined) {
+      const sources = contributions.map(({ indices, rows, positions, answer }) => ({
+        ...{ rows: positions ? rows : rows.slice(0, indices.length * rowLength), positions, answer },
+      }));
+      return this.#rule.updateRowsBySum({ ...step, ...planned, gradientScale, sources });
+    }
+    const rows = this.#aggregator.sumRows(contributions, planned, rowLength);
+    this.#rule.updateRows({
+      ...{ ...step, gradientScale: 1 },
+      ...{ indices: plan.indices, rows, rowCount: unique },
+    });
+    for (const { answer, indices, positions } of contributions) {
+      if (answer) this.copyRows(key, indices, answer, positions);
+    }
+  }
+
+  /** Copies rows of the value, in their order or to the given rows of the target. */
+  copyRows(key: Key, from: Region<'int32'>, target: Region<'float32'>, into?: Region<'int32'>): void {
+    copyRows(this.#kernels, { target, into, source: key.value, from, rowLength: key.rowLength! });
+  }
+
+  /** Gives rows, or all of a table, the updates that they missed. */
+  catchUp(key: Key, indices?: Int32Array): void {
+    if (key.history === undefined) return;
+    const { value: parameter, slots, rowLength, version } = key;
+    const table = { parameter, slots, rowLength: rowLength!, version, lr: this.#lr };
+    key.history.catchUp(this.#rule, table, indices);
+  }
+
+  #applyDense(key: Key, contributions: readonly DenseContribution[], t: number): void {
+    const cut = contributions.map(({ gradient }) => key.chunksOf(gradient));
+    const samples = contributions.map((one) => one.samples);
+    if (this.#options.isWide) {
+      const sums = this.#aggregator.wide(cut);
+      key.chunks.forEach(({ value, slots }, i) => {
+        const step = { t, lr: this.#lr, parameter: value, slots, gradient: sums[i]!, gradientScale: 1 };
+        this.#rule.update(step);
+      });
+      return;
+    }
+    const gradientScale = this.#rule.updateBySum && this.#aggregator.sumScale(samples);
+    if (gradientScale !== undefined) {
+      const { scratch } = this.#aggregator;
+      key.chunks.forEach(({ value, slots }, i) => {
+        const sources = cut.map((chunks) => chunks[i]!);
+        this.#rule.updateBySum!({
+          t,
+          lr: this.#lr,
+          gradientScale,
+          parameter: value,
+          slots,
+          sources,
+          scratch,
+        });
+      });
+      return;
+    }
+    key.chunks.forEach(({ value, slots }, i) => {
+      const { gradient, gradientScale } = this.#aggregator.chunk(
+        cut.map((chunks) => chunks[i]!),
+        samples,
+      );
+      this.#rule.update({ t, lr: this.#lr, parameter: value, slots, gradient, gradientScale });
+    });
+  }
+
+  /** Equations 2 and 3 of MXNET-MPI, both from the old values. */
+  #average(key: Key, weights: Region<'float32'>, alpha: number): void {
+    for (const { start, length, value } of key.chunks) {
+      this.#kernels.elasticAverage(weights.slice(start, length), value, alpha);
+    }
+  }
+
+  /** Combines them without an update. None: the step counts, but nobody's values can be used. */
+  hold(key: Key, held: HeldGradient, contributions: readonly Contribution[]): void {
+    const step = key.version + 1;
+    const [first] = contributions;
+    if (first === undefined) return held.holdNothing(step);
+    // Who has no samples counts as one that pushed, and weighs nothing.
+    const weighing = contributions.filter(({ samples }) => samples > 0);
+    if ('rows' in first) {
+      const rowLength = key.rowLength!;
+      const rows = weighing.filter((one) => 'rows' in one);
+      return held.holdRows(step, rowLength, key.value.length / rowLength, rows);
+    }
+    const dense = weighing.filter((one) => 'gradient' in one);
+    held.holdDense(step, key.chunks, {
+      chunks: dense.map(({ gradient }) => key.chunksOf(gradient)),
+      samples: dense.map(({ samples }) => samples),
+    });
+  }
+
+  /** Applies what is held and raises the version. Nothing held: only a table with exact rows has missed something. */
+  applyHeld(
+    key: Key,
+    { scale, lr = this.#lr }: { readonly scale: number; readonly lr?: number | undefined },
+  ): void {
+    const { value: parameter, history } = key;
+    const held = key.held!.take();
+    if (held === undefined && history === undefined) return;
+    const t = key.version + 1;
+    const step = { t, lr };
+    if (history?.isFull) this.catchUp(key);
+    if (held?.kind === 'dense') {
+      this.catchUp(key);
+      history?.note(t);
+      const gradientScale = scale * held.gradientScale;
+      key.chunks.forEach(({ value, slots }, i) =>
+        this.#rule.update({ ...step, parameter: value, slots, gradient: held.chunks[i]!, gradientScale }),
+      );
+    } else {
+      // Rows that are not named miss this update, and need its rate when they catch up.
+      history?.keepRate(t, lr);
+      if (held?.kind === 'rows') {
+        const { indices, rows, rowCount } = held;
+        this.catchUp(key, indices.view);
+        history?.note(t, indices.view);
+        this.#rule.updateRows({
+          ...{ ...step, parameter, slots: key.slots, gradientScale: scale * held.gradientScale },
+          ...{ rowLength: key.rowLength!, indices, rows, rowCount },
+        });
+      }
+    }
+    key.version = t;
+  }
+
+  close(): void {
+    this.#aggregator.close();
+  }
+}

@@ -1,0 +1,97 @@
+/**
+ * What is looked at before a push is taken: lengths, indices, samples, and whether workers push the same kind. Pure but for
+ * the errors, which name worker and key. Invariant: what passes can be combined and applied without another look.
+ */
+import { UsageError } from '../base/index.ts';
+import type { Region } from '../memory/index.ts';
+import type { Contribution } from './contribution.ts';
+import type { Key } from './key.ts';
+
+interface RowsOfPush {
+  readonly worker: number;
+  readonly indices: Region<'int32'>;
+  readonly rows: Region<'float32'>;
+  readonly positions?: Region<'int32'> | undefined;
+}
+
+export function checkLength(key: Key, worker: number, gradient: Region<'float32'>): void {
+  if (gradient.length === key.value.length) return;
+  throw new UsageError(
+    'SHAPE_MISMATCH',
+    `worker ${worker} pushed ${gradient.length} elements to key '${key.title}', which has ${key.value.length}; push its whole gradient`,
+    { worker, key: key.title, expected: key.value.length, actual: gradient.length },
+  );
+}
+
+/** One row for each index, in their order or where the positions say. */
+export function checkRows(key: Key, push: RowsOfPush, rowLength: number): void {
+  if (push.positions) return checkPositions(key, push, rowLength);
+  const { worker, indices, rows } = push;
+  if (rows.length >= indices.length * rowLength) return;
+  throw new UsageError(
+    'SHAPE_MISMATCH',
+    `worker ${worker} pushed ${indices.length} indices and ${rows.length} elements to key '${key.title}', whose rows have ${rowLength}; push one row for each index`,
+    { worker, key: key.title, expected: indices.length * rowLength, actual: rows.length },
+  );
+}
+
+function checkPositions(key: Key, { worker, indices, rows, positions }: RowsOfPush, rowLength: number): void {
+  const count = Math.floor(rows.length / rowLength);
+  const isRight =
+    positions!.length === indices.length && positions!.view.every((row) => row >= 0 && row < count);
+  if (isRight) return;
+  throw new UsageError(
+    'OUT_OF_BOUNDS',
+    `worker ${worker} named rows of its gradient of key '${key.title}' that are not among its ${count}; push one row for each of the ${indices.length} indices`,
+    { worker, key: key.title, rows: count, indices: indices.length },
+  );
+}
+
+export function checkIndices(key: Key, worker: number, indices: Region<'int32'>, rowLength: number): void {
+  const tableRows = key.value.length / rowLength;
+  const at = indices.view.findIndex((index) => index < 0 || index >= tableRows);
+  if (at < 0) return;
+  throw new UsageError(
+    'OUT_OF_BOUNDS',
+    `worker ${worker} named row ${indices.view[at]} of key '${key.title}', which has ${tableRows}; give rows from 0 to ${tableRows - 1}`,
+    { worker, key: key.title, row: indices.view[at], rows: tableRows },
+  );
+}
+
+export function rowLengthOf(key: Key, worker: number): number {
+  if (key.rowLength !== undefined) return key.rowLength;
+  throw new UsageError(
+    'INVALID_ARGUMENT',
+    `worker ${worker} asked for rows of key '${key.title}', which is no table; open it with a row length`,
+    { worker, key: key.title },
+  );
+}
+
+/** Half of a step dense and half by rows would be two updates instead of one. */
+export function checkSameKind(key: Key, { worker, ...pushed }: Contribution): void {
+  for (const { contribution } of key.waiting.values()) {
+    if ('rows' in contribution === 'rows' in pushed) continue;
+    const said = (byRows: boolean) => (byRows ? 'rows' : 'a whole gradient');
+    throw new UsageError(
+      'SHAPE_MISMATCH',
+      `worker ${worker} pushed ${said('rows' in pushed)} of key '${key.title}', worker ${contribution.worker} ${said('rows' in contribution)}; push the same on all workers`,
+      { worker, other: contribution.worker, key: key.title },
+    );
+  }
+}
+
+interface Weighed {
+  readonly worker: number;
+  readonly key: string;
+  readonly samples?: number | undefined;
+}
+
+/** `mayBeNone`: whether a push without samples is one, which weighs nothing. */
+export function samplesOf({ worker, key, samples = 1 }: Weighed, mayBeNone: boolean): number {
+  if ((samples > 0 || (mayBeNone && samples === 0)) && Number.isFinite(samples)) return samples;
+  throw new UsageError(
+    'INVALID_ARGUMENT',
+    `worker ${worker} pushed key '${key}' with ${samples} samples; give a positive number`,
+    { worker, key, samples },
+  );
+}
