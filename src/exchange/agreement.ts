@@ -1,15 +1,28 @@
 /**
- * What all workers must have alike although each could come to another answer: the first one's counts. Plain data, sent as
- * text. Invariant: when it returns, every worker holds what the first one gave.
+ * What workers tell each other besides gradients: what the first one says, which then counts for all, and numbers of each. Not
+ * for the hot path: every call takes memory until the thread is closed. All workers make the same calls in the same order.
  */
 import type { CommunicationThread } from '../communication/index.ts';
 
+/** Numbers of each worker, by rank; as many on all of them. */
+export function tellAll(thread: CommunicationThread, own: readonly number[], name: string): number[][] {
+  const [mine, all] = [own.length, own.length * thread.world.size].map((length) =>
+    thread.allocate('float64', Math.max(1, length)),
+  );
+  mine!.view.set(own);
+  thread.allGather(mine!, all!, { name }).wait();
+  return Array.from({ length: thread.world.size }, (_, rank) => [
+    ...all!.view.subarray(rank * own.length, (rank + 1) * own.length),
+  ]);
+}
+
+/** Plain data, the same on all workers afterwards: that of the first. */
 export function agree<T>(thread: CommunicationThread, own: T): T {
   const text = Buffer.from(JSON.stringify(own ?? null));
   const length = thread.allocate('int32', 1);
   length.view[0] = text.length;
   thread.broadcast(length, { name: 'length of what the first worker says' }).wait();
-  const bytes = thread.allocate('uint8', length.view[0]!);
+  const bytes = thread.allocate('uint8', length.view[0]);
   if (thread.world.rank === 0) bytes.view.set(text);
   thread.broadcast(bytes, { name: 'what the first worker says' }).wait();
   return JSON.parse(Buffer.from(bytes.view).toString()) as T;

@@ -15,6 +15,7 @@ import { SharedSpace } from '../memory/index.ts';
 import { Replica } from '../runtime/index.ts';
 import { planRun } from './plan-run.ts';
 import { Runner, type RunnerConfig } from './runner.ts';
+import { SharedStep } from './shared-step.ts';
 
 export interface Resources {
   /** Processes that train, on this machine. Default: as many as there are processors. */
@@ -77,9 +78,13 @@ function createRunner(
     groups,
   });
   const messages = measureMessages(thread, replica.memory.exchanged.byteLength);
+  const { compareEverySteps = 1000, log = (line: string) => process.stderr.write(`${line}\n`) } = config;
+  const shared = new SharedStep({
+    ...{ thread, replica, exchange, compareEverySteps, log },
+    makePlan: (samples) => planRun({ thread, replica, messages, options: config }, samples),
+  });
   return new Runner({
-    ...{ replica, compute, config, rank, workers, exchange },
-    plan: (samples) => planRun({ thread, replica, messages, options: config }, samples),
+    ...{ replica, compute, config, rank, workers, shared },
     explain: (error) => Promise.race([place.failed, afterMs(EXPLAIN_MS, error)]),
     onClose: async () => {
       await thread.close();

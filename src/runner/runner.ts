@@ -7,13 +7,13 @@ import { setImmediate as yieldToEvents } from 'node:timers/promises';
 import { learningRateAt, UsageError, type ScheduleSpec } from '../base/index.ts';
 import type { Compute, SessionOptions } from '../compute/index.ts';
 import { openLoader, SampleOrder, type Batch, type Dataset } from '../data/index.ts';
-import type { Exchange } from '../exchange/index.ts';
 import type { OptimizerSpec } from '../kernels/index.ts';
 import type { ExchangePlan } from '../plan/index.ts';
 import type { Replica } from '../runtime/index.ts';
 import { evaluate, type EvaluateOptions, type Evaluation } from './evaluate.ts';
-import { groupsOf, type PlanOptions } from './plan-run.ts';
+import type { PlanOptions } from './plan-run.ts';
 import { Shard } from './shard.ts';
+import type { SharedStep } from './shared-step.ts';
 
 export interface RunnerConfig extends PlanOptions {
   readonly optimizer: OptimizerSpec;
@@ -27,6 +27,10 @@ export interface RunnerConfig extends PlanOptions {
   readonly sparseUpdates?: 'exact' | 'lazy' | undefined;
   /** Threads and execution provider of each worker. Default one thread on the CPU. */
   readonly session?: SessionOptions | undefined;
+  /** Between two comparisons of the workers' replicas; a difference is an error. Default 1,000. */
+  readonly compareEverySteps?: number | undefined;
+  /** Takes lines for people about how the run goes, on the first worker. Default: to the error output. */
+  readonly log?: ((line: string) => void) | undefined;
 }
 
 export interface RunOptions {
@@ -56,10 +60,8 @@ export interface RunnerParts {
   readonly config: RunnerConfig;
   readonly rank: number;
   readonly workers: number;
-  /** Absent for one device. */
-  readonly exchange?: Exchange | undefined;
-  /** Makes the plan of the run when the first batch is there. Absent for one device. */
-  readonly plan?: ((samples: ArrayLike<number>) => ExchangePlan) | undefined;
+  /** How gradients are computed with the others. Absent for one device. */
+  readonly shared?: SharedStep | undefined;
   /** Ends what the runner was made with. */
   readonly onClose?: (() => Promise<void>) | undefined;
   /** Turns an error of a step into one that says more, if it can. */
@@ -71,7 +73,6 @@ const YIELD_EVERY_MS = 20;
 
 export class Runner {
   readonly #parts: RunnerParts;
-  #plan: ExchangePlan | undefined;
   #isClosed = false;
 
   /** Use `oneDevice` or `getRunner`. */
@@ -95,7 +96,7 @@ export class Runner {
 
   /** How gradients travel; from the first step on, and undefined for one device. */
   get plan(): ExchangePlan | undefined {
-    return this.#plan;
+    return this.#parts.shared?.plan;
   }
 
   /** Trains on a dataset, of which every worker takes its share if it is a `shard`; one report for each step. */
@@ -149,34 +150,16 @@ export class Runner {
     return this.#parts.replica.memory.sampleIds.length;
   }
 
-  async #step(batch: Batch): Promise<number> {
-    const { replica, config, exchange, explain } = this.#parts;
+  async #step({ samples }: Batch): Promise<number> {
+    const { replica, config, shared, explain } = this.#parts;
     try {
-      const loss = this.#computeAndExchange(batch);
+      const loss = shared ? shared.compute(samples) : replica.computeGradients(samples);
       if (!Number.isFinite(loss)) throw notANumber(loss, replica.step);
       replica.update(config.schedule ? learningRateAt(config.schedule, replica.step) : undefined);
       return loss;
     } catch (error) {
-      throw exchange && explain ? await explain(error) : error;
+      throw explain ? await explain(error) : error;
     }
-  }
-
-  #computeAndExchange({ samples }: Batch): number {
-    const { replica, exchange, plan } = this.#parts;
-    if (!exchange) return replica.computeGradients(samples);
-    if (!this.#plan && plan) {
-      this.#plan = plan(samples);
-      exchange.setGroups(groupsOf(this.#plan));
-      replica.setGroups(exchange.groups);
-    }
-    exchange.begin(samples.length);
-    if (samples.length > 0) replica.computeGradients(samples, (group) => exchange.start(group));
-    else {
-      replica.clearGradients();
-      exchange.groups.forEach((_, group) => exchange.start(group));
-    }
-    exchange.finish();
-    return replica.memory.loss.view[0]!;
   }
 }
 

@@ -1,0 +1,48 @@
+/**
+ * How a run goes, in words: what a step takes against what the plan predicted, which worker is the slowest, and whether one
+ * worker alone would be faster. Made of figures of all workers; measures nothing itself.
+ */
+import type { ExchangePlan } from '../plan/index.ts';
+
+/** Means over the steps so far, of one worker. */
+export interface WorkerPace {
+  readonly stepMs: number;
+  /** Forward and backward pass. */
+  readonly computeMs: number;
+  /** For gradients of others, behind the backward pass. */
+  readonly waitMs: number;
+}
+
+/** A worker that is so much slower than the mean is worth a word. */
+const NOTABLE = 0.05;
+
+export function runReport(plan: ExchangePlan, steps: number, paces: readonly WorkerPace[]): string[] {
+  const mean = (of: keyof WorkerPace) => paces.reduce((sum, pace) => sum + pace[of], 0) / paces.length;
+  const [stepMs, computeMs, waitMs] = [mean('stepMs'), mean('computeMs'), mean('waitMs')];
+  const lines = [
+    `${steps} steps: ${ms(stepMs)} each, predicted ${ms(plan.iterationMs)} (${ms(computeMs)} computing, ${ms(waitMs)} waiting for gradients; ${plan.groups.length} message${plan.groups.length === 1 ? '' : 's'} a step). ${slowest(paces, computeMs)}`,
+  ];
+  // One worker would compute all shares one after the other.
+  const aloneMs = paces.reduce((sum, pace) => sum + pace.computeMs, 0);
+  if (stepMs > aloneMs) {
+    lines.push(
+      `slower than one worker, which would take about ${ms(aloneMs)} for the same batch: ${ms(waitMs)} of a step go into waiting for gradients. Use larger batches, fewer workers, or one.`,
+    );
+  }
+  return lines;
+}
+
+function slowest(paces: readonly WorkerPace[], meanMs: number): string {
+  const rank = paces.reduce(
+    (worst, { computeMs }, i) => (computeMs > paces[worst]!.computeMs ? i : worst),
+    0,
+  );
+  const behind = paces[rank]!.computeMs / meanMs - 1;
+  return behind < NOTABLE
+    ? 'No worker is behind the others.'
+    : `Worker ${rank} is the slowest, ${Math.round(100 * behind)} % behind the mean.`;
+}
+
+function ms(value: number): string {
+  return `${value.toPrecision(3)} ms`;
+}
