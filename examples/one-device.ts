@@ -8,5 +8,6 @@ const runner = await oneDevice(model, config);
 for await (const { step, loss } of runner.run(train, { maxSteps: 300 })) {
   if (step % 100 === 0) console.log(`step ${step}: loss ${loss.toFixed(3)}`);
 }
-console.log(`accuracy ${runner.evaluate(test).accuracy}`);
+const { accuracy } = await runner.evaluate(test);
+console.log(`accuracy ${accuracy}`);
 await runner.close();

@@ -14,6 +14,7 @@ export type {
   FitEvent,
   FitOptions,
   FitResult,
+  Machine,
   Resources,
   RunnerConfig,
   RunOptions,

@@ -1,4 +1,5 @@
 export * from './errors.ts';
+export * from './package-version.ts';
 export * from './packed-error.ts';
 export * from './random.ts';
 export * from './schedule.ts';

@@ -2,12 +2,13 @@
  * From arguments to an exit code: chooses the command, parses, runs, and turns every failure into one line or one JSON
  * object. Invariant: it never throws and never ends the process.
  */
-import { InternalError, TributaryError, UsageError } from '../base/index.ts';
+import { InternalError, packageVersion, TributaryError, UsageError } from '../base/index.ts';
 import { parseArguments, type Command } from './command.ts';
 import { benchCommand } from './commands/bench.ts';
 import { evaluateCommand } from './commands/evaluate.ts';
 import { exportCommand } from './commands/export.ts';
 import { infoCommand } from './commands/info.ts';
+import { planCommand } from './commands/plan.ts';
 import { predictCommand } from './commands/predict.ts';
 import { schedulerCommand } from './commands/scheduler.ts';
 import { serverCommand } from './commands/server.ts';
@@ -15,13 +16,13 @@ import { trainCommand } from './commands/train.ts';
 import { commandHelp, generalHelp } from './help.ts';
 import { exitCodeOf, ExitCode, red, type CommandIo } from './io.ts';
 import { didYouMean } from './nearest.ts';
-import { packageVersion } from './version.ts';
 
 export const commands: readonly Command[] = [
   trainCommand,
   evaluateCommand,
   predictCommand,
   exportCommand,
+  planCommand,
   serverCommand,
   schedulerCommand,
   benchCommand,

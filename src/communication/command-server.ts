@@ -129,6 +129,7 @@ export class CommandServer {
 
   #call(command: CallCommand): void {
     const { slot } = command;
+    this.#words.begin(slot);
     try {
       const regions = command.regions.map((region) => this.#regions.unpack(region));
       const unpackRegion = this.#regions.unpack.bind(this.#regions);

@@ -21,13 +21,12 @@ import type {
 } from '../collectives/index.ts';
 import { bytesPerElement } from '../memory/index.ts';
 import type { DType, Region, Segment, SharedSpace } from '../memory/index.ts';
-import type { Handle } from '../progress/index.ts';
 import { AnnouncedSegments } from './announced-segments.ts';
 import type { CallOptions, CollectiveName, Report, Requests, ThreadEvents, WorldView } from './messages.ts';
 import { OpenOperations } from './open-operations.ts';
 import { isMpi, plain } from './options.ts';
 import type { CommunicationOptions, MpiCommunicationOptions } from './options.ts';
-import type { ThreadHandle } from './thread-handle.ts';
+import type { ThreadHandle, TimedHandle } from './thread-handle.ts';
 import { ThreadLink } from './thread-link.ts';
 
 export interface OnGroup {
@@ -115,7 +114,7 @@ export class CommunicationThread {
   }
 
   /** Combines the regions of all ranks; each rank's regions, one or several of the same length, receive the result. */
-  allReduce(regions: Region | readonly Region[], options: AllReduceOptions & OnGroup = {}): Handle {
+  allReduce(regions: Region | readonly Region[], options: AllReduceOptions & OnGroup = {}): TimedHandle {
     const { codec, ...others } = options;
     const vectors = isRegion(regions) ? [regions] : regions;
     if (!codec) return this.#call('allReduce', vectors, others);
@@ -125,32 +124,32 @@ export class CommunicationThread {
     return this.#call('allReduce', vectors, { ...others, ...packed });
   }
 
-  reduceScatter(input: Region, output: Region, options: ReduceScatterOptions & OnGroup = {}): Handle {
+  reduceScatter(input: Region, output: Region, options: ReduceScatterOptions & OnGroup = {}): TimedHandle {
     return this.#call('reduceScatter', [input, output], options);
   }
 
-  allGather(input: Region, output: Region, options: AllGatherOptions & OnGroup = {}): Handle {
+  allGather(input: Region, output: Region, options: AllGatherOptions & OnGroup = {}): TimedHandle {
     return this.#call('allGather', [input, output], options);
   }
 
-  allToAll(input: Region, output: Region, options: AllToAllOptions & OnGroup = {}): Handle {
+  allToAll(input: Region, output: Region, options: AllToAllOptions & OnGroup = {}): TimedHandle {
     return this.#call('allToAll', [input, output], options);
   }
 
-  broadcast(region: Region, options: BroadcastOptions & OnGroup = {}): Handle {
+  broadcast(region: Region, options: BroadcastOptions & OnGroup = {}): TimedHandle {
     return this.#call('broadcast', [region], options);
   }
 
-  reduce(region: Region, options: ReduceOptions & OnGroup = {}): Handle {
+  reduce(region: Region, options: ReduceOptions & OnGroup = {}): TimedHandle {
     return this.#call('reduce', [region], options);
   }
 
-  barrier(options: CollectiveOptions & OnGroup = {}): Handle {
+  barrier(options: CollectiveOptions & OnGroup = {}): TimedHandle {
     return this.#call('barrier', [], options);
   }
 
   /** This rank is out of data: it contributes nothing to what the others call, until all ranks have joined. */
-  join(options: Omit<CollectiveOptions, 'tag'> & OnGroup = {}): Handle {
+  join(options: Omit<CollectiveOptions, 'tag'> & OnGroup = {}): TimedHandle {
     return this.#call('join', [], options);
   }
 
@@ -206,7 +205,7 @@ export class CommunicationThread {
     collective: Name,
     regions: readonly Region[],
     options: CallOptions[Name] & OnGroup & Pick<CollectiveOptions, 'signal' | 'deadlineMs'>,
-  ): Handle {
+  ): TimedHandle {
     if (this.#link.end) throw this.#link.end;
     const { signal, group = this.world.id, ...others } = options;
     const packed = regions.map((region) => this.#announced.pack(region));

@@ -2,3 +2,5 @@ export { CommunicationThread } from './communication-thread.ts';
 export type { CommunicationEvents, OnGroup } from './communication-thread.ts';
 export type { WorldView } from './messages.ts';
 export type { CommunicationOptions, MpiCommunicationOptions } from './options.ts';
+export type { OperationTimes } from './shared-words.ts';
+export type { TimedHandle } from './thread-handle.ts';

@@ -82,7 +82,7 @@ export class OpenOperations implements HandleHost {
     // A thread that cannot go on tells so once for all; that has settled the handle during the drain.
     if (this.#open.get(handle.slot) !== handle || (outcome === Outcome.FAILED && !error)) return;
     this.#close(handle);
-    handle.settle(error);
+    handle.settle(error, this.#link.words.timesOf(handle.slot));
   }
 
   block(handle: ThreadHandle): void {

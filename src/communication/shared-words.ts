@@ -18,6 +18,18 @@ const THREAD_ID = 2;
 /** Apart from the outcomes by a cache line, which the other side writes. */
 const FIRST_SLOT = 16;
 
+const WORDS = FIRST_SLOT + MAX_SLOTS;
+
+/** Milliseconds since 1970, as finely as the clock goes. */
+export interface OperationTimes {
+  readonly startedMs: number;
+  readonly endedMs: number;
+}
+
+function wallMs(): number {
+  return performance.timeOrigin + performance.now();
+}
+
 /** Not in the library of types that the project is compiled with. */
 interface AsyncAtomics {
   waitAsync(
@@ -31,10 +43,23 @@ interface AsyncAtomics {
 export class SharedWords {
   readonly buffer: SharedArrayBuffer;
   readonly #words: Int32Array;
+  /** When the operation of each slot began and ended. */
+  readonly #times: Float64Array;
 
-  constructor(buffer = new SharedArrayBuffer(4 * (FIRST_SLOT + MAX_SLOTS))) {
+  constructor(buffer = new SharedArrayBuffer(4 * WORDS + 8 * 2 * MAX_SLOTS)) {
     this.buffer = buffer;
-    this.#words = new Int32Array(buffer);
+    this.#words = new Int32Array(buffer, 0, WORDS);
+    this.#times = new Float64Array(buffer, 4 * WORDS);
+  }
+
+  /** The thread's side: the operation is about to be started. */
+  begin(slot: number): void {
+    this.#times[2 * slot] = wallMs();
+  }
+
+  /** Of an operation that has ended, on the clock of `performance.timeOrigin`, which all threads share. */
+  timesOf(slot: number): OperationTimes {
+    return { startedMs: this.#times[2 * slot]!, endedMs: this.#times[2 * slot + 1]! };
   }
 
   /** The caller's side: there are commands. Post them first. */
@@ -64,6 +89,7 @@ export class SharedWords {
   }
 
   settle(slot: number, outcome: typeof Outcome.DONE | typeof Outcome.FAILED): void {
+    this.#times[2 * slot + 1] = wallMs();
     Atomics.store(this.#words, FIRST_SLOT + slot, outcome);
     Atomics.notify(this.#words, FIRST_SLOT + slot);
   }

@@ -4,6 +4,7 @@
  */
 import type { TributaryError } from '../base/index.ts';
 import type { Handle } from '../progress/index.ts';
+import type { OperationTimes } from './shared-words.ts';
 
 export interface HandleHost {
   /** Settles the handle if its operation has ended. */
@@ -15,7 +16,12 @@ export interface HandleHost {
   cancel(handle: ThreadHandle): void;
 }
 
-export class ThreadHandle implements Handle {
+/** A handle that knows when its operation ran. */
+export interface TimedHandle extends Handle {
+  readonly times: OperationTimes | undefined;
+}
+
+export class ThreadHandle implements TimedHandle {
   readonly slot: number;
   /** For messages: 'allReduce'. */
   readonly what: string;
@@ -26,6 +32,7 @@ export class ThreadHandle implements Handle {
   readonly #host: HandleHost;
   #settled = false;
   #error: TributaryError | undefined;
+  #times: OperationTimes | undefined;
   #promise: Promise<void> | undefined;
   #resolve: (() => void) | undefined;
 
@@ -62,11 +69,17 @@ export class ThreadHandle implements Handle {
     return this.#promise.then(onDone, onFailed);
   }
 
+  /** When the operation began and ended in the thread; undefined until it has settled. */
+  get times(): OperationTimes | undefined {
+    return this.#times;
+  }
+
   /** For the host only. */
-  settle(error?: TributaryError): void {
+  settle(error?: TributaryError, times?: OperationTimes): void {
     if (this.#settled) return;
     this.#settled = true;
     this.#error = error;
+    this.#times = times;
     this.onSettled?.();
     this.#resolve?.();
   }

@@ -27,3 +27,21 @@ export function agree<T>(thread: CommunicationThread, own: T): T {
   thread.broadcast(bytes, { name: 'what the first worker says' }).wait();
   return JSON.parse(Buffer.from(bytes.view).toString()) as T;
 }
+
+/** A text of each worker, by rank. */
+export function tellAllTexts(thread: CommunicationThread, own: string, name: string): string[] {
+  const bytes = Buffer.from(own);
+  const counts = tellAll(thread, [bytes.length], `length of ${name}`).map(([length]) => length!);
+  const mine = thread.allocate('uint8', Math.max(1, bytes.length));
+  const all = thread.allocate(
+    'uint8',
+    Math.max(
+      1,
+      counts.reduce((sum, count) => sum + count, 0),
+    ),
+  );
+  mine.view.set(bytes);
+  thread.allGather(mine.slice(0, bytes.length), all, { counts, name }).wait();
+  let end = 0;
+  return counts.map((count) => Buffer.from(all.view.slice(end, (end += count))).toString());
+}

@@ -1,17 +1,46 @@
 /**
  * What happens to gradients between the backward pass and the update: those of all workers become one. A contract; which way a
- * gradient takes is the implementation's. Invariant: after `finish` every worker holds the same loss and the same gradients,
- * bit for bit, as if one device had computed the whole batch.
+ * gradient takes is the implementation's. A parameter may live elsewhere: then its combined gradient never comes here, and its new
+ * value is fetched before the next forward pass. Invariant: after `finish` every worker knows the same loss and the same
+ * gradients, bit for bit, and after `apply` the parameters are those of one device that computed the whole batch.
  */
+import type { GradientsElsewhere } from '../runtime/index.ts';
+
 export interface Exchange {
   /** Parameters whose gradients leave together, in the order backward makes them; what `Replica` is given. */
   readonly groups: readonly (readonly string[])[];
   /** Between two steps, on all workers the same. */
   setGroups(groups: readonly (readonly string[])[]): void;
+  /** Fetches what the batch in the replica's inputs needs of parameters that live elsewhere. */
+  prepare(batch: number): Promise<void>;
   /** The gradients of the next step count for so many samples. Every worker says so, also one without any. */
   begin(samples: number): void;
   /** The gradients of a group are in their places: they may leave while the next ones are computed. */
   start(group: number): void;
   /** Waits until all are combined. */
-  finish(): void;
+  finish(): Promise<GradientsElsewhere>;
+  /** What travelled in the last step, with its times, where they are known. */
+  readonly lastMessages: readonly SentMessage[];
+  /** What lives elsewhere is updated by the combined gradients times `scale`. */
+  apply(update: RemoteUpdate): Promise<void>;
+  /** Brings all that lives elsewhere here, as for an evaluation or a checkpoint. */
+  fetchAll(): Promise<void>;
+  close(): Promise<void>;
 }
+
+/** Times are milliseconds since 1970. */
+export interface SentMessage {
+  readonly name: string;
+  readonly bytes: number;
+  readonly startedMs: number;
+  readonly endedMs: number;
+}
+
+export interface RemoteUpdate {
+  /** What clipping by the norm of all gradients leaves of them. */
+  readonly scale: number;
+  /** Learning rate of this step. Default that of the optimizer. */
+  readonly lr?: number | undefined;
+}
+
+export const NOTHING_ELSEWHERE: GradientsElsewhere = { names: new Set(), sumOfSquares: 0 };

@@ -1,6 +1,15 @@
-export type { Exchange } from './exchange.ts';
-export { agree, tellAll } from './agreement.ts';
+export { NOTHING_ELSEWHERE } from './exchange.ts';
+export type { Exchange, RemoteUpdate, SentMessage } from './exchange.ts';
+export { agree, tellAll, tellAllTexts } from './agreement.ts';
 export { CollectiveExchange } from './collective-exchange.ts';
 export type { CollectiveExchangeOptions } from './collective-exchange.ts';
+export { lookedUp } from './looked-up.ts';
 export { measureMessages } from './message-costs.ts';
 export type { MeasuredMessages, MessageCosts } from './message-costs.ts';
+export { MixedExchange } from './mixed-exchange.ts';
+export { startRunServers } from './run-servers.ts';
+export type { RunServers, RunServersOptions } from './run-servers.ts';
+export { measureServers } from './server-costs.ts';
+export type { ServerCosts } from './server-costs.ts';
+export { ServerExchange } from './server-exchange.ts';
+export type { ServerExchangeOptions } from './server-exchange.ts';

@@ -3,4 +3,4 @@ export type { JoinClusterOptions, TransportChoice } from './join-cluster.ts';
 export { joinMpiJob } from './join-mpi-job.ts';
 export type { JoinMpiJobOptions } from './join-mpi-job.ts';
 export { MAX_WORKERS, takeWorkerPlace } from './worker-place.ts';
-export type { WorkerPlace, WorkerPlaceOptions } from './worker-place.ts';
+export type { WorkerMachine, WorkerPlace, WorkerPlaceOptions } from './worker-place.ts';

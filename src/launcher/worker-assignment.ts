@@ -17,6 +17,10 @@ const assignmentSchema = z.object({
   scheduler: z.string().min(1),
   secret: z.string().min(1),
   transport: z.enum(['auto', 'shm', 'tcp']),
+  /** Workers with the same one share memory. Default: found out. */
+  host: z.string().optional(),
+  /** The address at which others reach this worker. Default: the one that leads to the scheduler. */
+  address: z.string().optional(),
 });
 
 export type WorkerAssignment = Readonly<z.infer<typeof assignmentSchema>>;

@@ -12,9 +12,19 @@ import { assignmentOfThisProcess } from './worker-assignment.ts';
 import { WorkerProcesses } from './worker-processes.ts';
 import type { WorkerProcessesOptions } from './worker-processes.ts';
 
-export interface WorkerPlaceOptions extends WorkerProcessesOptions {
-  /** All of them, this process included. */
+/** Where workers run. The first one is where this process is. */
+export interface WorkerMachine {
+  readonly name: string;
   readonly workers: number;
+  /** What a command there begins with: `['ssh', 'host-b']`. Default none: it is this machine. */
+  readonly prefix?: readonly string[] | undefined;
+  /** The address at which its workers are reached. Default: the one that leads to the first machine. */
+  readonly address?: string | undefined;
+}
+
+export interface WorkerPlaceOptions extends WorkerProcessesOptions {
+  /** Two workers or more, over all of them. */
+  readonly machines: readonly [WorkerMachine, ...WorkerMachine[]];
   /** How they exchange data. Default 'auto'. */
   readonly transport?: TransportChoice | undefined;
 }
@@ -25,6 +35,8 @@ export interface WorkerPlace {
   readonly scheduler: string;
   readonly secret: string;
   readonly transport: TransportChoice;
+  readonly host?: string | undefined;
+  readonly address?: string | undefined;
   /** Settles if a worker ends while it is still needed; only the first process hears of it. */
   readonly failed: Promise<PeerError>;
   /** Waits for the other processes, where they were started here. */
@@ -34,7 +46,8 @@ export interface WorkerPlace {
 export const MAX_WORKERS = 256;
 
 export async function takeWorkerPlace(options: WorkerPlaceOptions): Promise<WorkerPlace> {
-  const { workers, transport = 'auto' } = options;
+  const { machines, transport = 'auto' } = options;
+  const workers = machines.reduce((sum, machine) => sum + machine.workers, 0);
   if (!(Number.isInteger(workers) && workers >= 2 && workers <= MAX_WORKERS)) {
     throw new UsageError(
       'INVALID_ARGUMENT',
@@ -48,12 +61,25 @@ export async function takeWorkerPlace(options: WorkerPlaceOptions): Promise<Work
     return { ...assigned, failed: new Promise(() => undefined), close: () => Promise.resolve() };
   }
   const secret = randomBytes(32).toString('hex');
-  const scheduler = await startSchedulerThread({ size: workers, secret });
+  const isAlone = machines.length === 1;
+  const [{ address }] = machines;
+  // Beyond this machine only if there is another one to hear it.
+  const host = isAlone ? undefined : address;
+  const scheduler = await startSchedulerThread({ size: workers, secret, ...(host ? { host } : {}) });
   const shared = { workers, scheduler: scheduler.address, secret, transport };
-  const others = Array.from({ length: workers - 1 }, (_, i) => ({ assignment: { ...shared, rank: i + 1 } }));
-  const processes = new WorkerProcesses(others, options);
+  const all = machines.flatMap((machine) =>
+    Array.from({ length: machine.workers }, () => ({
+      prefix: machine.prefix,
+      place: isAlone ? {} : { host: machine.name, ...(machine.address ? { address: machine.address } : {}) },
+    })),
+  );
+  const [own, ...others] = all;
+  const processes = new WorkerProcesses(
+    others.map(({ prefix, place }, i) => ({ prefix, assignment: { ...shared, ...place, rank: i + 1 } })),
+    options,
+  );
   return {
-    ...{ ...shared, rank: 0, failed: processes.failed },
+    ...{ ...shared, ...own!.place, rank: 0, failed: processes.failed },
     close: async () => {
       await processes.close();
       await scheduler.close();

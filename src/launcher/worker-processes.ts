@@ -33,6 +33,8 @@ interface Running {
 }
 
 const KEPT_LINES = 5;
+/** What Node prints below the message of an error. */
+const IS_TRAILING = /^\s*(at .*|Node\.js v.*)?$/;
 
 export class WorkerProcesses {
   readonly #running: readonly Running[];
@@ -81,7 +83,7 @@ export class WorkerProcesses {
     const { log = (from: number, line: string) => process.stderr.write(`[worker ${from}] ${line}\n`) } =
       this.#options;
     createInterface(child.stderr!).on('line', (line) => {
-      lastLines.push(line);
+      if (!IS_TRAILING.test(line)) lastLines.push(line.trim());
       if (lastLines.length > KEPT_LINES) lastLines.shift();
       log(rank, line);
     });

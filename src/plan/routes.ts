@@ -35,6 +35,8 @@ export interface PlannedParameter {
    * from above until it has been measured.
    */
   readonly sparsity?: number;
+  /** Why it may not live on servers, as the end of a sentence; one dense parameter keeps all. Default: it may. */
+  readonly keptHere?: string;
   /** Share of the rows that all workers together touch in a step. Default: as if each chose its rows independently. */
   readonly unionShare?: number;
 }
@@ -138,13 +140,16 @@ export function chooseRoutes(
   const dense = parameters.filter(({ kind }) => kind === 'dense');
   const denseBytes = dense.reduce((sum, { elements }) => sum + elements * ELEMENT_BYTES, 0);
   const denseCosts = routeCosts(cluster, costs, options);
-  const together = timesOf(denseCosts, allowed('dense', strategy), () => denseBytes);
+  const keptDense = dense.find(({ keptHere }) => keptHere !== undefined)?.keptHere;
+  const together = timesOf(denseCosts, allowed('dense', strategy, keptDense), () => denseBytes);
   const denseRoute = cheapest(together, strategy);
   return Object.freeze(
     parameters.map((parameter): RouteChoice => {
-      const { name, kind } = parameter;
+      const { name, kind, keptHere = kind === 'dense' ? keptDense : undefined } = parameter;
       const byRoute = routeCosts(cluster, costs, options, parameter);
-      const times = timesOf(byRoute, allowed(kind, strategy), (route) => bytesByRoute(parameter, route));
+      const times = timesOf(byRoute, allowed(kind, strategy, keptHere), (route) =>
+        bytesByRoute(parameter, route),
+      );
       const route = kind === 'dense' ? denseRoute : cheapest(times, strategy);
       const reason =
         kind === 'dense'
@@ -156,13 +161,14 @@ export function chooseRoutes(
         bytes: bytesByRoute(parameter, route),
         predictedMs: times.get(route)!,
         alternatives: Object.freeze(Object.fromEntries(times)),
-        reason,
+        reason: keptHere === undefined ? reason : `${reason}; not by servers: ${keptHere}`,
       });
     }),
   );
 }
 
-function allowed(kind: ParameterKind, strategy: Strategy): readonly Route[] {
+function allowed(kind: ParameterKind, strategy: Strategy, keptHere?: string): readonly Route[] {
+  if (keptHere !== undefined && strategy !== 'collectives') return allowed(kind, 'collectives');
   switch (strategy) {
     case 'hybrid':
       return kind === 'dense'

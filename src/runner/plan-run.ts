@@ -5,12 +5,22 @@
  */
 import { availableParallelism } from 'node:os';
 import type { CommunicationThread } from '../communication/index.ts';
-import { agree, type MeasuredMessages } from '../exchange/index.ts';
-import { planExchange, type ExchangeInput, type ExchangePlan, type Merging } from '../plan/index.ts';
+import { agree, lookedUp, type MeasuredMessages, type ServerCosts } from '../exchange/index.ts';
+import {
+  planExchange,
+  type ExchangeInput,
+  type ExchangePlan,
+  type Merging,
+  type PlannedParameter,
+  type Route,
+  type Strategy,
+} from '../plan/index.ts';
 import type { GradientPlace, Replica } from '../runtime/index.ts';
 import { cutEverywhere, layerTimes, type LayerTimes } from './layer-times.ts';
 
 export interface PlanOptions {
+  /** By which ways gradients may travel: the cheapest for each parameter, or those of one kind. Default 'hybrid'. */
+  readonly strategy?: Strategy | undefined;
   /** How neighbouring gradients are merged. Default 'optimal'. */
   readonly merging?: Merging | undefined;
   /** Size of a bucket, for merging by 'buckets'. Default 25 MB. */
@@ -21,6 +31,8 @@ export interface PlanFacts {
   readonly thread: CommunicationThread;
   readonly replica: Replica;
   readonly messages: MeasuredMessages;
+  /** What exchanges with the servers of the run cost, if it has some. */
+  readonly servers?: { readonly count: number; readonly costs: ServerCosts } | undefined;
   readonly options: PlanOptions;
 }
 
@@ -33,8 +45,13 @@ export function planRun(facts: PlanFacts, samples: ArrayLike<number>): ExchangeP
   const { thread, replica, options } = facts;
   const own = timeLayers(replica, samples);
   const times = meanOver(thread, own, samples.length);
-  const input = inputOf(facts, times);
-  return agree(thread, planExchange({ ...input, ...mergingOf(facts, options) }));
+  const { strategy = 'hybrid' } = options;
+  return agree(thread, planExchange({ ...inputOf(facts, times), ...mergingOf(facts, options), strategy }));
+}
+
+/** By name. */
+export function routesOf({ parameters }: ExchangePlan): ReadonlyMap<string, Route> {
+  return new Map(parameters.map(({ name, route }) => [name, route]));
 }
 
 /** Names of the parameters of each group. */
@@ -75,7 +92,7 @@ function meanOver(thread: CommunicationThread, own: LayerTimes, samples: number)
   return { forwardMs: forwardMs!, segmentMs: segmentMs!, backwardMs };
 }
 
-function inputOf({ thread, replica, messages }: PlanFacts, times: LayerTimes): ExchangeInput {
+function inputOf({ thread, replica, messages, servers }: PlanFacts, times: LayerTimes): ExchangeInput {
   const { size, hosts } = thread.world;
   const machines = new Set(hosts).size;
   const slowdown = hasFreeProcessor(thread) ? 1 : 1 + lostShare(replica, messages, times);
@@ -83,10 +100,20 @@ function inputOf({ thread, replica, messages }: PlanFacts, times: LayerTimes): E
     forwardMs: times.forwardMs,
     segmentMs: times.segmentMs,
     layers: [...replica.memory.gradients].map(([name, place], i) => ({
-      ...{ name, backwardMs: times.backwardMs[i]! * slowdown, parameters: [parameterOf(name, place)] },
+      ...{
+        name,
+        backwardMs: times.backwardMs[i]! * slowdown,
+        parameters: [parameterOf(replica, name, place)],
+      },
     })),
-    cluster: { workers: size, machines, workersPerMachine: Math.ceil(size / machines), servers: 0 },
-    costs: { collective: messages.collective, gather: messages.gather },
+    cluster: {
+      ...{ workers: size, machines, workersPerMachine: Math.ceil(size / machines) },
+      servers: servers?.count ?? 0,
+    },
+    costs: {
+      ...{ collective: messages.collective, gather: messages.gather },
+      ...(servers ? { serverDense: servers.costs.dense, serverRows: servers.costs.rows } : {}),
+    },
   };
 }
 
@@ -117,12 +144,27 @@ function hasFreeProcessor({ world }: CommunicationThread): boolean {
   return here < availableParallelism();
 }
 
-function parameterOf(
-  name: string,
-  place: GradientPlace,
-): ExchangeInput['layers'][number]['parameters'][number] {
-  if (place.kind === 'dense') return { name, kind: 'dense', elements: place.region.length };
+function parameterOf(replica: Replica, name: string, place: GradientPlace): PlannedParameter {
+  const kept = whyKeptHere(replica, name, place);
+  const keptHere = kept === undefined ? {} : { keptHere: kept };
+  if (place.kind === 'dense') return { name, kind: 'dense', elements: place.region.length, ...keptHere };
   const { tableRows, rowLength, count } = place;
   const sparsity = Math.min(1, Math.max(1, count) / tableRows);
-  return { name, kind: 'sparse', elements: tableRows * rowLength, rowLength, sparsity };
+  return { name, kind: 'sparse', elements: tableRows * rowLength, rowLength, sparsity, ...keptHere };
+}
+
+/** What must be done with its gradient or its value that servers do not do. */
+function whyKeptHere({ model, memory }: Replica, name: string, place: GradientPlace): string | undefined {
+  const { graph } = model;
+  const operation = graph.updateOperations.find(
+    (one) =>
+      !(one.kind === 'clip_global_norm' && one.order === 2) &&
+      !(one.kind === 'weight_decay' && !one.applies(place.gradient.parameter)),
+  );
+  if (operation) return `${operation.kind} comes between aggregation and update`;
+  const average = graph.movingAverages.find(({ applies }) => applies(place.gradient.parameter));
+  if (average) return `moving average ${average.name} follows ${name}`;
+  if (place.kind === 'sparse' && !lookedUp(memory, place, 1))
+    return 'the model computes which rows it looks up';
+  return undefined;
 }

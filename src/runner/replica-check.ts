@@ -5,11 +5,19 @@
 import { InternalError } from '../base/index.ts';
 import type { CommunicationThread } from '../communication/index.ts';
 import { tellAll } from '../exchange/index.ts';
+import type { ExchangePlan } from '../plan/index.ts';
 import type { Replica } from '../runtime/index.ts';
 
-/** All workers call it at the same step. */
-export function compareReplicas(thread: CommunicationThread, { memory, kernels, step }: Replica): void {
-  const names = [...memory.parameters.keys()];
+/** All workers call it at the same step. What lives on servers is there once and cannot differ. */
+export function compareReplicas(
+  thread: CommunicationThread,
+  { memory, kernels, step }: Replica,
+  { parameters }: ExchangePlan,
+): void {
+  const elsewhere = new Set(
+    parameters.filter(({ route }) => route.startsWith('server')).map(({ name }) => name),
+  );
+  const names = [...memory.parameters.keys()].filter((name) => !elsewhere.has(name));
   const own = names.map((name) => kernels.absSum(memory.parameters.get(name)!));
   const all = tellAll(thread, own, 'checksums of the replicas');
   const drifted = names.flatMap((name, i) => {

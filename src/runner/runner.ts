@@ -27,8 +27,12 @@ export interface RunnerConfig extends PlanOptions {
   readonly sparseUpdates?: 'exact' | 'lazy' | undefined;
   /** Threads and execution provider of each worker. Default one thread on the CPU. */
   readonly session?: SessionOptions | undefined;
+  /** What becomes of trainable parameters that the loss does not depend on, with several workers. Default 'refuse'. */
+  readonly unusedParameters?: 'refuse' | 'skip' | undefined;
   /** Between two comparisons of the workers' replicas; a difference is an error. Default 1,000. */
   readonly compareEverySteps?: number | undefined;
+  /** File for a Chrome trace of the run, with the lanes of all workers; it opens in Perfetto. Default: none. */
+  readonly trace?: string | undefined;
   /** Takes lines for people about how the run goes, on the first worker. Default: to the error output. */
   readonly log?: ((line: string) => void) | undefined;
 }
@@ -133,7 +137,9 @@ export class Runner {
     }
   }
 
-  evaluate(dataset: Dataset, options?: EvaluateOptions): Evaluation {
+  /** Every worker evaluates for itself, the first alone if only that one asks. */
+  async evaluate(dataset: Dataset, options?: EvaluateOptions): Promise<Evaluation> {
+    await this.#parts.shared?.fetchAll();
     return evaluate(this.#parts.replica, dataset, options);
   }
 
@@ -141,6 +147,7 @@ export class Runner {
   async close(): Promise<void> {
     if (this.#isClosed) return;
     this.#isClosed = true;
+    await this.#parts.shared?.close();
     this.#parts.replica.close();
     this.#parts.compute.close();
     await this.#parts.onClose?.();
@@ -153,9 +160,13 @@ export class Runner {
   async #step({ samples }: Batch): Promise<number> {
     const { replica, config, shared, explain } = this.#parts;
     try {
-      const loss = shared ? shared.compute(samples) : replica.computeGradients(samples);
+      const { loss, elsewhere } = shared
+        ? await shared.compute(samples)
+        : { loss: replica.computeGradients(samples), elsewhere: undefined };
       if (!Number.isFinite(loss)) throw notANumber(loss, replica.step);
-      replica.update(config.schedule ? learningRateAt(config.schedule, replica.step) : undefined);
+      const lr = config.schedule ? learningRateAt(config.schedule, replica.step) : undefined;
+      const scale = replica.update(lr, elsewhere);
+      await shared?.apply({ scale, lr });
       return loss;
     } catch (error) {
       throw explain ? await explain(error) : error;

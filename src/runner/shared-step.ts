@@ -1,25 +1,38 @@
 /**
- * The gradients of a batch that all workers compute together: this worker's share, cut where the plan says, and the exchange, which
- * goes on meanwhile. Makes the plan when the first batch is there, and says after a hundred steps how it goes.
- * Invariants: all workers do the same at the same step; after `compute` all hold the same loss and gradients.
+ * A step that all workers make together: this worker's share of the batch, cut where the plan says, and the exchange, which goes on
+ * meanwhile. Makes the plan when the first batch is there, and says after a hundred steps how it goes.
+ * Invariants: all workers do the same at the same step; after `compute` all know the same loss and gradients.
  */
 import type { CommunicationThread } from '../communication/index.ts';
-import { tellAll, type Exchange } from '../exchange/index.ts';
+import { tellAll, type Exchange, type RemoteUpdate } from '../exchange/index.ts';
 import type { ExchangePlan } from '../plan/index.ts';
-import type { Replica } from '../runtime/index.ts';
-import { groupsOf } from './plan-run.ts';
+import type { GradientsElsewhere, Replica } from '../runtime/index.ts';
 import { compareReplicas } from './replica-check.ts';
 import { runReport } from './run-report.ts';
+import type { Trace } from './trace.ts';
+
+export interface PlannedExchange {
+  readonly plan: ExchangePlan;
+  readonly exchange: Exchange;
+}
 
 export interface SharedStepOptions {
   readonly thread: CommunicationThread;
   readonly replica: Replica;
-  readonly exchange: Exchange;
-  readonly makePlan: (samples: ArrayLike<number>) => ExchangePlan;
+  /** The first batch lies in the replica's inputs. */
+  readonly planExchange: (samples: ArrayLike<number>) => Promise<PlannedExchange>;
   /** Takes lines for people, on the first worker. */
   readonly log: (line: string) => void;
   /** Between two comparisons of the replicas. */
   readonly compareEverySteps: number;
+  /** Is told what happens when. Default: nobody is. */
+  readonly trace?: Trace | undefined;
+}
+
+export interface SharedGradients {
+  /** Of the whole batch. */
+  readonly loss: number;
+  readonly elsewhere: GradientsElsewhere;
 }
 
 const REPORT_AFTER_STEPS = 100;
@@ -28,7 +41,7 @@ const WARM_UP_STEPS = 10;
 
 export class SharedStep {
   readonly #options: SharedStepOptions;
-  #plan: ExchangePlan | undefined;
+  #planned: PlannedExchange | undefined;
   #steps = 0;
   readonly #sums = { computeMs: 0, waitMs: 0 };
   #countedSinceMs = 0;
@@ -39,38 +52,72 @@ export class SharedStep {
 
   /** From the first step on. */
   get plan(): ExchangePlan | undefined {
-    return this.#plan;
+    return this.#planned?.plan;
   }
 
-  /** The loss of the whole batch; `samples` are those of this worker's share, which lie in the replica's inputs. */
-  compute(samples: ArrayLike<number>): number {
-    const { thread, replica, exchange, compareEverySteps } = this.#options;
-    if (replica.step > 0 && replica.step % compareEverySteps === 0) compareReplicas(thread, replica);
-    this.#plan ??= this.#prepare(samples);
+  /** `samples` are those of this worker's share, which lie in the replica's inputs. */
+  async compute(samples: ArrayLike<number>): Promise<SharedGradients> {
+    const { thread, replica, planExchange, compareEverySteps } = this.#options;
+    const { plan, exchange } = (this.#planned ??= await planExchange(samples));
+    if (replica.step > 0 && replica.step % compareEverySteps === 0) compareReplicas(thread, replica, plan);
     if (this.#steps === WARM_UP_STEPS) this.#countedSinceMs = performance.now();
-    if (this.#steps === REPORT_AFTER_STEPS) this.#report(this.#plan);
+    if (this.#steps === REPORT_AFTER_STEPS) this.#report(plan);
+    await exchange.prepare(samples.length);
     const startedMs = performance.now();
     exchange.begin(samples.length);
-    if (samples.length > 0) replica.computeGradients(samples, (group) => exchange.start(group));
-    else {
+    const follow = this.#follower(startedMs);
+    if (samples.length > 0) {
+      replica.computeGradients(samples, (group) => {
+        exchange.start(group);
+        follow?.(group);
+      });
+    } else {
       replica.clearGradients();
       exchange.groups.forEach((_, group) => exchange.start(group));
     }
     const computedMs = performance.now();
-    exchange.finish();
+    const elsewhere = await exchange.finish();
+    this.#traceMessages(exchange);
     if (this.#steps++ >= WARM_UP_STEPS) {
       this.#sums.computeMs += computedMs - startedMs;
       this.#sums.waitMs += performance.now() - computedMs;
     }
-    return replica.memory.loss.view[0]!;
+    return { loss: replica.memory.loss.view[0]!, elsewhere };
   }
 
-  #prepare(samples: ArrayLike<number>): ExchangePlan {
-    const { replica, exchange, makePlan } = this.#options;
-    const plan = makePlan(samples);
-    exchange.setGroups(groupsOf(plan));
-    replica.setGroups(exchange.groups);
-    return plan;
+  /** Updates what lives elsewhere. */
+  async apply(update: RemoteUpdate): Promise<void> {
+    await this.#planned!.exchange.apply(update);
+  }
+
+  /** All parameters are in the replica afterwards. */
+  async fetchAll(): Promise<void> {
+    await this.#planned?.exchange.fetchAll();
+  }
+
+  async close(): Promise<void> {
+    await this.#planned?.exchange.close();
+  }
+
+  /** Notes segments of the backward pass, the first with the forward pass in it. */
+  #follower(startedMs: number): ((group: number) => void) | undefined {
+    const { trace, replica } = this.#options;
+    if (!trace) return undefined;
+    let lastMs = startedMs;
+    return (group) => {
+      const nowMs = performance.now();
+      const name = group === 0 ? 'forward, group 0' : `group ${group}`;
+      const { timeOrigin } = performance;
+      trace.add('computing', name, timeOrigin + lastMs, timeOrigin + nowMs, { step: replica.step });
+      lastMs = nowMs;
+    };
+  }
+
+  #traceMessages({ lastMessages }: Exchange): void {
+    const { trace, replica } = this.#options;
+    for (const { name, bytes, startedMs, endedMs } of trace ? lastMessages : []) {
+      trace!.add('communication', name, startedMs, endedMs, { step: replica.step, bytes });
+    }
   }
 
   #report(plan: ExchangePlan): void {

@@ -93,6 +93,7 @@ export class Backward {
       0,
     );
     const paddingIndex = gradient.lookups[0]!.paddingIndex ?? undefined;
+    place.whole = undefined;
     place.count = planRows(kernels, {
       indices: this.#positions(place),
       count,

@@ -42,6 +42,8 @@ export interface SparsePlace {
   readonly plan: RowPlan;
   readonly rows: Region<'float32'>;
   count: number;
+  /** The gradient of all rows, where an exchange has made one; then the rows above do not count. */
+  whole?: Region<'float32'> | undefined;
 }
 
 export type GradientPlace = DensePlace | SparsePlace;
@@ -207,7 +209,7 @@ export function workBytes(
 
 export class ModelMemory {
   readonly segment: Segment;
-  readonly parameters: ReadonlyMap<string, Region<'float32'>>;
+  readonly #parameters: Map<string, Region<'float32'>>;
   readonly states: ReadonlyMap<string, Region<'float32'>>;
   /** What a step writes; copied over the state when the step is done. */
   readonly nextStates: ReadonlyMap<string, Region<'float32'>>;
@@ -243,7 +245,7 @@ export class ModelMemory {
         : space.createSegment(options.segmentName, bytes));
     const home = weights ?? this.segment;
     const placed = walkWeights(model, slots, (length) => home.allocate('float32', length));
-    this.parameters = placed.parameters;
+    this.#parameters = placed.parameters;
     this.states = placed.states;
     this.averages = placed.averages;
     this.slots = placed.slots;
@@ -258,6 +260,15 @@ export class ModelMemory {
     this.exchanged = own.exchanged;
     this.loss = own.loss;
     this.sampleIds = own.sampleIds;
+  }
+
+  get parameters(): ReadonlyMap<string, Region<'float32'>> {
+    return this.#parameters;
+  }
+
+  /** A parameter lies elsewhere from now on, with the value that is there; what was compiled must be compiled again. */
+  relocate(name: string, region: Region<'float32'>): void {
+    this.#parameters.set(name, region);
   }
 
   /** The place of a source of the graph, or of a copy of the graph with the same names. */

@@ -13,7 +13,7 @@ import type { TensorData, Tensors } from './checkpoint/index.ts';
 import { Evaluator } from './evaluator.ts';
 import { ModelMemory } from './model-memory.ts';
 import { Update } from './update.ts';
-import type { UpdateGuard } from './update.ts';
+import type { GradientsElsewhere, UpdateGuard } from './update.ts';
 
 export interface ReplicaOptions {
   readonly compute: Compute;
@@ -113,13 +113,18 @@ export class Replica {
   /** As after a batch without samples. */
   clearGradients(): void {
     this.kernels.fill(this.memory.exchanged, 0);
-    for (const place of this.memory.gradients.values()) if (place.kind === 'sparse') place.count = 0;
+    for (const place of this.memory.gradients.values()) {
+      if (place.kind === 'sparse') Object.assign(place, { count: 0, whole: undefined });
+    }
   }
 
-  /** Applies the gradients. Default learning rate: the optimizer's. */
-  update(lr?: number): void {
+  /**
+   * Applies the gradients. Default learning rate: the optimizer's. `elsewhere`: parameters that somebody else updates, by their
+   * gradients times the factor that this returns.
+   */
+  update(lr?: number, elsewhere?: GradientsElsewhere): number {
     this.step++;
-    this.#update.run(this.step, lr);
+    return this.#update.run(this.step, lr, elsewhere);
   }
 
   /** Outputs in inference form, on these parameters or a moving average of them. */

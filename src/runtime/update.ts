@@ -2,6 +2,7 @@
  * From aggregated gradients to new parameters: the graph's update operations in order, then the optimizer's rule,
  * then moving averages. Everything is done in place on the gradients; a custom operation runs on the compute engine.
  */
+import { InternalError } from '../base/index.ts';
 import type { Compute, CompiledGraph } from '../compute/index.ts';
 import {
   Graph,
@@ -25,6 +26,13 @@ import type { GradientPlace, ModelMemory } from './model-memory.ts';
 /** Runs the update of a parameter, by its number in the order of the gradients. */
 export type UpdateGuard = (number: number, update: () => void) => void;
 
+/** Parameters that are updated where their gradients are combined. */
+export interface GradientsElsewhere {
+  readonly names: ReadonlySet<string>;
+  /** Of all their combined gradients. */
+  readonly sumOfSquares: number;
+}
+
 export interface UpdateOptions {
   readonly model: Model;
   readonly memory: ModelMemory;
@@ -47,20 +55,22 @@ export class Update {
     this.#options = options;
   }
 
-  /** `t` counts steps from 1. */
-  run(t: number, lr?: number): void {
+  /** `t` counts steps from 1. Returns what clipping by the norm of all gradients leaves of those elsewhere. */
+  run(t: number, lr?: number, elsewhere: GradientsElsewhere = NOTHING_ELSEWHERE): number {
     const { model, memory, optimizer, sparseUpdates } = this.#options;
-    for (const operation of model.graph.updateOperations) this.#transform(operation);
+    const here = [...memory.gradients].filter(([name]) => !elsewhere.names.has(name));
+    const factors = model.graph.updateOperations.map((operation) =>
+      this.#transform(operation, here, elsewhere),
+    );
     const guard: UpdateGuard = this.#options.guard ?? ((_, update) => update());
     let number = 0;
-    for (const [name, place] of memory.gradients) {
+    for (const [name, place] of here) {
       const parameter = memory.parameters.get(name)!;
       const slots = memory.slots.get(name)!;
       guard(number++, () => {
-        if (place.kind === 'dense') {
-          optimizer.update({ t, lr, parameter, gradient: place.region, slots });
-          return;
-        }
+        const gradient = place.kind === 'dense' ? place.region : place.whole;
+        if (gradient) return optimizer.update({ t, lr, parameter, gradient, slots });
+        if (place.kind === 'dense') return;
         const { rowLength, plan, rows, count } = place;
         optimizer.updateRows({
           ...{ t, lr, parameter, slots, rowLength, indices: plan.indices, rows, rowCount: count },
@@ -69,6 +79,7 @@ export class Update {
       });
     }
     this.#followAverages();
+    return factors.reduce((product, factor) => product * factor, 1);
   }
 
   close(): void {
@@ -76,37 +87,45 @@ export class Update {
     this.#custom.clear();
   }
 
-  #transform(operation: UpdateOperation): void {
-    const { memory, kernels } = this.#options;
-    const regions = [...memory.gradients.values()].map(valuesOf);
+  /** Returns the factor for gradients elsewhere. */
+  #transform(operation: UpdateOperation, here: NamedPlaces, elsewhere: GradientsElsewhere): number {
+    const { kernels } = this.#options;
+    const regions = here.map(([, place]) => valuesOf(place));
+    if (operation.kind !== 'clip_global_norm' && elsewhere.names.size > 0) {
+      throw new InternalError(
+        'BROKEN_INVARIANT',
+        `${operation.kind} must be applied to gradients that are elsewhere (${[...elsewhere.names].join(', ')}); keep their parameters here`,
+        { operation: operation.kind },
+      );
+    }
     switch (operation.kind) {
       case 'clip_global_norm': {
         const type: NormType = operation.order === 2 ? 'l2' : operation.order === 1 ? 'l1' : 'inf';
-        this.lastNorm = combineNorms([partialNorm(kernels, regions, type)], type);
+        this.lastNorm = combineNorms([partialNorm(kernels, regions, type), elsewhere.sumOfSquares], type);
         const factor = clipFactor(this.lastNorm, operation.maxNorm);
         if (factor !== 1) for (const region of regions) kernels.scale(region, factor);
-        return;
+        return factor;
       }
       case 'clip_value':
         for (const region of regions) kernels.clipByValue(region, operation.limit);
-        return;
+        return 1;
       case 'weight_decay':
-        return this.#decay(operation.rate, operation.applies);
+        this.#decay(operation.rate, operation.applies, here);
+        return 1;
       case 'custom':
-        for (const [name, place] of memory.gradients)
-          this.#runCustom(operation.name, operation.build, name, place);
+        for (const [name, place] of here) this.#runCustom(operation.name, operation.build, name, place);
+        return 1;
     }
   }
 
-  #decay(rate: number, applies: ParameterFilter): void {
+  #decay(rate: number, applies: ParameterFilter, here: NamedPlaces): void {
     const { memory, kernels } = this.#options;
-    for (const [name, place] of memory.gradients) {
+    for (const [name, place] of here) {
       if (!applies(place.gradient.parameter)) continue;
       const parameter = memory.parameters.get(name)!;
-      if (place.kind === 'dense') {
-        kernels.axpy(place.region, rate, parameter);
-        continue;
-      }
+      const gradient = place.kind === 'dense' ? place.region : place.whole;
+      if (gradient) kernels.axpy(gradient, rate, parameter);
+      if (gradient || place.kind === 'dense') continue;
       const { rowLength, rows, plan, count } = place;
       for (let i = 0; i < count; i++) {
         const row = parameter.slice(plan.indices.view[i]! * rowLength, rowLength);
@@ -119,8 +138,9 @@ export class Update {
     const { memory, compute, kernels } = this.#options;
     const values = valuesOf(place);
     if (values.length === 0) return;
-    const rows = place.kind === 'sparse' ? place.count : undefined;
-    const shape = place.kind === 'sparse' ? [place.count, place.rowLength] : place.gradient.parameter.shape;
+    const isByRows = place.kind === 'sparse' && !place.whole;
+    const rows = isByRows ? place.count : undefined;
+    const shape = isByRows ? [place.count, place.rowLength] : place.gradient.parameter.shape;
     const key = `${operation}/${name}`;
     let custom = this.#custom.get(key);
     if (!custom || custom.rows !== rows) {
@@ -130,7 +150,7 @@ export class Update {
     }
     const parameter = memory.parameters.get(name)!;
     custom.gradient.view.set(values.view);
-    if (place.kind === 'dense') custom.parameter.view.set(parameter.view);
+    if (!isByRows) custom.parameter.view.set(parameter.view);
     else {
       const { rowLength, plan, count } = place;
       for (let i = 0; i < count; i++) {
@@ -153,8 +173,13 @@ export class Update {
   }
 }
 
+type NamedPlaces = readonly (readonly [string, GradientPlace])[];
+
+const NOTHING_ELSEWHERE: GradientsElsewhere = { names: new Set(), sumOfSquares: 0 };
+
 function valuesOf(place: GradientPlace): Region<'float32'> {
-  return place.kind === 'dense' ? place.region : place.rows.slice(0, place.count * place.rowLength);
+  if (place.kind === 'dense') return place.region;
+  return place.whole ?? place.rows.slice(0, place.count * place.rowLength);
 }
 
 /** A user's expression, compiled for one gradient shape. */

@@ -121,12 +121,12 @@ describe('the picture', () => {
       expect(height! / direct!).toBeCloseTo(speedup / 1.8, 2);
     }
     for (const text of [
-      '>1.80×<',
-      '>0.50×<',
-      '>0.75×<',
-      '>1.50×<',
+      '>1.80<',
+      '>0.50<',
+      '>0.75<',
+      '>1.50<',
       'PyTorch, MPI by hand',
-      '>2.00×<',
+      '>2.00<',
       '>8<',
       '>32<',
       'Tributary, server locked',

@@ -1,4 +1,4 @@
-/** Whole training runs of several workers against PyTorch on one device, for every way of grouping gradients. */
+/** Whole training runs of several workers against PyTorch on one device, for every route and way of grouping gradients. */
 import { fileURLToPath } from 'node:url';
 import { describe, expect, it } from 'vitest';
 import { RankProcesses } from '../support/rank-processes.ts';
@@ -11,6 +11,7 @@ const PROGRAM = fileURLToPath(new URL('./training-program.ts', import.meta.url))
 interface Trained {
   readonly case: string;
   readonly grouping: string;
+  readonly way: string;
   readonly rank: number;
   readonly losses: readonly number[];
   readonly parameters?: Readonly<Record<string, readonly number[]>>;
@@ -43,8 +44,6 @@ function difference(c: TrainingCase, size: number, { losses, parameters }: Train
   return undefined;
 }
 
-const ALL = ['single', 'layers', 'halves', 'pairs'];
-
 describe.skipIf(!hasTrainingCases)(
   'workers that exchange gradients (needs the vectors folder, TRIBUTARY_SHARED)',
   () => {
@@ -53,24 +52,25 @@ describe.skipIf(!hasTrainingCases)(
       cases.filter((c) => runsOf(c, evenParts(rowsOf(c.batches[0]!), size)).length > 0);
 
     it.each([
-      ['shm', 2, ALL],
-      ['shm', 3, ALL],
-      ['shm', 4, ['pairs']],
-      ['tcp', 2, ['halves']],
+      ['shm', 2, { collectives: ['single', 'layers'], 'whole tables': ['halves'], servers: ['pairs'] }],
+      ['shm', 3, { collectives: ['halves'], hybrid: ['single'] }],
+      ['shm', 4, { collectives: ['pairs'], hybrid: ['halves'] }],
+      ['tcp', 2, { collectives: ['halves'], hybrid: ['layers'], servers: ['single'] }],
     ] as const)(
-      'follow one device over %s with %i workers, grouped as %j',
-      async (transport, size, groupings) => {
-        const trained = await train(transport, size, { groupings });
-        expect(trained).toHaveLength(followed(size).length * groupings.length * size);
+      'follow one device over %s with %i workers: %j',
+      async (transport, size, ways) => {
+        const trained = await train(transport, size, { ways });
+        const combinations = Object.values(ways).flat().length;
+        expect(trained).toHaveLength(followed(size).length * combinations * size);
         for (const one of trained) {
           const c = cases.find(({ name }) => name === one.case)!;
-          expect(
-            difference(c, size, one),
-            `${one.case}, ${one.grouping}, worker ${one.rank}`,
-          ).toBeUndefined();
+          const what = `${one.case}, ${one.way}, ${one.grouping}, worker ${one.rank}`;
+          expect(difference(c, size, one), what).toBeUndefined();
         }
-        for (const { case: name, grouping, checksum } of trained) {
-          const others = trained.filter((one) => one.case === name && one.grouping === grouping);
+        for (const { case: name, way, grouping, checksum } of trained) {
+          const others = trained.filter(
+            (one) => one.case === name && one.way === way && one.grouping === grouping,
+          );
           expect(others.map((one) => one.checksum)).toEqual(others.map(() => checksum));
         }
       },
@@ -78,7 +78,7 @@ describe.skipIf(!hasTrainingCases)(
     );
 
     it('leave it when each clips its own gradient', async () => {
-      const trained = await train('shm', 2, { groupings: ['single'], clipsBefore: true });
+      const trained = await train('shm', 2, { ways: { collectives: ['single'] }, clipsBefore: true });
       const clipped = cases.filter(({ clip_global_norm: norm }) => norm !== null);
       expect(clipped.length).toBeGreaterThan(0);
       for (const c of clipped) {

@@ -1,14 +1,22 @@
 /**
- * A worker of the tests of exchanges: trains every case of training.json with its peers, by each way of grouping, and says the
+ * A worker of the tests of exchanges: trains every case of training.json with its peers, by each route and grouping, and says the
  * losses, and on the first rank the final parameters. Not a test itself, and no judge: exchange-training.test.ts is.
  */
 import { CommunicationThread } from '../../src/communication/index.ts';
 import { OnnxCompute } from '../../src/compute/index.ts';
-import { CollectiveExchange } from '../../src/exchange/index.ts';
+import {
+  CollectiveExchange,
+  MixedExchange,
+  ServerExchange,
+  startRunServers,
+  type Exchange,
+} from '../../src/exchange/index.ts';
 import { clipByGlobalNorm, gradients } from '../../src/graph/index.ts';
 import { clipFactor, combineNorms, partialNorm } from '../../src/kernels/index.ts';
+import type { OptimizerSpec } from '../../src/kernels/index.ts';
 import type { TransportChoice } from '../../src/launcher/index.ts';
 import { SharedSpace } from '../../src/memory/index.ts';
+import type { Route } from '../../src/plan/index.ts';
 import { Replica } from '../../src/runtime/index.ts';
 import { say, settings } from '../collectives/rank-program-start.ts';
 import { numbers } from '../support/shared.ts';
@@ -49,7 +57,36 @@ function groupings(names: readonly string[]): Record<string, string[][]> {
   };
 }
 
-function train(c: TrainingCase, run: TrainingRun, grouping: string): void {
+/** The route of each parameter, by a way of the test. */
+function routesBy(way: string, { memory }: Replica): Map<string, Route> {
+  const routes: Record<string, [dense: Route, sparse: Route]> = {
+    collectives: ['collective', 'collective rows'],
+    'whole tables': ['collective', 'collective'],
+    hybrid: ['collective', 'server rows'],
+    servers: ['server dense', 'server rows'],
+  };
+  const [dense, sparse] = routes[way]!;
+  return new Map([...memory.gradients].map(([name, { kind }]) => [name, kind === 'dense' ? dense : sparse]));
+}
+
+async function openExchange(
+  replica: Replica,
+  way: string,
+  optimizer: OptimizerSpec,
+  groups: string[][],
+): Promise<Exchange> {
+  const { memory, kernels } = replica;
+  const routes = routesBy(way, replica);
+  const collective = new CollectiveExchange({ thread, memory, kernels, groups, routes });
+  const names = new Set([...routes].flatMap(([name, route]) => (route.startsWith('server') ? [name] : [])));
+  if (names.size === 0) return collective;
+  const sharedMemory = settings.transport === 'shm';
+  const servers = await startRunServers({ thread, secret, optimizer, rows: 'exact', sharedMemory });
+  const options = { servers, memory, kernels, names, groups, hasExactRows: true };
+  return new MixedExchange([collective, await ServerExchange.open(options)]);
+}
+
+async function train(c: TrainingCase, run: TrainingRun, grouping: string, way: string): Promise<void> {
   const model = buildModel(c);
   if (c.clip_global_norm !== null && !clipsBefore) clipByGlobalNorm(model.graph, c.clip_global_norm);
   const groups = groupings(gradients(model.loss).map(({ parameter }) => parameter.name))[grouping]!;
@@ -57,37 +94,41 @@ function train(c: TrainingCase, run: TrainingRun, grouping: string): void {
   const sizes = evenParts(rows, size);
   const from = sizes.slice(0, rank).reduce((sum, one) => sum + one, 0);
   const compute = new OnnxCompute();
+  const optimizer = optimizerSpec(run);
   const replica = new Replica(model, {
-    ...{ compute, space, optimizer: optimizerSpec(run), maxBatch: rows, groups, workers: size },
-    segmentName: `test-${process.pid}-${c.name}-${grouping}`.replace(/[^\w-]/g, '-'),
+    ...{ compute, space, optimizer, maxBatch: rows, groups, workers: size },
+    segmentName: `test-${process.pid}-${c.name}-${grouping}-${way}`.replace(/[^\w-]/g, '-'),
   });
-  const { memory, kernels } = replica;
-  const exchange = new CollectiveExchange({ thread, memory, kernels, groups });
-  const losses = c.batch_order.slice(0, run.losses.length).map((index) => {
-    const own = sizes[rank]!;
+  const { memory } = replica;
+  const exchange = await openExchange(replica, way, optimizer, groups);
+  const own = sizes[rank]!;
+  const losses: number[] = [];
+  for (const index of c.batch_order.slice(0, run.losses.length)) {
     load(replica, c.batches[index]!, from, own);
+    await exchange.prepare(own);
     exchange.begin(own);
-    if (own === 0) replica.clearGradients();
-    else if (!clipsBefore) replica.computeGradients(sampleIds(from, own), (group) => exchange.start(group));
-    if (own > 0 && clipsBefore) {
-      replica.computeGradients(sampleIds(from, own));
-      clip(replica, c.clip_global_norm ?? Infinity);
+    if (own > 0 && !clipsBefore) {
+      replica.computeGradients(sampleIds(from, own), (group) => exchange.start(group));
+    } else {
+      if (own === 0) replica.clearGradients();
+      else {
+        replica.computeGradients(sampleIds(from, own));
+        clip(replica, c.clip_global_norm ?? Infinity);
+      }
+      groups.forEach((_, group) => exchange.start(group));
     }
-    if (own === 0 || clipsBefore) groups.forEach((_, group) => exchange.start(group));
-    exchange.finish();
-    const loss = memory.loss.view[0]!;
-    replica.update();
-    return loss;
-  });
+    const elsewhere = await exchange.finish();
+    losses.push(memory.loss.view[0]!);
+    const scale = replica.update(undefined, elsewhere);
+    await exchange.apply({ scale });
+  }
+  await exchange.fetchAll();
   const parameters = Object.fromEntries([...memory.parameters].map(([name, { view }]) => [name, [...view]]));
   say('trained', {
-    case: c.name,
-    grouping,
-    rank,
-    losses,
+    ...{ case: c.name, grouping, way, rank, losses, checksum: checksum(memory.parameters.values()) },
     ...(rank === 0 ? { parameters } : {}),
-    checksum: checksum(memory.parameters.values()),
   });
+  await exchange.close();
   replica.close();
   compute.close();
 }
@@ -114,9 +155,12 @@ function checksum(regions: Iterable<{ readonly view: Float32Array }>): number {
   return sum;
 }
 
+const ways = settings['ways'] as Record<string, string[]>;
 for (const c of trainingCases()) {
   for (const run of runsOf(c, evenParts(rowsOf(c.batches[0]!), size)).slice(0, 1)) {
-    for (const grouping of settings['groupings'] as string[]) train(c, run, grouping);
+    for (const [way, groupingsOfWay] of Object.entries(ways)) {
+      for (const grouping of groupingsOfWay) await train(c, run, grouping, way);
+    }
   }
 }
 say('done', { rank });

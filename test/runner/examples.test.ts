@@ -35,7 +35,9 @@ it('differ in at most four lines', () => {
 
 it('give the same losses and the same accuracy on one device and on all workers', async () => {
   const [one, all] = [await run('one-device'), await run('all-workers')];
-  for (const { code, errors } of [one, all]) expect({ code, errors }).toEqual({ code: 0, errors: '' });
+  expect([one.code, all.code, one.errors]).toEqual([0, 0, '']);
+  // How the run goes, and on a busy machine that one worker would be faster.
+  expect(all.errors).toMatch(/^90 steps: .* predicted .*\n(slower than one worker.*\n)?$/);
   const [expected, actual] = [numbers(one.output), numbers(all.output)];
   expect(expected).toHaveLength(4);
   expect(all.output.split('\n')).toHaveLength(one.output.split('\n').length);

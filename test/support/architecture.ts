@@ -99,7 +99,18 @@ export const layers: readonly Layer[] = [
   layer(
     'exchange',
     'gradients of all workers become one, while backward goes on: contract and ways',
-    ['runtime', 'communication', 'progress', 'kernels', 'memory', 'base'],
+    [
+      'runtime',
+      'graph',
+      'kvstore',
+      'server',
+      'plan',
+      'communication',
+      'progress',
+      'kernels',
+      'memory',
+      'base',
+    ],
     [],
   ),
   layer(
@@ -109,7 +120,7 @@ export const layers: readonly Layer[] = [
       ...['exchange', 'runtime', 'data', 'compute', 'graph', 'plan', 'communication', 'launcher'],
       ...['kernels', 'memory', 'base'],
     ],
-    [],
+    ['zod'],
   ),
   layer(
     'learners',
@@ -131,7 +142,7 @@ export const layers: readonly Layer[] = [
     'thin commands, which read the environment',
     [
       ...['bench', 'learners', 'runner', 'runtime', 'data', 'models', 'compute', 'graph'],
-      ...['server', 'cluster', 'kernels', 'memory', 'base'],
+      ...['plan', 'server', 'cluster', 'kernels', 'memory', 'base'],
     ],
     ['jiti', 'zod'],
   ),

@@ -14,7 +14,7 @@ interface Bar {
 const CEILING = { name: 'independent copies (ceiling)', colour: '#c9ced3' } as const;
 const DDP = { name: 'PyTorch DDP over gloo', colour: '#b8743a' } as const;
 const MPI = { name: 'PyTorch, MPI by hand', colour: '#8a4f7d' } as const;
-const OURS = ['#2f6f8f', '#5b9bb8', '#1f4a60', '#8cbfd4'] as const;
+const OURS = ['#2f6f8f', '#5b9bb8', '#1f4a60', '#8cbfd4', '#4f9272'] as const;
 const [WIDTH, HEIGHT] = [920, 470];
 const AREA = { left: 70, right: 890, top: 130, bottom: 405 };
 /** Share of a group's width that stays free. */
@@ -83,7 +83,7 @@ function group(
       const x = start + i * barWidth;
       const top = y(value);
       return `  <rect x="${x.toFixed(1)}" y="${top.toFixed(1)}" width="${(barWidth - 2).toFixed(1)}" height="${(AREA.bottom - top).toFixed(1)}" rx="2" fill="${colour}"/>
-  <text x="${(x + barWidth / 2 - 1).toFixed(1)}" y="${(top - 5).toFixed(1)}" text-anchor="middle" font-size="10" fill="#444">${value.toFixed(2)}×</text>`;
+  <text x="${(x + barWidth / 2 - 1).toFixed(1)}" y="${(top - 5).toFixed(1)}" text-anchor="middle" font-size="9.5" fill="#444">${value.toFixed(2)}</text>`;
     }),
     `  <text x="${(left + width / 2).toFixed(1)}" y="${AREA.bottom + 22}" text-anchor="middle">${batch}</text>`,
   ];

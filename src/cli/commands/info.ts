@@ -3,13 +3,13 @@ import { spawnSync } from 'node:child_process';
 import { statfsSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { availableParallelism, totalmem } from 'node:os';
+import { packageVersion } from '../../base/index.ts';
 import { torchPeerCommand } from '../../bench/index.ts';
 import { OnnxRuntime } from '../../compute/index.ts';
 import { hasSharedMemory } from '../../memory/index.ts';
 import { defineCommand } from '../command.ts';
 import { bytesText } from '../format.ts';
 import { ExitCode, type CommandIo } from '../io.ts';
-import { packageVersion } from '../version.ts';
 
 export const infoCommand = defineCommand({
   name: 'info',

@@ -1,5 +1,4 @@
 /** `tributary train`: configuration in, a folder with checkpoints, metrics and an ONNX file out. */
-import { existsSync } from 'node:fs';
 import { resolve } from 'node:path';
 import { UsageError } from '../../base/index.ts';
 import { MAX_LEARNERS, UPDATE_MODES } from '../../learners/index.ts';
@@ -7,11 +6,10 @@ import { buildModel } from '../build-model.ts';
 import { defineCommand, type OptionSpecs, type OptionValues } from '../command.ts';
 import type { ResolvedConfig } from '../config.ts';
 import { checkConfig } from '../config-check.ts';
-import { loadConfigFile, looksLikePath } from '../config-file.ts';
-import { dataPath, examples } from '../examples.ts';
+import { examples } from '../examples.ts';
+import { findConfig } from '../find-config.ts';
 import { thousands } from '../format.ts';
 import { bold, type CommandIo } from '../io.ts';
-import { didYouMean } from '../nearest.ts';
 import { createReporter } from '../reporter.ts';
 import { RunFolder } from '../run-folder.ts';
 import { loadTask } from '../task.ts';
@@ -79,7 +77,7 @@ export const trainCommand = defineCommand({
 });
 
 async function train(target: string, given: Options, io: CommandIo): Promise<number> {
-  const config = override(await findConfig(target, given, io), given);
+  const config = override(await findConfig('train', target, given.data, io), given);
   const folder = new RunFolder(
     given.output === undefined
       ? (config.output ?? resolve(io.cwd, 'runs', config.name))
@@ -101,31 +99,6 @@ async function train(target: string, given: Options, io: CommandIo): Promise<num
   } finally {
     reporter.close();
   }
-}
-
-async function findConfig(target: string, given: Options, io: CommandIo): Promise<ResolvedConfig> {
-  const example = Object.hasOwn(examples, target) ? examples[target] : undefined;
-  if (example) {
-    const raw = example.configure(dataPath(given.data, io.env, io.cwd));
-    return checkConfig(raw, { source: `The example ${target}`, folder: io.cwd, defaultName: target });
-  }
-  if (!looksLikePath(target) && !existsSync(resolve(io.cwd, target))) {
-    const known = Object.keys(examples);
-    throw new UsageError(
-      'INVALID_COMMAND',
-      `tributary train: ${JSON.stringify(target)} is neither a file nor an example.${didYouMean(target, known)} ` +
-        `Examples are ${known.join(', ')}. See: tributary train --help`,
-      { target },
-    );
-  }
-  if (given.data !== undefined) {
-    throw new UsageError(
-      'INVALID_COMMAND',
-      `--data belongs to the ready-made examples; a configuration names its own data. Change the field data in ${target}.`,
-      { target },
-    );
-  }
-  return loadConfigFile(target, io.cwd);
 }
 
 /** Options of the command line over the file's; the result is checked as if the file had said it. */

@@ -36,12 +36,24 @@ export function findLibrary(): string {
 
 export function openLibrary(): ReturnType<typeof koffi.load> {
   const file = findLibrary();
+  switchTelemetryOff();
   try {
     return koffi.load(file);
   } catch (cause) {
     const reason = cause instanceof Error ? cause.message : String(cause);
     throw missing(`The library ${file} cannot be opened (${reason})`, file, cause);
   }
+}
+
+/**
+ * Since 1.29 ONNX Runtime reports to its makers from its first moment on, before its own call to stop that can be made, keeps a
+ * database in the home folder that processes wait for each other at, and may never end at the end of the process. It looks for this
+ * variable when it starts; set in native code, as threads of Node have a copy of the environment. A user's own setting stays.
+ */
+function switchTelemetryOff(): void {
+  if (process.platform === 'win32') return;
+  const setenv = koffi.load(null).func('int setenv(const char *name, const char *value, int overwrite)');
+  setenv('ORT_DISABLE_TELEMETRY', '1', 0);
 }
 
 function missing(problem: string, target: string, cause?: unknown): UsageError {

@@ -1,4 +1,4 @@
-/** The version of this package, from its package.json two folders above both `src/cli` and `dist/cli`. */
+/** The version of this package, from its package.json two folders above both `src/base` and `dist/base`. */
 import { readFileSync } from 'node:fs';
 
 export function packageVersion(): string {

@@ -1,0 +1,62 @@
+/**
+ * Several ways at once: each gradient goes by its own, all of them side by side. Decides nothing: which parameter takes which way
+ * is known to the ways themselves. Invariant: they are started and finished in the same order on all workers.
+ */
+import { setImmediate as yieldToEvents } from 'node:timers/promises';
+import type { GradientsElsewhere } from '../runtime/index.ts';
+import type { Exchange, RemoteUpdate, SentMessage } from './exchange.ts';
+
+export class MixedExchange implements Exchange {
+  readonly #ways: readonly Exchange[];
+
+  /** The first one's groups are those of all. */
+  constructor(ways: readonly Exchange[]) {
+    this.#ways = ways;
+  }
+
+  get groups(): readonly (readonly string[])[] {
+    return this.#ways[0]!.groups;
+  }
+
+  setGroups(groups: readonly (readonly string[])[]): void {
+    for (const way of this.#ways) way.setGroups(groups);
+  }
+
+  async prepare(batch: number): Promise<void> {
+    for (const way of this.#ways) await way.prepare(batch);
+  }
+
+  begin(samples: number): void {
+    for (const way of this.#ways) way.begin(samples);
+  }
+
+  start(group: number): void {
+    for (const way of this.#ways) way.start(group);
+  }
+
+  async finish(): Promise<GradientsElsewhere> {
+    // What goes to servers must be on its way before collectives block this thread.
+    await yieldToEvents();
+    const elsewhere = await Promise.all([...this.#ways].reverse().map((way) => way.finish()));
+    return {
+      names: new Set(elsewhere.flatMap(({ names }) => [...names])),
+      sumOfSquares: elsewhere.reduce((sum, one) => sum + one.sumOfSquares, 0),
+    };
+  }
+
+  get lastMessages(): readonly SentMessage[] {
+    return this.#ways.flatMap((way) => way.lastMessages);
+  }
+
+  async apply(update: RemoteUpdate): Promise<void> {
+    for (const way of this.#ways) await way.apply(update);
+  }
+
+  async fetchAll(): Promise<void> {
+    for (const way of this.#ways) await way.fetchAll();
+  }
+
+  async close(): Promise<void> {
+    for (const way of this.#ways) await way.close();
+  }
+}

@@ -1,0 +1,68 @@
+/**
+ * The parameter servers of a run: one in the process of the first worker of every host, and this worker's store on all of them. Its
+ * updates are held, so that gradients can be clipped together. Who puts what there is not decided here.
+ * Invariant: the servers of a run end when all its workers have closed their store, or have not within a time limit.
+ */
+import { createHmac } from 'node:crypto';
+import type { CommunicationThread } from '../communication/index.ts';
+import { RemoteStore } from '../kvstore/index.ts';
+import type { OptimizerSpec } from '../kernels/index.ts';
+import { tellAllTexts } from './agreement.ts';
+import { startServerThread } from './server-thread.ts';
+
+export interface RunServersOptions {
+  readonly thread: CommunicationThread;
+  /** What the workers know and strangers do not; the nonce of the servers is made of it. */
+  readonly secret: string;
+  readonly optimizer: OptimizerSpec;
+  /** What becomes of rows without a gradient. */
+  readonly rows: 'exact' | 'lazy';
+  /** Whether servers on this host use this process's memory in place. Default true. */
+  readonly sharedMemory?: boolean | undefined;
+  /** The address at which a server in this process is reached. Default 127.0.0.1. */
+  readonly address?: string | undefined;
+}
+
+export interface RunServers {
+  readonly store: RemoteStore;
+  /** How many there are. */
+  readonly servers: number;
+  /** After the store was closed. */
+  readonly close: () => Promise<void>;
+}
+
+const CLOSE_MS = 10_000;
+
+/** All workers call it together. */
+export async function startRunServers(options: RunServersOptions): Promise<RunServers> {
+  const { thread, secret, optimizer, rows, address, sharedMemory } = options;
+  const { rank, size, hosts } = thread.world;
+  const isFirst = hosts.indexOf(hosts[rank]!) === rank;
+  const nonce = createHmac('sha256', secret).update('parameter servers of a run').digest('hex');
+  const access = { namespace: 'run', nonce };
+  const server = isFirst ? await startServerThread({ address, access }) : undefined;
+  try {
+    const addresses = tellAllTexts(thread, server?.address ?? '', 'addresses of servers').filter(
+      (text) => text !== '',
+    );
+    const store = await RemoteStore.connect({
+      ...{ servers: addresses, access, worker: rank, workers: size, space: thread.space },
+      ...{ held: true, combine: 'mean', rows, nonFinite: 'accept', sharedMemory },
+    });
+    await store.setOptimizer(optimizer);
+    return {
+      ...{ store, servers: addresses.length },
+      close: async () => {
+        // Others may still be on their way out; one that died keeps nobody.
+        await thread.barrier({ name: 'all have closed their store', deadlineMs: CLOSE_MS }).then(
+          () => undefined,
+          () => undefined,
+        );
+        await server?.close();
+      },
+    };
+  } catch (error) {
+    await server?.close();
+    throw error;
+  }
+}
