@@ -35,6 +35,8 @@ export interface PlannedParameter {
    * from above until it has been measured.
    */
   readonly sparsity?: number;
+  /** Whether rows without a gradient must be left alone, as lazy updates do; a whole gradient would not. Default false. */
+  readonly byRowsOnly?: boolean;
   /** Why it may not live on servers, as the end of a sentence; one dense parameter keeps all. Default: it may. */
   readonly keptHere?: string;
   /** Share of the rows that all workers together touch in a step. Default: as if each chose its rows independently. */
@@ -147,9 +149,10 @@ export function chooseRoutes(
     parameters.map((parameter): RouteChoice => {
       const { name, kind, keptHere = kind === 'dense' ? keptDense : undefined } = parameter;
       const byRoute = routeCosts(cluster, costs, options, parameter);
-      const times = timesOf(byRoute, allowed(kind, strategy, keptHere), (route) =>
-        bytesByRoute(parameter, route),
+      const routes = allowed(kind, strategy, keptHere).filter(
+        (one) => !parameter.byRowsOnly || one.endsWith('rows'),
       );
+      const times = timesOf(byRoute, routes, (route) => bytesByRoute(parameter, route));
       const route = kind === 'dense' ? denseRoute : cheapest(times, strategy);
       const reason =
         kind === 'dense'

@@ -40,7 +40,7 @@ export async function openExchange(
   const costs = servers && (await measureServers(thread, servers.store));
   const plan = planRun(
     {
-      ...{ thread, replica, messages, options: config },
+      ...{ thread, replica, messages, options: config, sparseUpdates: config.sparseUpdates ?? 'exact' },
       servers: servers && { count: servers.servers, costs: costs! },
     },
     samples,

@@ -33,6 +33,8 @@ export interface PlanFacts {
   readonly messages: MeasuredMessages;
   /** What exchanges with the servers of the run cost, if it has some. */
   readonly servers?: { readonly count: number; readonly costs: ServerCosts } | undefined;
+  /** Of tables. */
+  readonly sparseUpdates: 'exact' | 'lazy';
   readonly options: PlanOptions;
 }
 
@@ -92,7 +94,10 @@ function meanOver(thread: CommunicationThread, own: LayerTimes, samples: number)
   return { forwardMs: forwardMs!, segmentMs: segmentMs!, backwardMs };
 }
 
-function inputOf({ thread, replica, messages, servers }: PlanFacts, times: LayerTimes): ExchangeInput {
+function inputOf(
+  { thread, replica, messages, servers, sparseUpdates }: PlanFacts,
+  times: LayerTimes,
+): ExchangeInput {
   const { size, hosts } = thread.world;
   const machines = new Set(hosts).size;
   const slowdown = hasFreeProcessor(thread) ? 1 : 1 + lostShare(replica, messages, times);
@@ -103,7 +108,7 @@ function inputOf({ thread, replica, messages, servers }: PlanFacts, times: Layer
       ...{
         name,
         backwardMs: times.backwardMs[i]! * slowdown,
-        parameters: [parameterOf(replica, name, place)],
+        parameters: [parameterOf(replica, name, place, sparseUpdates)],
       },
     })),
     cluster: {
@@ -144,13 +149,22 @@ function hasFreeProcessor({ world }: CommunicationThread): boolean {
   return here < availableParallelism();
 }
 
-function parameterOf(replica: Replica, name: string, place: GradientPlace): PlannedParameter {
+function parameterOf(
+  replica: Replica,
+  name: string,
+  place: GradientPlace,
+  sparseUpdates: PlanFacts['sparseUpdates'],
+): PlannedParameter {
   const kept = whyKeptHere(replica, name, place);
   const keptHere = kept === undefined ? {} : { keptHere: kept };
   if (place.kind === 'dense') return { name, kind: 'dense', elements: place.region.length, ...keptHere };
   const { tableRows, rowLength, count } = place;
   const sparsity = Math.min(1, Math.max(1, count) / tableRows);
-  return { name, kind: 'sparse', elements: tableRows * rowLength, rowLength, sparsity, ...keptHere };
+  const byRowsOnly = sparseUpdates === 'lazy';
+  return {
+    ...{ name, kind: 'sparse', elements: tableRows * rowLength, rowLength, sparsity, byRowsOnly },
+    ...keptHere,
+  };
 }
 
 /** What must be done with its gradient or its value that servers do not do. */

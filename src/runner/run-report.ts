@@ -19,11 +19,13 @@ const NOTABLE = 0.05;
 export function runReport(plan: ExchangePlan, steps: number, paces: readonly WorkerPace[]): string[] {
   const mean = (of: keyof WorkerPace) => paces.reduce((sum, pace) => sum + pace[of], 0) / paces.length;
   const [stepMs, computeMs, waitMs] = [mean('stepMs'), mean('computeMs'), mean('waitMs')];
+  const otherMs = Math.max(0, stepMs - computeMs - waitMs);
+  const messages = `${plan.groups.length} message${plan.groups.length === 1 ? '' : 's'}`;
   const lines = [
-    `${steps} steps: ${ms(stepMs)} each, predicted ${ms(plan.iterationMs)} (${ms(computeMs)} computing, ${ms(waitMs)} waiting for gradients; ${plan.groups.length} message${plan.groups.length === 1 ? '' : 's'} a step). ${slowest(paces, computeMs)}`,
+    `${steps} steps: ${ms(stepMs)} each, ${ms(computeMs)} computing and ${ms(waitMs)} waiting for gradients (predicted for both ${ms(plan.iterationMs)}, ${messages} a step), ${ms(otherMs)} loading and updating. ${slowest(paces, computeMs)}`,
   ];
-  // One worker would compute all shares one after the other.
-  const aloneMs = paces.reduce((sum, pace) => sum + pace.computeMs, 0);
+  // One worker would compute all shares one after the other, and load and update once.
+  const aloneMs = paces.reduce((sum, pace) => sum + pace.computeMs, otherMs);
   if (stepMs > aloneMs) {
     lines.push(
       `slower than one worker, which would take about ${ms(aloneMs)} for the same batch: ${ms(waitMs)} of a step go into waiting for gradients. Use larger batches, fewer workers, or one.`,

@@ -45,6 +45,21 @@ describe('routes', () => {
     expect(Object.isFrozen(choice)).toBe(true);
   });
 
+  it('go by rows where rows without a gradient must be left alone, however many are touched', () => {
+    const lazy = { ...table(0.93), byRowsOnly: true };
+    expect(routesOf([lazy], cluster, costs)).toEqual(['server rows']);
+    expect(routesOf([lazy], cluster, costs, { strategy: 'collectives' })).toEqual(['collective rows']);
+  });
+
+  it('keep away from servers what they cannot do, with the reason; one dense parameter keeps all', () => {
+    const kept = { ...table(0.01), keptHere: 'clip_value comes between aggregation and update' };
+    const [choice] = chooseRoutes([kept], cluster, costs, { strategy: 'servers' });
+    expect(choice).toMatchObject({ route: 'collective rows' });
+    expect(choice!.reason).toMatch(/; not by servers: clip_value comes between/);
+    const dense = [{ ...bias, keptHere: 'moving average follows' }, weight];
+    expect(routesOf(dense, cluster, costs, { strategy: 'servers' })).toEqual(['collective', 'collective']);
+  });
+
   it('are never dearer than an alternative for a table', () => {
     fc.assert(
       fc.property(fc.nat(1000), (permille) => {

@@ -37,9 +37,9 @@ it('give the same losses and the same accuracy on one device and on all workers'
   const [one, all] = [await run('one-device'), await run('all-workers')];
   expect([one.code, all.code, one.errors]).toEqual([0, 0, '']);
   // How the run goes, and on a busy machine that one worker would be faster.
-  expect(all.errors).toMatch(/^90 steps: .* predicted .*\n(slower than one worker.*\n)?$/);
+  expect(all.errors).toMatch(/^90 steps: .*predicted .*\n(slower than one worker.*\n)?$/);
   const [expected, actual] = [numbers(one.output), numbers(all.output)];
-  expect(expected).toHaveLength(4);
+  expect(expected).toHaveLength(3);
   expect(all.output.split('\n')).toHaveLength(one.output.split('\n').length);
   expected.forEach((value, i) => expect(Math.abs(actual[i]! - value)).toBeLessThanOrEqual(0.0021));
   expect(readdirSync('/dev/shm').filter((name) => name.includes('replica-'))).toEqual([]);

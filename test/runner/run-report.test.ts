@@ -14,11 +14,11 @@ const plan = planExchange({
 describe('the report of a run', () => {
   it('names predicted and measured times and the slowest worker', () => {
     const [line, ...others] = runReport(plan, 90, [
-      { stepMs: 12, computeMs: 9, waitMs: 3 },
-      { stepMs: 12, computeMs: 11, waitMs: 1 },
+      { stepMs: 13, computeMs: 9, waitMs: 3 },
+      { stepMs: 13, computeMs: 11, waitMs: 1 },
     ]);
     expect(line).toBe(
-      '90 steps: 12.0 ms each, predicted 11.0 ms (10.0 ms computing, 2.00 ms waiting for gradients; 1 message a step). Worker 1 is the slowest, 10 % behind the mean.',
+      '90 steps: 13.0 ms each, 10.0 ms computing and 2.00 ms waiting for gradients (predicted for both 11.0 ms, 1 message a step), 1.00 ms loading and updating. Worker 1 is the slowest, 10 % behind the mean.',
     );
     expect(others).toEqual([]);
   });
