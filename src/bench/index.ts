@@ -35,5 +35,7 @@ export type {
   RowsCase,
   Sweep,
 } from './exchange/index.ts';
+export { benchMerge, MERGE_LINKS, MERGE_MODELS, mergeChart } from './merge/index.ts';
+export type { MergeBench, MergeBenchOptions, MergeCase, MergeLink, MergeModel } from './merge/index.ts';
 export { benchScaleup, SCALEUP_MODES, SCALEUP_PEERS, scaleupChart } from './scaleup/index.ts';
 export type { ScaleupBench, ScaleupBenchOptions, ScaleupCase, ScaleupPeer } from './scaleup/index.ts';

@@ -23,7 +23,7 @@ const SHORTEST_BYTES = 4096;
 const FACTOR = 8;
 const REPEATS = 5;
 /** Enough for a line: the cost of longer ones is extended from it. */
-const LONGEST_BYTES = 64 * 2 ** 20;
+const LONGEST_BYTES = 8 * 2 ** 20;
 
 export function measureMessages(thread: CommunicationThread, largestBytes: number): MeasuredMessages {
   const longest = Math.min(LONGEST_BYTES, Math.max(largestBytes, FACTOR * SHORTEST_BYTES));

@@ -38,19 +38,19 @@ export async function openExchange(
   const messages = measureMessages(thread, memory.exchanged.byteLength);
   const servers = couldUseServers(replica, config) ? await startServers(options) : undefined;
   const costs = servers && (await measureServers(thread, servers.store));
-  const plan = planRun(
+  const run = planRun(
     {
       ...{ thread, replica, messages, options: config, sparseUpdates: config.sparseUpdates ?? 'exact' },
       servers: servers && { count: servers.servers, costs: costs! },
     },
     samples,
   );
-  const [groups, routes] = [groupsOf(plan), routesOf(plan)];
+  const [groups, routes] = [groupsOf(run.plan), routesOf(run.plan)];
   const collective = new CollectiveExchange({ thread, memory, kernels, groups, routes });
   const names = new Set([...routes].flatMap(([name, route]) => (route.startsWith('server') ? [name] : [])));
   const exchange = servers ? await withServers(options, collective, servers, names) : collective;
   replica.setGroups(groups);
-  return { plan, exchange };
+  return { ...run, exchange };
 }
 
 /** Dense parameters alone go by collectives unless servers are asked for: on the same links they never cost less. */

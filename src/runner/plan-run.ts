@@ -42,13 +42,24 @@ const [WARM_UP, REPEATS] = [2, 5];
 /** A message that keeps a processor busy for so much of its time hides behind nothing if all processors compute. */
 const MOSTLY_BUSY = 0.5;
 
+/** A plan, and the figures that it was made of. */
+export interface PlannedRun {
+  readonly plan: ExchangePlan;
+  readonly input: ExchangeInput;
+}
+
 /** The batch lies in the replica's inputs; `samples` may be empty on some workers. */
-export function planRun(facts: PlanFacts, samples: ArrayLike<number>): ExchangePlan {
+export function planRun(facts: PlanFacts, samples: ArrayLike<number>): PlannedRun {
   const { thread, replica, options } = facts;
   const own = timeLayers(replica, samples);
   const times = meanOver(thread, own, samples.length);
   const { strategy = 'hybrid' } = options;
-  return agree(thread, planExchange({ ...inputOf(facts, times), ...mergingOf(facts, options), strategy }));
+  return planned(thread, { ...inputOf(facts, times), ...mergingOf(facts, options), strategy });
+}
+
+/** The first worker's figures count. */
+export function planned(thread: CommunicationThread, input: ExchangeInput): PlannedRun {
+  return { input, plan: agree(thread, planExchange(input)) };
 }
 
 /** By name. */

@@ -8,12 +8,12 @@ import { learningRateAt, UsageError, type ScheduleSpec } from '../base/index.ts'
 import type { Compute, SessionOptions } from '../compute/index.ts';
 import { openLoader, SampleOrder, type Batch, type Dataset } from '../data/index.ts';
 import type { OptimizerSpec } from '../kernels/index.ts';
-import type { ExchangePlan } from '../plan/index.ts';
+import type { ExchangePlan, Merging } from '../plan/index.ts';
 import type { Replica } from '../runtime/index.ts';
 import { evaluate, type EvaluateOptions, type Evaluation } from './evaluate.ts';
 import type { PlanOptions } from './plan-run.ts';
 import { Shard } from './shard.ts';
-import type { SharedStep } from './shared-step.ts';
+import type { SharedGradients, SharedStep } from './shared-step.ts';
 
 export interface RunnerConfig extends PlanOptions {
   readonly optimizer: OptimizerSpec;
@@ -56,6 +56,10 @@ export interface StepReport {
   readonly samples: number;
   /** Whether it was the last of its epoch. */
   readonly last: boolean;
+  /** Milliseconds of forward and backward pass here. */
+  readonly computeMs: number;
+  /** Milliseconds of waiting for gradients of others, behind the backward pass. */
+  readonly waitMs: number;
 }
 
 export interface RunnerParts {
@@ -103,6 +107,11 @@ export class Runner {
     return this.#parts.shared?.plan;
   }
 
+  /** Merges gradients otherwise from the next step on; all workers call it between the same steps. For comparing. */
+  regroup(merging: Merging): ExchangePlan | undefined {
+    return this.#parts.shared?.regroup(merging);
+  }
+
   /** Trains on a dataset, of which every worker takes its share if it is a `shard`; one report for each step. */
   async *run(data: Dataset | Shard, options: RunOptions = {}): AsyncGenerator<StepReport> {
     const { replica, config, rank, workers } = this.#parts;
@@ -114,20 +123,16 @@ export class Runner {
     for (const name of columns) dataset.column(name);
     const part = isShared ? { index: rank, count: workers } : { index: 0, count: 1 };
     const order = new SampleOrder(dataset.length, { seed });
-    const loader = openLoader({
-      dataset,
-      order,
-      batchSize: isShared ? batchSize : this.#ownBatch(),
-      columns,
-      part,
-    });
-    const lastStep = replica.step + Math.min(maxSteps, epochs * Math.ceil(dataset.length / batchSize));
+    const size = isShared ? batchSize : replica.memory.sampleIds.length;
+    const loader = openLoader({ dataset, order, batchSize: size, columns, part });
+    const lastStep = replica.step + Math.min(maxSteps, epochs * Math.ceil(dataset.length / size));
     let yieldedMs = performance.now();
     try {
       while (replica.step < lastStep && !signal?.aborted) {
         const batch = loader.next(replica.inputs);
-        const loss = await this.#step(batch);
-        yield { step: replica.step, epoch: batch.epoch, loss, samples: batch.batchSize, last: batch.last };
+        const done = await this.#step(batch);
+        const { epoch, batchSize: samples, last } = batch;
+        yield { step: replica.step, epoch, samples, last, ...done };
         if (performance.now() - yieldedMs < YIELD_EVERY_MS) continue;
         await yieldToEvents();
         yieldedMs = performance.now();
@@ -153,24 +158,26 @@ export class Runner {
     await this.#parts.onClose?.();
   }
 
-  #ownBatch(): number {
-    return this.#parts.replica.memory.sampleIds.length;
-  }
-
-  async #step({ samples }: Batch): Promise<number> {
+  async #step({ samples }: Batch): Promise<Pick<StepReport, 'loss' | 'computeMs' | 'waitMs'>> {
     const { replica, config, shared, explain } = this.#parts;
     try {
-      const { loss, elsewhere } = shared
+      const { loss, elsewhere, computeMs, waitMs } = shared
         ? await shared.compute(samples)
-        : { loss: replica.computeGradients(samples), elsewhere: undefined };
+        : this.#computeAlone(samples);
       if (!Number.isFinite(loss)) throw notANumber(loss, replica.step);
       const lr = config.schedule ? learningRateAt(config.schedule, replica.step) : undefined;
       const scale = replica.update(lr, elsewhere);
       await shared?.apply({ scale, lr });
-      return loss;
+      return { loss, computeMs, waitMs };
     } catch (error) {
       throw explain ? await explain(error) : error;
     }
+  }
+
+  #computeAlone(samples: ArrayLike<number>): Omit<SharedGradients, 'elsewhere'> & { elsewhere: undefined } {
+    const startedMs = performance.now();
+    const loss = this.#parts.replica.computeGradients(samples);
+    return { loss, elsewhere: undefined, computeMs: performance.now() - startedMs, waitMs: 0 };
   }
 }
 

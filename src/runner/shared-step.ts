@@ -5,14 +5,15 @@
  */
 import type { CommunicationThread } from '../communication/index.ts';
 import { tellAll, type Exchange, type RemoteUpdate } from '../exchange/index.ts';
-import type { ExchangePlan } from '../plan/index.ts';
+import type { ExchangePlan, Merging } from '../plan/index.ts';
 import type { GradientsElsewhere, Replica } from '../runtime/index.ts';
+import { groupsOf, planned, type PlannedRun } from './plan-run.ts';
 import { compareReplicas } from './replica-check.ts';
+import { replan, StepTimes } from './replanning.ts';
 import { runReport } from './run-report.ts';
 import type { Trace } from './trace.ts';
 
-export interface PlannedExchange {
-  readonly plan: ExchangePlan;
+export interface PlannedExchange extends PlannedRun {
   readonly exchange: Exchange;
 }
 
@@ -33,9 +34,15 @@ export interface SharedGradients {
   /** Of the whole batch. */
   readonly loss: number;
   readonly elsewhere: GradientsElsewhere;
+  /** Forward and backward pass of this worker's share. */
+  readonly computeMs: number;
+  /** For gradients of others, behind the backward pass. */
+  readonly waitMs: number;
 }
 
 const REPORT_AFTER_STEPS = 100;
+/** Between two looks at whether the plan still fits. */
+const REPLAN_EVERY_STEPS = 200;
 /** The first ones are slower. */
 const WARM_UP_STEPS = 10;
 
@@ -45,6 +52,7 @@ export class SharedStep {
   #steps = 0;
   readonly #sums = { computeMs: 0, waitMs: 0 };
   #countedSinceMs = 0;
+  readonly #times = new StepTimes();
 
   constructor(options: SharedStepOptions) {
     this.#options = options;
@@ -58,7 +66,9 @@ export class SharedStep {
   /** `samples` are those of this worker's share, which lie in the replica's inputs. */
   async compute(samples: ArrayLike<number>): Promise<SharedGradients> {
     const { thread, replica, planExchange, compareEverySteps } = this.#options;
-    const { plan, exchange } = (this.#planned ??= await planExchange(samples));
+    this.#planned ??= await planExchange(samples);
+    if (this.#steps > 0 && this.#steps % REPLAN_EVERY_STEPS === 0) this.#planAnew(this.#planned);
+    const { plan, exchange } = this.#planned;
     if (replica.step > 0 && replica.step % compareEverySteps === 0) compareReplicas(thread, replica, plan);
     if (this.#steps === WARM_UP_STEPS) this.#countedSinceMs = performance.now();
     if (this.#steps === REPORT_AFTER_STEPS) this.#report(plan);
@@ -77,12 +87,14 @@ export class SharedStep {
     }
     const computedMs = performance.now();
     const elsewhere = await exchange.finish();
+    this.#times.add(computedMs - startedMs, exchange.lastMessages);
     this.#traceMessages(exchange);
+    const [computeMs, waitMs] = [computedMs - startedMs, performance.now() - computedMs];
     if (this.#steps++ >= WARM_UP_STEPS) {
-      this.#sums.computeMs += computedMs - startedMs;
-      this.#sums.waitMs += performance.now() - computedMs;
+      this.#sums.computeMs += computeMs;
+      this.#sums.waitMs += waitMs;
     }
-    return { loss: replica.memory.loss.view[0]!, elsewhere };
+    return { loss: replica.memory.loss.view[0]!, elsewhere, computeMs, waitMs };
   }
 
   /** Updates what lives elsewhere. */
@@ -97,6 +109,35 @@ export class SharedStep {
 
   async close(): Promise<void> {
     await this.#planned?.exchange.close();
+  }
+
+  /** Other groups from the next step on, by a merging of one's choice; all workers call it between the same steps. */
+  regroup(merging: Merging): ExchangePlan {
+    const { thread } = this.#options;
+    return this.#take(planned(thread, { ...this.#planned!.input, merging }));
+  }
+
+  #planAnew(before: PlannedExchange): void {
+    const { thread, log } = this.#options;
+    const next = replan(thread, before, this.#times);
+    if (!next) return;
+    this.#take(next);
+    if (thread.world.rank !== 0) return;
+    const count = (plan: ExchangePlan) => plan.groups.length;
+    log(
+      `planned anew after ${this.#steps} steps, as times have changed: ${count(next.plan)} message(s) a step instead of ${count(before.plan)}, ${next.plan.iterationMs.toPrecision(3)} ms predicted instead of ${before.plan.iterationMs.toPrecision(3)} ms`,
+    );
+  }
+
+  #take(run: PlannedRun): ExchangePlan {
+    const { exchange } = this.#planned!;
+    this.#planned = { ...run, exchange };
+    const groups = groupsOf(run.plan);
+    // What is cut alike need not be compiled again.
+    if (JSON.stringify(groups) === JSON.stringify(exchange.groups)) return run.plan;
+    exchange.setGroups(groups);
+    this.#options.replica.setGroups(groups);
+    return run.plan;
   }
 
   /** Notes segments of the backward pass, the first with the forward pass in it. */

@@ -29,7 +29,6 @@ const isPositive = (value: unknown): boolean => typeof value === 'number' && val
 describe('our side', () => {
   it.each<[string, Partial<ExchangeBenchOptions>, Partial<ExchangeBench>]>([
     ['by shared memory', {}, { placement: 'NCC', servers: 1, transport: 'shm' }],
-    ['by TCP', { transport: 'tcp' }, { placement: 'CS', servers: 2, transport: 'tcp' }],
     ['in the process of a worker', { placement: 'CC', aggregation: 'wide' }, { placement: 'CC', servers: 1 }],
     ['on three servers, two tenants', { servers: 3, tenants: 2, cores: 1 }, { placement: 'NCS', servers: 3 }],
     [
@@ -37,7 +36,6 @@ describe('our side', () => {
       { workers: 3, placement: 'CS', chunkBytes: 4096 },
       { servers: 3, workers: 3 },
     ],
-    ['of four workers in two clients', { workers: 4, clients: 2 }, { placement: 'NCC', workers: 4 }],
     [
       'of three workers in two clients by TCP, two tenants',
       { workers: 3, clients: 2, tenants: 2, transport: 'tcp' },

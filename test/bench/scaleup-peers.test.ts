@@ -53,7 +53,7 @@ describe.skipIf(!torch.present)(`PyTorch (${torch.needs})`, () => {
   );
 
   describe.skipIf(!openMpi.present || !mpi4py.present)(`with MPI (${openMpi.needs}, ${mpi4py.needs})`, () => {
-    it.each([1, 2, 3])(
+    it.each([1, 2])(
       'by hand trains with %i process(es)',
       (ranks) => expectTurns(mpiGroup({ ranks, taskFile, folder, env }), MPI_VARIANTS),
       60_000,

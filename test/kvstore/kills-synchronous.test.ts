@@ -12,7 +12,7 @@ import type { Place } from './kill-ground.ts';
 import { CHUNK_BYTES, undisturbed } from './made-up-training.ts';
 import type { TrainingAssignment } from './training-program.ts';
 
-const KILLS = Number(process.env['TRIBUTARY_KILLS'] ?? 10);
+const KILLS = Number(process.env['TRIBUTARY_KILLS'] ?? 6);
 const WORKERS = 2;
 /** Steps from one kill to the next; it happens in one of them. */
 const STEPS_A_KILL = 20;

@@ -6,8 +6,8 @@ import { text } from 'node:stream/consumers';
 import { fileURLToPath } from 'node:url';
 import { afterEach, describe, expect, it } from 'vitest';
 import { component } from '../support/components.ts';
-import { createHosts } from '../support/namespaces.ts';
-import type { Host, Hosts } from '../support/namespaces.ts';
+import { createHosts } from '../../src/bench/hosts.ts';
+import type { Host, Hosts } from '../../src/bench/hosts.ts';
 import type { RackLine } from './rack-program.ts';
 
 const SECRET = 'racks';

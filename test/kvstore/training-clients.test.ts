@@ -24,5 +24,5 @@ describe.skipIf(!hasSharedMemory())('workers of clients', () => {
   };
 
   // Three workers are two clients of different sizes.
-  trainingSuite('clients of two workers', open(2), 3);
+  trainingSuite('clients of two workers', open(2), 5);
 });

@@ -132,7 +132,7 @@ export const layers: readonly Layer[] = [
     'bench',
     'comparisons with other systems, `peers/`',
     [
-      ...['learners', 'runner', 'kvstore', 'server', 'launcher', 'collectives', 'cluster'],
+      ...['learners', 'runner', 'kvstore', 'server', 'plan', 'launcher', 'collectives', 'cluster'],
       ...['runtime', 'data', 'models', 'compute', 'graph', 'kernels', 'memory', 'base'],
     ],
     ['koffi', 'zod'],

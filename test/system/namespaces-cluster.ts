@@ -10,7 +10,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { text } from 'node:stream/consumers';
 import { fileURLToPath } from 'node:url';
-import type { Host, Hosts } from '../support/namespaces.ts';
+import type { Host, Hosts } from '../../src/bench/hosts.ts';
 import type { RankLine, RankPlan, RankTimes } from './namespaces-rank.ts';
 
 type RankError = Extract<RankLine, { error: unknown }>['error'];

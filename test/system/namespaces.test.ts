@@ -8,8 +8,8 @@ import { cpus } from 'node:os';
 import { afterEach, describe, expect, it } from 'vitest';
 import { ALL_REDUCE_ALGORITHMS } from '../../src/collectives/index.ts';
 import { component } from '../support/components.ts';
-import { createHosts } from '../support/namespaces.ts';
-import type { Hosts } from '../support/namespaces.ts';
+import { createHosts } from '../../src/bench/hosts.ts';
+import type { Hosts } from '../../src/bench/hosts.ts';
 import { runByMpirun, runByScheduler } from './namespaces-cluster.ts';
 import type { AlgorithmResult, Outcome } from './namespaces-cluster.ts';
 
@@ -64,22 +64,25 @@ afterEach(() => {
 });
 
 describe.skipIf(!iproute.present)(`hosts with links of 1 Gbit/s (${iproute.needs}, root)`, () => {
-  it.each([2, 4])('%i hosts: allreduce of 64 MB over TCP uses the links', async (count) => {
-    net = createHosts({ count });
-    const bytes = 64 * MEGABYTES;
-    const algorithms = ['auto', 'ring', 'rings', 'halving-doubling'] as const;
-    const outcome = await runByScheduler(
-      net.switch,
-      net.hosts,
-      { algorithms, bytes, repeats: 3, measure: true },
-      // The hosts share the cores of this machine.
-      () => ({ transport: 'tcp', yieldWhileSpinning: count > cpus().length, deadlineMs: DEADLINE_MS }),
-    );
-    const allowed = linkSeconds(count, bytes, net.rateMbit);
-    check(`${count} hosts, 64 MB over TCP`, outcome, allowed);
-    expect(outcome.results.map(({ ranks }) => ranks)).toEqual(algorithms.map(() => count));
-    expect(shareOfLink(outcome.results[0]!, allowed)).toBeGreaterThanOrEqual(WANTED_SHARE);
-  });
+  it.each(process.env['TRIBUTARY_ACCEPTANCE'] ? [2, 4] : [2])(
+    '%i hosts: allreduce of 64 MB over TCP uses the links',
+    async (count) => {
+      net = createHosts({ count });
+      const bytes = 64 * MEGABYTES;
+      const algorithms = ['auto', 'ring', 'rings', 'halving-doubling'] as const;
+      const outcome = await runByScheduler(
+        net.switch,
+        net.hosts,
+        { algorithms, bytes, repeats: 3, measure: true },
+        // The hosts share the cores of this machine.
+        () => ({ transport: 'tcp', yieldWhileSpinning: count > cpus().length, deadlineMs: DEADLINE_MS }),
+      );
+      const allowed = linkSeconds(count, bytes, net.rateMbit);
+      check(`${count} hosts, 64 MB over TCP`, outcome, allowed);
+      expect(outcome.results.map(({ ranks }) => ranks)).toEqual(algorithms.map(() => count));
+      expect(shareOfLink(outcome.results[0]!, allowed)).toBeGreaterThanOrEqual(WANTED_SHARE);
+    },
+  );
 
   // Four ranks of Open MPI spin on two cores for most of a minute.
   it.skipIf(!openMpi.present).each(process.env['TRIBUTARY_ACCEPTANCE'] ? [2, 4] : [2])(

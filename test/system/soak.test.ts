@@ -1,6 +1,6 @@
 /**
  * The soak: random collectives in several groups, joins, cancellations and two kills with newcomers in their place, for
- * TRIBUTARY_SOAK_SECONDS (default 30) shared by the transports. All results are verified by the ranks; here is judged
+ * TRIBUTARY_SOAK_SECONDS (default 16) shared by the transports. All results are verified by the ranks; here is judged
  * what the processes that lived through it hold at the end against what they held after warming up. TRIBUTARY_SEED
  * repeats a run as far as the machine's timing lets it.
  */
@@ -15,7 +15,7 @@ import type { Holdings } from './holdings.ts';
 const PROGRAM = fileURLToPath(new URL('./soak-rank.ts', import.meta.url));
 const SIZE = 4;
 const TRANSPORTS = ['shm', 'tcp', 'auto'] satisfies RankTransport[];
-const SECONDS = Number(process.env['TRIBUTARY_SOAK_SECONDS'] ?? 30) / TRANSPORTS.length;
+const SECONDS = Number(process.env['TRIBUTARY_SOAK_SECONDS'] ?? 16) / TRANSPORTS.length;
 /** What processes take at first, when memory for the largest operations is made, is no leak. */
 const WARM_UP_PART = 0.3;
 const KILL_PARTS = [0.45, 0.65];

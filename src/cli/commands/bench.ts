@@ -8,12 +8,13 @@ import { didYouMean } from '../nearest.ts';
 import { runAllReduce } from './bench-allreduce.ts';
 import { runCompute } from './bench-compute.ts';
 import { exchangeOptions, runExchange } from './bench-exchange.ts';
+import { mergeOptions, runMerge } from './bench-merge.ts';
 import { runScaleup, scaleupOptions } from './bench-scaleup.ts';
 
 const options = {
   rounds: {
     kind: 'count',
-    help: 'Alternating rounds, at least 5. Default 7. scaleup: at least 1, default 3.',
+    help: 'Alternating rounds, at least 5. Default 7. scaleup, merge: at least 1, default 3 and 4.',
   },
   'turn-ms': {
     kind: 'count',
@@ -21,7 +22,11 @@ const options = {
   },
   picture: { kind: 'text', value: 'FILE', help: 'Also draw the result as an SVG.' },
   output: { kind: 'text', value: 'FILE', help: 'Also write the JSON form here.' },
-  models: { kind: 'text', value: 'A,B', help: 'compute: only these models. Default all.' },
+  models: {
+    kind: 'text',
+    value: 'A,B',
+    help: 'compute: only these models. Default all. merge: mlp, resnet.',
+  },
   tfjs: {
     kind: 'text',
     value: 'DIR',
@@ -45,6 +50,7 @@ const options = {
   },
   ...exchangeOptions,
   ...scaleupOptions,
+  ...mergeOptions,
   peers: { ...exchangeOptions.peers, help: `${exchangeOptions.peers.help} scaleup: ddp, mpi or none.` },
 } as const satisfies OptionSpecs;
 
@@ -55,6 +61,7 @@ const ownOptions = {
   compute: ['models', 'tfjs'],
   allreduce: ['transport', 'ranks', 'algorithm', 'sizes'],
   exchange: ['transport', ...(Object.keys(exchangeOptions) as (keyof typeof exchangeOptions)[])],
+  merge: ['models', 'workers', ...(Object.keys(mergeOptions) as (keyof typeof mergeOptions)[])],
   scaleup: ['peers', ...(Object.keys(scaleupOptions) as (keyof typeof scaleupOptions)[])],
 } as const satisfies Record<string, readonly (keyof Options)[]>;
 type Bench = keyof typeof ownOptions;
@@ -72,13 +79,14 @@ const runs: Readonly<Record<Bench, (given: Options, io: CommandIo) => Promise<Sh
   allreduce: runAllReduce,
   exchange: runExchange,
   scaleup: runScaleup,
+  merge: runMerge,
 };
 
 export const benchCommand = defineCommand({
   name: 'bench',
   summary:
-    'Measure training steps, collectives, exchanges or learners here and in other systems on this machine.',
-  operands: '<compute|allreduce|exchange|scaleup>',
+    'Measure training steps, collectives, exchanges, learners or merging here and in other systems on this machine.',
+  operands: '<compute|allreduce|exchange|scaleup|merge>',
   operandCount: [1, 1],
   options,
   examples: [
@@ -88,6 +96,7 @@ export const benchCommand = defineCommand({
     'tributary bench exchange --model resnet18 --sweep chunks --picture chunks.svg',
     'tributary bench exchange --rows 6500 --table-rows 800000 --row-length 128',
     'tributary bench scaleup --data banking77-train.csv --learners 1,2 --batch 1,2,8,32 --picture scaleup.svg',
+    'tributary bench merge --rate 1000 --picture merge.svg',
   ],
   run: async ([what], given: Options, io) => {
     const bench = benchNamed(what!, given);

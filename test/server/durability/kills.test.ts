@@ -10,7 +10,7 @@ import { PushLog, ServerCheckpoints } from '../../../src/server/durability/index
 import { isSame, samplePush, sampleState } from './samples.ts';
 
 const PROGRAM = fileURLToPath(new URL('durability-program.ts', import.meta.url));
-const KILLS = 10;
+const KILLS = Number(process.env['TRIBUTARY_KILLS'] ?? 5);
 const STATE_ELEMENTS = 2 ** 20;
 
 let folder: string;

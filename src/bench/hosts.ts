@@ -5,6 +5,7 @@
  * left behind is removed by the next that creates hosts.
  */
 import { spawnSync } from 'node:child_process';
+import { UsageError } from '../base/index.ts';
 
 export interface HostsOptions {
   /** Hosts at the switch, 1 to 16. */
@@ -60,7 +61,9 @@ let created = 0;
 
 export function createHosts({ count, rateMbit = 1000 }: HostsOptions): Hosts {
   if (!Number.isInteger(count) || count < 1 || count > MAX_HOSTS) {
-    throw new Error(`${count} hosts are asked for; give 1 to ${MAX_HOSTS}`);
+    throw new UsageError('INVALID_ARGUMENT', `${count} hosts are asked for; give 1 to ${MAX_HOSTS}`, {
+      count,
+    });
   }
   removeLeftovers();
   const prefix = `${PREFIX}-${process.pid}-${created++}`;
@@ -152,5 +155,9 @@ function ip(...args: string[]): void {
 function run(file: string, args: readonly string[]): void {
   const { status, stderr, error } = spawnSync(file, args, { encoding: 'utf8', timeout: 10_000 });
   if (status === 0) return;
-  throw new Error(`${file} ${args.join(' ')}: ${error?.message ?? stderr.trim()}`);
+  throw new UsageError(
+    'MISSING_COMPONENT',
+    `${file} ${args.join(' ')}: ${error?.message ?? stderr.trim()}; hosts on one machine need root, iproute2 and a kernel that allows network namespaces`,
+    { component: 'iproute2' },
+  );
 }

@@ -1,0 +1,71 @@
+/** `tributary bench merge`: its options, and how its result is printed and drawn; it measures nothing itself. */
+import { UsageError } from '../../base/index.ts';
+import { benchMerge, MERGE_LINKS, MERGE_MODELS, mergeChart } from '../../bench/index.ts';
+import type { MergeBench } from '../../bench/index.ts';
+import type { OptionSpecs, OptionValues } from '../command.ts';
+import { table } from '../format.ts';
+import type { CommandIo } from '../io.ts';
+import type { Shown } from './bench.ts';
+
+export const mergeOptions = {
+  links: {
+    kind: 'text',
+    value: 'A,B',
+    help: `merge: ${MERGE_LINKS.join(' (shared memory), ')} (hosts of network namespaces, needs root). Default both.`,
+  },
+  rate: { kind: 'count', value: 'MBIT', help: 'merge: rate of the links, in Mbit/s. Default 1,000.' },
+  steps: { kind: 'count', help: 'merge: counted steps of each merging in a round. Default 15.' },
+} as const satisfies OptionSpecs;
+
+export interface MergeCommandOptions extends OptionValues<typeof mergeOptions> {
+  readonly models?: string | undefined;
+  readonly workers?: number | undefined;
+  readonly rounds?: number | undefined;
+}
+
+export async function runMerge(given: MergeCommandOptions, io: CommandIo): Promise<Shown> {
+  const result = await benchMerge({
+    models: given.models?.split(',').map((name) => oneOf('models', MERGE_MODELS, name.trim())),
+    links: given.links?.split(',').map((name) => oneOf('links', MERGE_LINKS, name.trim())),
+    workers: given.workers,
+    rateMbit: given.rate,
+    rounds: given.rounds,
+    steps: given.steps,
+    signal: io.signal,
+    onProgress: (message) => io.stderr.write(`${message}\n`),
+  }).catch((error: unknown) => {
+    // What the benchmark refuses was typed here.
+    if (!(error instanceof UsageError) || error.code !== 'INVALID_ARGUMENT') throw error;
+    throw new UsageError('INVALID_COMMAND', error.message, error.facts, error);
+  });
+  return { result, picture: () => mergeChart(result), print: () => print(result, io) };
+}
+
+function oneOf<T extends string>(option: string, known: readonly T[], name: string): T {
+  const found = known.find((one) => one === name);
+  if (found !== undefined) return found;
+  throw new UsageError(
+    'INVALID_COMMAND',
+    `--${option} has ${JSON.stringify(name)}; tributary bench merge takes ${known.join(', ')}.`,
+    { option, actual: name },
+  );
+}
+
+function print({ machine, cases, notes, skipped }: MergeBench, io: CommandIo): void {
+  const rows = cases.map(({ model, workers, link, strategy, groups, predictedMs, measuredMs }) => [
+    ...[
+      model,
+      String(workers),
+      link,
+      strategy,
+      String(groups),
+      predictedMs.toFixed(2),
+      measuredMs.toFixed(2),
+    ],
+  ]);
+  const head = ['model', 'workers', 'link', 'merging', 'messages', 'predicted ms', 'measured ms'];
+  io.stdout.write(`${machine.processor}, ${machine.cores} cores, Node ${machine.node}\n`);
+  io.stdout.write(`${table([head, ...rows])}\n`);
+  for (const note of notes) io.stdout.write(`${note}\n`);
+  for (const note of skipped) io.stderr.write(`Left out: ${note}\n`);
+}
