@@ -2,9 +2,9 @@
  * Which rows of a table a batch will look up, known before the forward pass: where the indices are an input of the model itself.
  * Reads; changes nothing.
  */
-import { elementCount, isNode, resolveShape, type Tensor } from '../graph/index.ts';
+import { elementCount, resolveShape } from '../graph/index.ts';
 import type { Region } from '../memory/index.ts';
-import type { ModelMemory, SparsePlace } from '../runtime/index.ts';
+import { inputWithSameBytes, type ModelMemory, type SparsePlace } from '../runtime/index.ts';
 
 /** The indices of the batch in the inputs, one region for each lookup; undefined if some are computed by the model. */
 export function lookedUp(
@@ -18,10 +18,4 @@ export function lookedUp(
     return input && (memory.source(input) as Region<'int32'>).slice(0, length);
   });
   return regions.every((region) => region !== undefined) ? regions : undefined;
-}
-
-function inputWithSameBytes(tensor: Tensor): Tensor | undefined {
-  let source = tensor;
-  while (isNode(source.node, 'reshape')) source = source.node.inputs[0]!;
-  return isNode(source.node, 'input') ? source : undefined;
 }

@@ -155,7 +155,8 @@ export class Backward {
   }
 }
 
-function inputWithSameBytes(tensor: Tensor): Tensor | undefined {
+/** The input of the model that a tensor is, but for its shape; undefined if it is computed. */
+export function inputWithSameBytes(tensor: Tensor): Tensor | undefined {
   let source = tensor;
   while (isNode(source.node, 'reshape')) source = source.node.inputs[0]!;
   return isNode(source.node, 'input') ? source : undefined;

@@ -1,3 +1,4 @@
+export { inputWithSameBytes } from './backward.ts';
 export { Replica } from './replica.ts';
 export type { ReplicaOptions, Snapshot } from './replica.ts';
 export { Evaluator } from './evaluator.ts';

@@ -138,11 +138,11 @@ describe.skipIf(!hasSharedMemory())('checkpoints', () => {
 });
 
 describe.skipIf(!hasSharedMemory())('shared memory', () => {
-  it('that is too small is an error that says how much is needed, and leaves nothing', async (context) => {
+  it('that is too small is an error that says how much is needed, and leaves nothing (needs root to mount a tmpfs)', async (context) => {
     try {
       execFileSync('mount', ['-t', 'tmpfs', '-o', 'size=1m', 'tmpfs', folder], { stdio: 'ignore' });
     } catch {
-      return context.skip('mounting a small file system needs root');
+      return context.skip('root, to mount a tmpfs');
     }
     try {
       const here = { segmentDirectory: folder, mode: 'server lock-free' } as const;

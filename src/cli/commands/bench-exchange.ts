@@ -26,6 +26,7 @@ import type { OptionSpecs, OptionValues } from '../command.ts';
 import { percent, table, thousands } from '../format.ts';
 import type { CommandIo } from '../io.ts';
 import type { Shown } from './bench.ts';
+import { asTyped } from './bench-refusal.ts';
 
 export const exchangeOptions = {
   model: {
@@ -101,11 +102,7 @@ export async function runExchange(given: ExchangeCommandOptions, io: CommandIo):
     turnMs: given['turn-ms'],
     signal: io.signal,
     onProgress: (message) => io.stderr.write(`${message}\n`),
-  }).catch((error: unknown) => {
-    // What the benchmark refuses was typed here.
-    if (!(error instanceof UsageError) || error.code !== 'INVALID_ARGUMENT') throw error;
-    throw new UsageError('INVALID_COMMAND', error.message, error.facts, error);
-  });
+  }).catch(asTyped);
   return { result, picture: () => drawn(result), print: () => print(result, io) };
 }
 

@@ -6,6 +6,7 @@ import type { OptionSpecs, OptionValues } from '../command.ts';
 import { table } from '../format.ts';
 import type { CommandIo } from '../io.ts';
 import type { Shown } from './bench.ts';
+import { asTyped } from './bench-refusal.ts';
 
 export const mergeOptions = {
   links: {
@@ -33,11 +34,7 @@ export async function runMerge(given: MergeCommandOptions, io: CommandIo): Promi
     steps: given.steps,
     signal: io.signal,
     onProgress: (message) => io.stderr.write(`${message}\n`),
-  }).catch((error: unknown) => {
-    // What the benchmark refuses was typed here.
-    if (!(error instanceof UsageError) || error.code !== 'INVALID_ARGUMENT') throw error;
-    throw new UsageError('INVALID_COMMAND', error.message, error.facts, error);
-  });
+  }).catch(asTyped);
   return { result, picture: () => mergeChart(result), print: () => print(result, io) };
 }
 

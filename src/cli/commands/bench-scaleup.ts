@@ -7,6 +7,7 @@ import type { OptionSpecs, OptionValues } from '../command.ts';
 import { percent, table, thousands } from '../format.ts';
 import type { CommandIo } from '../io.ts';
 import type { Shown } from './bench.ts';
+import { asTyped } from './bench-refusal.ts';
 
 /** On the command line modes are words without spaces. */
 const modeNames = SCALEUP_MODES.map((mode) => mode.replaceAll(' ', '-'));
@@ -47,11 +48,7 @@ export async function runScaleup(given: ScaleupCommandOptions, io: CommandIo): P
     turnMs: given['turn-ms'],
     signal: io.signal,
     onProgress: (message) => io.stderr.write(`${message}\n`),
-  }).catch((error: unknown) => {
-    // What the benchmark refuses was typed here.
-    if (!(error instanceof UsageError) || error.code !== 'INVALID_ARGUMENT') throw error;
-    throw new UsageError('INVALID_COMMAND', error.message, error.facts, error);
-  });
+  }).catch(asTyped);
   return { result, picture: () => scaleupChart(result), print: () => print(result, io) };
 }
 
