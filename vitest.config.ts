@@ -1,7 +1,10 @@
 import { defineConfig } from 'vitest/config';
 
-/** Folders whose tests have deadlines of seconds between many processes: they have the machine to themselves. */
-const ALONE = ['collectives', 'communication', 'progress'].map((folder) => `test/${folder}/**/*.test.ts`);
+/** Tests that have deadlines of seconds between many processes: they have the machine to themselves. */
+const ALONE = [
+  ...['collectives', 'communication', 'progress'].map((folder) => `test/${folder}/**/*.test.ts`),
+  'test/system/kill.test.ts',
+];
 
 const settings = { testTimeout: 60_000, hookTimeout: 60_000, pool: 'forks' } as const;
 
