@@ -4,6 +4,8 @@ export interface Bar {
   readonly value: number;
   /** Written behind the bar. */
   readonly note: string;
+  /** As in '#2f6f8f'. Default: one colour from the reference on, another below. */
+  readonly colour?: string | undefined;
 }
 
 export interface BarChartOptions {
@@ -23,7 +25,7 @@ export function barChart(bars: readonly Bar[], { title, subtitle, reference }: B
   const x = (value: number) => left + (value / largest) * (width - left - right);
   const rows = bars.map((bar, i) => {
     const y = top + i * row;
-    const colour = bar.value >= reference ? '#2f6f8f' : '#b8743a';
+    const colour = bar.colour ?? (bar.value >= reference ? '#2f6f8f' : '#b8743a');
     return `  <text x="${left - 10}" y="${y + 19}" text-anchor="end">${escape(bar.label)}</text>
   <rect x="${left}" y="${y + 5}" width="${(x(bar.value) - left).toFixed(1)}" height="20" rx="2" fill="${colour}" fill-opacity="0.9"/>
   <text x="${(x(bar.value) + 8).toFixed(1)}" y="${y + 19}" fill="#444" stroke="#fff" stroke-width="5" paint-order="stroke">${escape(bar.note)}</text>`;

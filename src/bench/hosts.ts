@@ -5,6 +5,7 @@
  * left behind is removed by the next that creates hosts.
  */
 import { spawnSync } from 'node:child_process';
+import { availableParallelism } from 'node:os';
 import { UsageError } from '../base/index.ts';
 
 export interface HostsOptions {
@@ -12,6 +13,8 @@ export interface HostsOptions {
   readonly count: number;
   /** Rate of each link in each direction, in Mbit/s, counted with Ethernet headers. Default 1,000. */
   readonly rateMbit?: number;
+  /** Whether each host has processors of its own, as far as there are enough, not a share of all. Default false. */
+  readonly ownProcessors?: boolean;
 }
 
 export interface Host {
@@ -59,7 +62,7 @@ exec ip netns exec "$host" unshare --uts sh -c 'hostname "$0" && eval "$*"' "$ho
 
 let created = 0;
 
-export function createHosts({ count, rateMbit = 1000 }: HostsOptions): Hosts {
+export function createHosts({ count, rateMbit = 1000, ownProcessors = false }: HostsOptions): Hosts {
   if (!Number.isInteger(count) || count < 1 || count > MAX_HOSTS) {
     throw new UsageError('INVALID_ARGUMENT', `${count} hosts are asked for; give 1 to ${MAX_HOSTS}`, {
       count,
@@ -68,7 +71,9 @@ export function createHosts({ count, rateMbit = 1000 }: HostsOptions): Hosts {
   removeLeftovers();
   const prefix = `${PREFIX}-${process.pid}-${created++}`;
   const hub = hostNamed(`${prefix}-switch`, 254);
-  const hosts = Array.from({ length: count }, (_, i) => hostNamed(`${prefix}-host${i}`, i + 1));
+  const hosts = Array.from({ length: count }, (_, i) =>
+    hostNamed(`${prefix}-host${i}`, i + 1, ownProcessors ? processorsOf(i, count) : undefined),
+  );
   const close = (): void => {
     process.off('exit', close);
     for (const { name } of [...hosts, hub]) remove(name);
@@ -119,12 +124,24 @@ function limit(namespace: string, device: string, rateMbit: number): void {
   run('tc', ['-n', namespace, 'qdisc', 'add', 'dev', device, 'root', 'tbf', ...bucket]);
 }
 
-function hostNamed(name: string, number: number): Host {
+function hostNamed(name: string, number: number, processors?: string): Host {
+  const bound = processors === undefined ? [] : ['taskset', '--cpu-list', processors];
   return {
     name,
     address: `${NETWORK}.${number}`,
-    command: (file, ...args) => ['ip', ['netns', 'exec', name, ...withHostName, name, file, ...args]],
+    command: (file, ...args) => [
+      'ip',
+      ['netns', 'exec', name, ...withHostName, name, ...bound, file, ...args],
+    ],
   };
+}
+
+/** Those of one host, as `taskset` takes them; several hosts share one if there are more hosts than processors. */
+function processorsOf(host: number, hosts: number): string {
+  const all = availableParallelism();
+  if (hosts >= all) return String(host % all);
+  const each = Math.floor(all / hosts);
+  return `${host * each}-${(host + 1) * each - 1}`;
 }
 
 /** Removes the hosts of processes that are no more. */

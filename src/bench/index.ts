@@ -35,7 +35,11 @@ export type {
   RowsCase,
   Sweep,
 } from './exchange/index.ts';
+export { benchHybrid, gainText, HYBRID_LINKS, HYBRID_MODELS, hybridChart } from './hybrid/index.ts';
+export type { HybridBench, HybridBenchOptions, HybridCase, HybridLink, HybridModel } from './hybrid/index.ts';
 export { benchMerge, MERGE_LINKS, MERGE_MODELS, mergeChart } from './merge/index.ts';
 export type { MergeBench, MergeBenchOptions, MergeCase, MergeLink, MergeModel } from './merge/index.ts';
+export { benchRunner, RUNNER_MODELS, runnerChart } from './runner/index.ts';
+export type { RunnerBench, RunnerBenchOptions, RunnerCase, RunnerModel } from './runner/index.ts';
 export { benchScaleup, SCALEUP_MODES, SCALEUP_PEERS, scaleupChart } from './scaleup/index.ts';
 export type { ScaleupBench, ScaleupBenchOptions, ScaleupCase, ScaleupPeer } from './scaleup/index.ts';

@@ -39,14 +39,32 @@ export function checkConfig(given: unknown, options: CheckOptions): ResolvedConf
     throw invalid(source, faults, 'Correct the fields named');
   }
   const config = result.data as unknown as TrainConfig & { readonly optimizer: OptimizerSpec };
+  const faults = teamFaults(config);
+  if (faults.length > 0) throw invalid(source, faults, 'Say in one way who trains');
   return {
     ...DEFAULTS,
     ...withoutUndefined(config),
     name: config.name ?? options.defaultName,
     model: absoluteModel(config.model, source, folder),
     data: absoluteData(config.data, folder),
+    ...(typeof config.resources === 'string' ? { resources: resolve(folder, config.resources) } : {}),
     ...(config.output === undefined ? {} : { output: resolve(folder, config.output) }),
   } as ResolvedConfig;
+}
+
+/** Who trains is said in one way. */
+function teamFaults({ workers, resources, learners = 'auto' }: TrainConfig): string[] {
+  const isTeam = resources !== undefined || (workers ?? 1) > 1;
+  return [
+    ...(workers !== undefined && resources !== undefined
+      ? ['the fields workers and resources are both there, and resources say how many workers there are']
+      : []),
+    ...(isTeam && learners !== 'auto' && learners > 1
+      ? [
+          `the fields ${resources === undefined ? 'workers' : 'resources'} and learners (${learners}) are both there; workers train in lock step, learners each at its own pace`,
+        ]
+      : []),
+  ];
 }
 
 /** Short forms in full: a model, optimizer or schedule by its name alone. */

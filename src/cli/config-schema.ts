@@ -164,6 +164,9 @@ export function configSchema(raw: Readonly<Record<string, unknown>>): z.ZodObjec
     output: path().optional(),
     learners: learners().optional(),
     learnerMode: z.enum(['auto', ...UPDATE_MODES]).optional(),
+    workers: count().optional(),
+    // What is in it is checked by whoever starts the workers.
+    resources: (typeof raw['resources'] === 'string' ? path() : z.looseObject({})).optional(),
     threads: count().max(1024).optional(),
     provider: z.enum(['cpu', 'webgpu', 'cuda']).optional(),
   });

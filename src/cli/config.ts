@@ -8,6 +8,7 @@ import type { ScheduleSpec } from '../base/index.ts';
 import type { Model } from '../graph/index.ts';
 import type { OptimizerSpec } from '../kernels/index.ts';
 import type { UpdateMode } from '../learners/index.ts';
+import type { Resources } from '../runner/index.ts';
 
 /** What the data decides about a model; a model function gets it, a named model takes the ones it has options for. */
 export interface DataFacts {
@@ -157,6 +158,13 @@ export interface TrainConfig {
    * 'direct lock-free' where none is made.
    */
   readonly learnerMode?: UpdateMode | 'auto' | undefined;
+  /**
+   * Processes of this machine that train one model in lock step, each with its share of every batch: the result is that of one up to
+   * rounding. Not together with several learners. Default 1.
+   */
+  readonly workers?: number | undefined;
+  /** Instead of `workers`: machines and the workers on each, or the path of a JSON file of them. Default: this process. */
+  readonly resources?: Resources | string | undefined;
   /** Threads that share the work of one operation. Default 1. */
   readonly threads?: number | undefined;
   /** Where operations run. Default 'cpu'. */

@@ -37,6 +37,8 @@ export interface Trained {
   readonly checkpointPath: string | undefined;
   /** Of learners: updates by others between reading the weights and applying a gradient, mean over all batches. */
   readonly meanStaleness?: number;
+  /** Of `fit`: processes that trained in lock step. */
+  readonly workers?: number;
   close(): void | Promise<void>;
 }
 

@@ -78,6 +78,15 @@ export async function checkForLearners(
   );
 }
 
+/** Refuses what workers in lock step cannot go on from: they do all batches of an epoch in order. */
+export function checkForWorkers(point: ResumePoint | undefined): void {
+  if (point?.midEpoch !== 'learners') return;
+  throw mismatch(
+    point.path,
+    `was made by several learners in the middle of epoch ${point.epoch + 1}; workers go on from the end of an epoch only. Finish the epoch with --learners, or start in another folder.`,
+  );
+}
+
 function mismatch(path: string, fault: string): UsageError {
   return new UsageError('CHECKPOINT_MISMATCH', `${path} ${fault}`, { path });
 }

@@ -3,6 +3,7 @@
  * object. Invariant: it never throws and never ends the process.
  */
 import { InternalError, packageVersion, TributaryError, UsageError } from '../base/index.ts';
+import { WORKER_MARK } from '../runner/index.ts';
 import { parseArguments, type Command } from './command.ts';
 import { benchCommand } from './commands/bench.ts';
 import { evaluateCommand } from './commands/evaluate.ts';
@@ -80,7 +81,10 @@ function report(error: unknown, argv: readonly string[], io: CommandIo): number 
   const code = known ? error.code : 'BROKEN_INVARIANT';
   const message = error instanceof Error ? error.message : String(error);
   const facts = known ? error.facts : {};
-  if (argv.includes('--json')) io.stdout.write(`${JSON.stringify({ error: { code, message, facts } })}\n`);
+  // The first process hears of a worker's end by its error output.
+  const isWorker = io.env[WORKER_MARK] === '1';
+  if (argv.includes('--json') && !isWorker)
+    io.stdout.write(`${JSON.stringify({ error: { code, message, facts } })}\n`);
   else io.stderr.write(`${red(io, `error [${code}]:`)} ${message}\n`);
   const wantsStack = argv.includes('--verbose') || !known || error instanceof InternalError;
   if (wantsStack && error instanceof Error) io.stderr.write(`${stackOf(error)}\n`);

@@ -1,10 +1,11 @@
 /**
  * One run of `tributary train`, once configuration, data and folder are ready: chooses who computes (`fit` in this process,
- * or learner processes), shows what they tell, and leaves metrics and the model in the folder.
+ * further workers too, or learner processes), shows what they tell, and leaves metrics and the model in the folder.
  * Invariant: what is written and said does not depend on who computes, but for what is known of learners only.
  */
 import { availableParallelism } from 'node:os';
 import { join, relative } from 'node:path';
+import { PeerError } from '../base/index.ts';
 import { hasSharedMemory } from '../memory/index.ts';
 import { evaluate, fit, type Evaluation } from '../runner/index.ts';
 import { AVERAGE, type BuiltModel } from './build-model.ts';
@@ -15,7 +16,7 @@ import { chooseLearners, type LearnerChoice, type Measure } from './learner-choi
 import { runLearners, type LearnerTaskData, type Trained } from './learner-run.ts';
 import { measureLearners } from './learner-trial.ts';
 import type { Reporter, RunEvent } from './reporter.ts';
-import { checkForLearners, findResumePoint, type ResumePoint } from './resume-point.ts';
+import { checkForLearners, checkForWorkers, findResumePoint, type ResumePoint } from './resume-point.ts';
 import type { EpochMetrics, RunFolder } from './run-folder.ts';
 import { resolveSchedule } from './schedule.ts';
 import { SpeedGuard } from './speed-guard.ts';
@@ -31,21 +32,30 @@ export interface TrainingRunParts {
   readonly io: CommandIo;
   /** Whether an earlier run of the folder is continued. */
   readonly resume: boolean;
+  /** File for a Chrome trace of workers. Default: none. */
+  readonly trace?: string | undefined;
+}
+
+/** Whether several processes train in lock step. */
+export function hasWorkers({ workers = 1, resources }: ResolvedConfig): boolean {
+  return workers > 1 || resources !== undefined;
 }
 
 export class TrainingRun {
   readonly #parts: TrainingRunParts;
   #epochs: EpochMetrics[] = [];
   #guard: SpeedGuard | undefined;
+  #hasStarted = false;
 
   constructor(parts: TrainingRunParts) {
     this.#parts = parts;
   }
 
   async run(): Promise<number> {
-    const { folder, resume, reporter, io } = this.#parts;
+    const { config, folder, resume, reporter, io } = this.#parts;
     const from = resume ? findResumePoint(folder) : undefined;
-    const choice = await this.#choose(from);
+    if (hasWorkers(config)) checkForWorkers(from);
+    const choice = hasWorkers(config) ? { learners: 1 } : await this.#choose(from);
     // A trial that was stopped has nothing to say.
     const note = io.signal.aborted ? undefined : choice.note;
     if (note !== undefined) reporter.say(note);
@@ -91,8 +101,13 @@ export class TrainingRun {
   }
 
   #byFit(): Promise<Trained> {
-    const { config, task, built, folder, io, resume } = this.#parts;
-    return fit(built.model, {
+    const { config, task, built, folder, io, resume, reporter, trace } = this.#parts;
+    const trained = fit(built.model, {
+      ...{ workers: config.workers, resources: config.resources, trace },
+      log: (line) => {
+        reporter.say(line);
+        reporter.record({ type: 'note', note: line });
+      },
       train: task.train,
       test: task.test,
       optimizer: config.optimizer,
@@ -109,6 +124,15 @@ export class TrainingRun {
       session: { threads: config.threads ?? 1, provider: config.provider ?? 'cpu' },
       onEvent: (event) => this.#onEvent(event),
     });
+    return trained.catch((error: unknown) => {
+      throw error instanceof PeerError && this.#hasStarted ? this.#withNextStep(error) : error;
+    });
+  }
+
+  #withNextStep(error: PeerError): PeerError {
+    const { folder, io } = this.#parts;
+    const next = `Go on from the last checkpoint with: npx tributary train ${shown(folder.path, io)} --resume`;
+    return new PeerError(error.code, `${error.message} ${next}`, error.facts, error);
   }
 
   async #byLearners(choice: LearnerChoice, from: ResumePoint | undefined): Promise<Trained> {
@@ -133,7 +157,10 @@ export class TrainingRun {
   #onEvent(event: RunEvent): void {
     const { config, task, folder, reporter } = this.#parts;
     // Only now: a checkpoint of another configuration must not have its own replaced before it is refused.
-    if (event.type === 'started') folder.writeRun(config, task);
+    if (event.type === 'started') {
+      folder.writeRun(config, task);
+      this.#hasStarted = true;
+    }
     if (event.type === 'resumed') this.#epochs = folder.readEpochs(event.step);
     // What follows the step is trained and told again.
     if (event.type === 'restarted') this.#epochs = this.#epochs.filter(({ step }) => step <= event.step);
@@ -161,7 +188,7 @@ export class TrainingRun {
 
   #finish(result: Trained, { learners, mode, singleSamplesPerSec }: LearnerChoice, ms: number): number {
     const { config, task, built, folder, reporter, io } = this.#parts;
-    const { replica, steps, samplesPerSec, meanStaleness } = result;
+    const { replica, steps, samplesPerSec, meanStaleness, workers = 1 } = result;
     const average = config.movingAverage === undefined ? undefined : AVERAGE;
     const evaluation = this.#evaluate(result, average);
     const model = folder.writeModel(exportTrained(built, replica, { average, labels: task.labels ?? [] }));
@@ -170,6 +197,7 @@ export class TrainingRun {
     const final = {
       ...{ steps, seconds: ms / 1000, samplesPerSec, ...evaluation },
       ...{ learners, mode, speedup, meanStaleness },
+      ...(workers > 1 ? { workers } : {}),
     };
     folder.writeMetrics({ epochs: this.#epochs, final });
     reporter.record({
@@ -188,6 +216,7 @@ export class TrainingRun {
       const times = speedup === undefined ? '' : `, ${speedup.toFixed(1)}x as fast as one`;
       reporter.say(`${learners} learners trained together (mode ${mode})${times}.`);
     }
+    if (workers > 1) reporter.say(`${workers} workers trained in lock step, with the result of one.`);
     reporter.say(`The model is in ${shown(model, io)}. Try it: ${this.#nextCommand()}`);
     return ExitCode.ok;
   }

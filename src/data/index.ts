@@ -11,6 +11,7 @@ export { encodeText } from './text-classification.ts';
 export type { EncodeTextOptions } from './text-classification.ts';
 export { readLanguageModelText } from './language-model.ts';
 export type { LanguageModelText, LanguageModelTextOptions, TextSource, TextUnit } from './language-model.ts';
+export * from './negatives.ts';
 export * from './sample-order.ts';
 export type { Batch, BatchLoader, BatchTargets, LoaderOptions } from './loader.ts';
 export * from './direct-loader.ts';

@@ -20,16 +20,21 @@ export interface CollectiveExchangeOptions {
   readonly groups: readonly (readonly string[])[];
   /** Default: 'collective' for dense gradients, 'collective rows' for sparse ones. Those of servers are left alone. */
   readonly routes?: ReadonlyMap<string, Route> | undefined;
+  /** Whether this thread has something else to do than to wait for collectives, which is a little slower. Default false. */
+  readonly sharesThread?: boolean | undefined;
 }
 
 export class CollectiveExchange implements Exchange {
+  /** They run in the communication thread. */
+  readonly needsThread = false;
   readonly #options: CollectiveExchangeOptions;
   readonly #byRows: readonly RowsTable[];
   readonly #whole: ReadonlyMap<string, WholeTable>;
   /** What every rank says of itself before rows travel: its samples, and its rows of each table. */
   readonly #own: Region<'int32'>;
   readonly #all: Region<'int32'>;
-  readonly #underWay: { readonly name: string; readonly bytes: number; readonly handle: TimedHandle }[] = [];
+  readonly #underWay: (Pick<SentMessage, 'name' | 'group' | 'bytes'> & { readonly handle: TimedHandle })[] =
+    [];
   #lastMessages: SentMessage[] = [];
   #groups: readonly (readonly string[])[] = [];
   /** The dense gradients of each group, as one message; the first also holds the loss. */
@@ -80,13 +85,13 @@ export class CollectiveExchange implements Exchange {
     const message = this.#messages[group];
     if (message) {
       const handle = thread.allReduce(message, { op: 'mean', weight: this.#samples });
-      this.#underWay.push({ name: `group ${group}`, bytes: message.byteLength, handle });
+      this.#underWay.push({ name: `group ${group}`, group, bytes: message.byteLength, handle });
     }
     for (const name of this.#groups[group]!) {
       const table = this.#whole.get(name);
       if (!table) continue;
       const handle = table.reduce(thread, kernels, this.#samples);
-      this.#underWay.push({ name, bytes: table.byteLength, handle });
+      this.#underWay.push({ name, group, bytes: table.byteLength, handle });
     }
     if (group === this.#groups.length - 1 && this.#byRows.length > 0) {
       this.#byRows.forEach(({ place }, i) => (this.#own.view[1 + i] = place.count));
@@ -94,14 +99,16 @@ export class CollectiveExchange implements Exchange {
     }
   }
 
-  /** Blocks this thread: there is nothing else to do in a step. */
-  finish(): Promise<GradientsElsewhere> {
-    if (this.#told) this.#exchangeRows(this.#told);
-    this.#lastMessages = this.#underWay.splice(0).map(({ name, bytes, handle }) => {
-      handle.wait();
-      return { name, bytes, ...handle.times! };
-    });
-    return Promise.resolve(NOTHING_ELSEWHERE);
+  /** Blocks this thread unless it is shared: there is nothing else to do in a step. */
+  async finish(): Promise<GradientsElsewhere> {
+    if (this.#told) await this.#exchangeRows(this.#told);
+    const messages: SentMessage[] = [];
+    for (const { handle, ...message } of this.#underWay.splice(0)) {
+      await this.#ended(handle);
+      messages.push({ ...message, ...handle.times! });
+    }
+    this.#lastMessages = messages;
+    return NOTHING_ELSEWHERE;
   }
 
   get lastMessages(): readonly SentMessage[] {
@@ -120,8 +127,8 @@ export class CollectiveExchange implements Exchange {
     return Promise.resolve();
   }
 
-  #exchangeRows(told: Handle): void {
-    told.wait();
+  async #exchangeRows(told: Handle): Promise<void> {
+    await this.#ended(told);
     this.#told = undefined;
     const { thread, kernels } = this.#options;
     const words = this.#own.length;
@@ -129,10 +136,14 @@ export class CollectiveExchange implements Exchange {
       Array.from({ length: thread.world.size }, (_, rank) => this.#all.view[rank * words + word]!);
     const share = this.#samples / column(0).reduce((sum, one) => sum + one, 0);
     const gathered = this.#byRows.map((table, i) => table.gather(thread, kernels, column(1 + i), share));
-    gathered.forEach((handles, i) => {
-      for (const handle of handles) handle.wait();
+    for (const [i, handles] of gathered.entries()) {
+      for (const handle of handles) await this.#ended(handle);
       this.#byRows[i]!.sum(kernels);
-    });
+    }
+  }
+
+  #ended(handle: Handle): PromiseLike<void> | void {
+    return this.#options.sharesThread ? handle : handle.wait();
   }
 
   #routeOf(name: string): Route {

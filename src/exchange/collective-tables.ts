@@ -3,35 +3,47 @@
  * for a table of which a step touches nearly all. When is the business of `collective-exchange.ts`.
  * Invariant: rows are summed in the order of the ranks, so that all workers get the same bits.
  */
-import type { CommunicationThread, TimedHandle } from '../communication/index.ts';
+import type { CommunicationThread, OnGroup, TimedHandle } from '../communication/index.ts';
 import { copyRows, planRows, sumRows, type Kernels } from '../kernels/index.ts';
 import type { Region } from '../memory/index.ts';
 import type { Handle } from '../progress/index.ts';
 import type { SparsePlace } from '../runtime/index.ts';
 
+/** Where the rows of a gradient lie. */
+export type RowsPlace = Pick<SparsePlace, 'rowLength' | 'tableRows' | 'plan' | 'rows' | 'count'>;
+
 export class RowsTable {
-  readonly place: SparsePlace;
+  readonly place: RowsPlace;
   readonly #indices: Region<'int32'>;
   readonly #rows: Region<'float32'>;
   #count = 0;
 
-  constructor(thread: CommunicationThread, place: SparsePlace) {
+  constructor(thread: CommunicationThread, place: RowsPlace) {
     this.place = place;
     const capacity = place.plan.capacity;
     this.#indices = thread.allocate('int32', capacity);
     this.#rows = thread.allocate('float32', capacity * place.rowLength);
   }
 
-  /** `counts`: rows of each rank. `share`: what this rank's rows weigh. */
-  gather(thread: CommunicationThread, kernels: Kernels, counts: readonly number[], share: number): Handle[] {
+  /** `counts`: rows of each rank of the group. `share`: what this rank's rows weigh. */
+  gather(
+    thread: CommunicationThread,
+    kernels: Kernels,
+    counts: readonly number[],
+    share: number,
+    onGroup: OnGroup = {},
+  ): Handle[] {
     const { rowLength, plan, count, rows } = this.place;
     const own = rows.slice(0, count * rowLength);
     if (own.length > 0) kernels.scale(own, share);
     this.#count = counts.reduce((sum, one) => sum + one, 0);
     const elements = counts.map((one) => one * rowLength);
     return [
-      thread.allGather(plan.indices.slice(0, count), this.#indices.slice(0, this.#count), { counts }),
-      thread.allGather(own, this.#rows.slice(0, this.#count * rowLength), { counts: elements }),
+      thread.allGather(plan.indices.slice(0, count), this.#indices.slice(0, this.#count), {
+        ...onGroup,
+        counts,
+      }),
+      thread.allGather(own, this.#rows.slice(0, this.#count * rowLength), { ...onGroup, counts: elements }),
     ];
   }
 

@@ -9,6 +9,8 @@ import type { GradientsElsewhere } from '../runtime/index.ts';
 export interface Exchange {
   /** Parameters whose gradients leave together, in the order backward makes them; what `Replica` is given. */
   readonly groups: readonly (readonly string[])[];
+  /** Whether messages need turns of this thread's event loop to go on, after each group. */
+  readonly needsThread: boolean;
   /** Between two steps, on all workers the same. */
   setGroups(groups: readonly (readonly string[])[]): void;
   /** Fetches what the batch in the replica's inputs needs of parameters that live elsewhere. */
@@ -31,6 +33,8 @@ export interface Exchange {
 /** Times are milliseconds since 1970. */
 export interface SentMessage {
   readonly name: string;
+  /** The group that it is of, where it is of one. */
+  readonly group?: number | undefined;
   readonly bytes: number;
   readonly startedMs: number;
   readonly endedMs: number;

@@ -2,7 +2,6 @@
  * Several ways at once: each gradient goes by its own, all of them side by side. Decides nothing: which parameter takes which way
  * is known to the ways themselves. Invariant: they are started and finished in the same order on all workers.
  */
-import { setImmediate as yieldToEvents } from 'node:timers/promises';
 import type { GradientsElsewhere } from '../runtime/index.ts';
 import type { Exchange, RemoteUpdate, SentMessage } from './exchange.ts';
 
@@ -16,6 +15,10 @@ export class MixedExchange implements Exchange {
 
   get groups(): readonly (readonly string[])[] {
     return this.#ways[0]!.groups;
+  }
+
+  get needsThread(): boolean {
+    return this.#ways.some((way) => way.needsThread);
   }
 
   setGroups(groups: readonly (readonly string[])[]): void {
@@ -35,8 +38,7 @@ export class MixedExchange implements Exchange {
   }
 
   async finish(): Promise<GradientsElsewhere> {
-    // What goes to servers must be on its way before collectives block this thread.
-    await yieldToEvents();
+    // The last way is told first: collectives run in a thread of their own, what goes to servers needs this one.
     const elsewhere = await Promise.all([...this.#ways].reverse().map((way) => way.finish()));
     return {
       names: new Set(elsewhere.flatMap(({ names }) => [...names])),

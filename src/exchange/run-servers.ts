@@ -32,6 +32,8 @@ export interface RunServers {
 }
 
 const CLOSE_MS = 10_000;
+/** How often there were servers among these workers: each time under a name of their own. */
+const started = new WeakMap<CommunicationThread, number>();
 
 /** All workers call it together. */
 export async function startRunServers(options: RunServersOptions): Promise<RunServers> {
@@ -39,7 +41,9 @@ export async function startRunServers(options: RunServersOptions): Promise<RunSe
   const { rank, size, hosts } = thread.world;
   const isFirst = hosts.indexOf(hosts[rank]!) === rank;
   const nonce = createHmac('sha256', secret).update('parameter servers of a run').digest('hex');
-  const access = { namespace: 'run', nonce };
+  const number = (started.get(thread) ?? 0) + 1;
+  started.set(thread, number);
+  const access = { namespace: `run-${number}`, nonce };
   const server = isFirst ? await startServerThread({ address, access }) : undefined;
   try {
     const addresses = tellAllTexts(thread, server?.address ?? '', 'addresses of servers').filter(

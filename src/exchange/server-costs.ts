@@ -5,7 +5,9 @@
 import type { CommunicationThread } from '../communication/index.ts';
 import type { RemoteStore } from '../kvstore/index.ts';
 import { tellAll } from './agreement.ts';
+import { aggregatesLocally } from './local-aggregation.ts';
 import type { MessageCosts } from './message-costs.ts';
+import { median, rowCounts, slowest, type TableShape } from './table-costs.ts';
 
 export interface ServerCosts {
   /** By the bytes of the parameter. */
@@ -14,22 +16,28 @@ export interface ServerCosts {
   readonly rows: MessageCosts;
 }
 
-const [ROW_LENGTH, TABLE_ROWS] = [64, 8192];
-const ROWS = [16, 512, TABLE_ROWS / 2];
 const ELEMENTS = [1024, 65_536, 524_288];
-const REPEATS = 5;
+const [WARM_UP, REPEATS] = [1, 5];
 
-export async function measureServers(thread: CommunicationThread, store: RemoteStore): Promise<ServerCosts> {
-  const table = store.allocate(TABLE_ROWS * ROW_LENGTH);
+export interface ServerCostsOptions {
+  readonly thread: CommunicationThread;
+  readonly store: RemoteStore;
+  /** Of the tables that could go there. */
+  readonly table: TableShape;
+  /** Whether the workers of a machine add up first; what that costs inside the machine is left out. */
+  readonly localAggregation: boolean;
+}
+
+export async function measureServers(options: ServerCostsOptions): Promise<ServerCosts> {
+  const { thread, store } = options;
   const gradient = store.allocate(Math.max(...ELEMENTS));
   const keys = ELEMENTS.map((elements) => ({
-    key: `measured ${elements}`,
-    value: gradient.slice(0, elements),
+    ...{ key: `measured ${elements}`, value: gradient.slice(0, elements) },
   }));
-  await store.init([{ key: 'measured rows', value: table, rowLength: ROW_LENGTH }, ...keys]);
-  const dense: number[] = [];
+  await store.init(keys);
+  const own: number[] = [];
   for (const { key, value } of keys) {
-    dense.push(
+    own.push(
       await medianMs(async () => {
         await store.push({ key, gradient: value });
         await store.apply();
@@ -37,43 +45,55 @@ export async function measureServers(thread: CommunicationThread, store: RemoteS
       }),
     );
   }
-  const rows: number[] = [];
-  for (const count of ROWS) {
-    // Spread over the table, as words are.
-    const indices = Int32Array.from({ length: count }, (_, i) => Math.floor((i * TABLE_ROWS) / count));
-    const values = table.slice(0, count * ROW_LENGTH);
-    rows.push(
+  const all = tellAll(thread, own, 'costs of servers');
+  const most = own.map((_, i) => Math.max(...all.map((times) => times[i]!)));
+  const dense = ELEMENTS.map((elements, i) => ({ bytes: 4 * elements, ms: Math.min(...most.slice(i)) }));
+  return { dense, rows: await measureRows(options) };
+}
+
+async function measureRows({
+  thread,
+  store,
+  table,
+  localAggregation,
+}: ServerCostsOptions): Promise<MessageCosts> {
+  const { rank, size, hosts } = thread.world;
+  const { rowLength, mostRows } = table;
+  const here = hosts.filter((host) => host === hosts[rank]).length;
+  const isFirst = hosts.indexOf(hosts[rank]!) === rank;
+  // Whoever pushes for its machine pushes the rows of all there, the others none.
+  const pushers = localAggregation && aggregatesLocally(thread) ? (isFirst ? here : 0) : 1;
+  const tableRows = 2 * size * mostRows;
+  const values = store.allocate(Math.max(1, pushers) * mostRows * rowLength);
+  const first = store.allocate(tableRows * rowLength);
+  await store.init([{ key: 'measured rows', value: first, rowLength }]);
+  const counts = rowCounts(table);
+  const own: number[] = [];
+  for (const count of counts) {
+    // Spread over the table, as words are, and each worker has its own.
+    const indices = Int32Array.from(
+      { length: Math.max(1, pushers) * count },
+      (_, i) => 2 * (i * size + rank),
+    ).map((index) => index % tableRows);
+    const [pushed, pulled] = [indices.slice(0, pushers * count), indices.slice(0, count)];
+    const [gradient, into] = [values.slice(0, pushed.length * rowLength), values.slice(0, count * rowLength)];
+    own.push(
       await medianMs(async () => {
-        await store.pushRows('measured rows', indices, values);
+        await store.pushRows('measured rows', pushed, gradient, { samples: pushers });
         await store.apply();
-        await store.pullRows('measured rows', indices, values);
+        await store.pullRows('measured rows', pulled, into);
       }),
     );
   }
-  const all = tellAll(thread, [...dense, ...rows], 'costs of servers');
-  const slowest = dense.concat(rows).map((_, i) => Math.max(...all.map((times) => times[i]!)));
-  const points = (lengths: readonly number[], times: readonly number[]): MessageCosts =>
-    // A shorter one that took longer was disturbed.
-    lengths.map((bytes, i) => ({ bytes, ms: Math.min(...times.slice(i)) }));
-  return {
-    dense: points(
-      ELEMENTS.map((elements) => 4 * elements),
-      slowest.slice(0, dense.length),
-    ),
-    rows: points(
-      ROWS.map((count) => count * 4 * (ROW_LENGTH + 1)),
-      slowest.slice(dense.length),
-    ),
-  };
+  return slowest(thread, counts, own, table);
 }
 
 async function medianMs(exchange: () => Promise<void>): Promise<number> {
-  await exchange();
   const times: number[] = [];
-  for (let i = 0; i < REPEATS; i++) {
+  for (let i = 0; i < WARM_UP + REPEATS; i++) {
     const startedMs = performance.now();
     await exchange();
     times.push(performance.now() - startedMs);
   }
-  return times.sort((a, b) => a - b)[Math.floor(REPEATS / 2)]!;
+  return median(times.slice(WARM_UP));
 }

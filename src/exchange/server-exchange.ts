@@ -4,22 +4,28 @@
  * memory; between hosts the rows that a batch looks up, and whole parameters, are pulled before it.
  * Invariant: every worker pushes every parameter in every step, one without samples too.
  */
+import type { CommunicationThread } from '../communication/index.ts';
 import type { RemoteStore } from '../kvstore/index.ts';
-import {
-  allocateRowPlan,
-  copyRows,
-  planRows,
-  rowPlanBytes,
-  type Kernels,
-  type RowPlan,
-} from '../kernels/index.ts';
-import type { Region, Segment } from '../memory/index.ts';
-import type { GradientsElsewhere, ModelMemory, SparsePlace } from '../runtime/index.ts';
+import type { Kernels } from '../kernels/index.ts';
+import type { Region } from '../memory/index.ts';
+import type { GradientsElsewhere, ModelMemory } from '../runtime/index.ts';
 import { NOTHING_ELSEWHERE, type Exchange, type RemoteUpdate, type SentMessage } from './exchange.ts';
-import { lookedUp } from './looked-up.ts';
+import { aggregatesLocally, LocalAggregation } from './local-aggregation.ts';
 import type { RunServers } from './run-servers.ts';
+import { isInPlace, ServerTable } from './server-table.ts';
 
-export interface ServerExchangeOptions {
+/** What Parallax moves to where fewer bytes travel; each can be switched off to see what it is worth. */
+export interface ServerPlacement {
+  /** Whether the workers of a machine add up rows before one of them sends them. Default true. */
+  readonly localAggregation?: boolean | undefined;
+  /** Whether servers compute the norm of what they hold; otherwise every worker fetches it for that. Default true. */
+  readonly boundaryAmongServers?: boolean | undefined;
+  /** Whether a row that a batch looks up several times is fetched once, not once for each lookup. Default true. */
+  readonly boundaryBetweenWorkersAndServers?: boolean | undefined;
+}
+
+export interface ServerExchangeOptions extends ServerPlacement {
+  readonly thread: CommunicationThread;
   /** Closed with this. */
   readonly servers: Pick<RunServers, 'store' | 'close'>;
   readonly memory: ModelMemory;
@@ -32,9 +38,13 @@ export interface ServerExchangeOptions {
 }
 
 export class ServerExchange implements Exchange {
+  readonly needsThread = true;
   readonly #options: ServerExchangeOptions;
   readonly #store: RemoteStore;
-  readonly #tables: ReadonlyMap<string, Table>;
+  readonly #tables: ReadonlyMap<string, ServerTable>;
+  readonly #local: LocalAggregation | undefined;
+  /** Of all workers, if they compute norms themselves. */
+  readonly #normGroup: number | undefined;
   #groups: readonly (readonly string[])[] = [];
   #samples = 0;
   /** In this step. */
@@ -56,16 +66,34 @@ export class ServerExchange implements Exchange {
       const region = servers.store.value(name);
       if (region) memory.relocate(name, region);
     }
-    return new ServerExchange(options);
-  }
-
-  private constructor(options: ServerExchangeOptions) {
-    this.#options = options;
-    this.#store = options.servers.store;
-    const { memory, names, groups } = options;
+    const { thread, kernels, localAggregation = true } = options;
     const sparse = [...names].flatMap((name) => {
       const place = memory.gradients.get(name)!;
-      return place.kind === 'sparse' ? [[name, new Table(name, place, options)] as const] : [];
+      return place.kind === 'sparse' ? [place] : [];
+    });
+    const isLocal = localAggregation && sparse.length > 0 && aggregatesLocally(thread);
+    const local = isLocal ? await LocalAggregation.open(thread, kernels, sparse) : undefined;
+    const fetches = options.boundaryAmongServers === false;
+    const normGroup = fetches ? await thread.group(thread.world.hosts.map((_, rank) => rank)) : undefined;
+    return new ServerExchange(options, local, normGroup);
+  }
+
+  private constructor(
+    options: ServerExchangeOptions,
+    local: LocalAggregation | undefined,
+    normGroup: number | undefined,
+  ) {
+    this.#options = options;
+    this.#local = local;
+    this.#normGroup = normGroup;
+    const { store } = options.servers;
+    this.#store = store;
+    const { names, groups, boundaryBetweenWorkersAndServers: pullsRowsOnce = true } = options;
+    const { thread, memory, kernels, hasExactRows } = options;
+    const common = { thread, store, memory, kernels, hasExactRows, pullsRowsOnce };
+    const sparse = [...names].flatMap((name) => {
+      const place = memory.gradients.get(name)!;
+      return place.kind === 'sparse' ? [[name, new ServerTable(name, place, common)] as const] : [];
     });
     this.#tables = new Map(sparse);
     this.setGroups(groups);
@@ -104,23 +132,25 @@ export class ServerExchange implements Exchange {
     });
     for (const { gradient } of dense) this.#pushed.bytes += gradient.byteLength;
     if (dense.length > 0) this.#pushes.push(store.push(dense, { samples }).then(added));
-    for (const name of own) {
-      const place = memory.gradients.get(name)!;
-      if (place.kind !== 'sparse') continue;
-      const { plan, count, rows, rowLength } = place;
-      const indices = plan.indices.view.slice(0, count);
-      this.#pushed.bytes += 4 * count * (rowLength + 1);
-      this.#pushes.push(store.pushRows(name, indices, rows.slice(0, count * rowLength), { samples }));
-    }
   }
 
+  /** Tables leave here: until the backward pass is done this thread could not send them. */
   async finish(): Promise<GradientsElsewhere> {
     const { names } = this.#options;
     if (names.size === 0) return NOTHING_ELSEWHERE;
+    const samples = this.#local?.combine(this.#samples) ?? this.#samples;
+    for (const table of this.#tables.values()) {
+      this.#pushed.bytes += table.pushedBytes;
+      this.#pushes.push(table.push(samples));
+    }
     const statuses = await Promise.all(this.#pushes.splice(0));
+    const squares =
+      this.#normGroup === undefined
+        ? statuses.map(({ sumOfSquares = NaN }) => sumOfSquares)
+        : await this.#fetchedSquares(this.#normGroup);
     const endedMs = performance.timeOrigin + performance.now();
     this.#lastMessages = [{ name: 'servers', ...this.#pushed, endedMs }];
-    return { names, sumOfSquares: statuses.reduce((sum, one) => sum + (one.sumOfSquares ?? NaN), 0) };
+    return { names, sumOfSquares: squares.reduce((sum, one) => sum + one, 0) };
   }
 
   get lastMessages(): readonly SentMessage[] {
@@ -139,8 +169,23 @@ export class ServerExchange implements Exchange {
 
   async close(): Promise<void> {
     for (const table of this.#tables.values()) table.close();
+    await this.#local?.close();
+    if (this.#normGroup !== undefined) await this.#options.thread.closeGroup(this.#normGroup);
     await this.#store.close();
     await this.#options.servers.close();
+  }
+
+  /** Of combined gradients, computed here. */
+  async #fetchedSquares(group: number): Promise<number[]> {
+    const { memory, kernels, names } = this.#options;
+    const dense = [...names].flatMap((key) => {
+      const place = memory.gradients.get(key)!;
+      return place.kind === 'dense' ? [{ key, into: place.region }] : [];
+    });
+    if (dense.length > 0) await this.#store.pullHeld(dense);
+    const squares = dense.map(({ into }) => kernels.sumOfSquares(into));
+    for (const table of this.#tables.values()) squares.push(await table.sumOfSquares(group));
+    return squares;
   }
 
   /** Dense parameters that cannot be read where the servers have them. */
@@ -151,55 +196,6 @@ export class ServerExchange implements Exchange {
       return this.#tables.has(key) || isInPlace(this.#store, key, into) ? [] : [{ key, into }];
     });
   }
-}
-
-/** The rows of one table that a batch needs here. */
-class Table {
-  readonly #name: string;
-  readonly #place: SparsePlace;
-  readonly #options: ServerExchangeOptions;
-  readonly #segment: Segment;
-  readonly #plan: RowPlan;
-  readonly #indices: Region<'int32'>;
-  readonly #pulled: Region<'float32'>;
-
-  constructor(name: string, place: SparsePlace, options: ServerExchangeOptions) {
-    this.#name = name;
-    this.#place = place;
-    this.#options = options;
-    const capacity = place.positions.length;
-    this.#segment = options.memory.segment.space.allocate(rowPlanBytes(capacity) + 4 * capacity + 64);
-    this.#plan = allocateRowPlan(this.#segment, capacity);
-    this.#indices = this.#segment.allocate('int32', capacity);
-    this.#pulled = options.servers.store.allocate(capacity * place.rowLength);
-  }
-
-  close(): void {
-    this.#segment.close();
-  }
-
-  async pull(batch: number): Promise<void> {
-    const { servers, memory, kernels, hasExactRows } = this.#options;
-    const { store } = servers;
-    const parameter = memory.parameters.get(this.#name)!;
-    const isHere = isInPlace(store, this.#name, parameter);
-    if (isHere && !hasExactRows) return;
-    const { rowLength, tableRows } = this.#place;
-    let count = 0;
-    for (const { view } of lookedUp(memory, this.#place, batch)!) {
-      this.#indices.view.set(view, count);
-      count += view.length;
-    }
-    const unique = planRows(kernels, { indices: this.#indices, count, tableRows, plan: this.#plan });
-    const needed = this.#plan.indices.slice(0, unique);
-    const rows = this.#pulled.slice(0, unique * rowLength);
-    await store.pullRows(this.#name, needed.view.slice(), rows);
-    if (!isHere) copyRows(kernels, { target: parameter, into: needed, source: rows, rowLength });
-  }
-}
-
-function isInPlace(store: RemoteStore, key: string, parameter: Region<'float32'>): boolean {
-  return store.value(key)?.byteOffset === parameter.byteOffset;
 }
 
 function added(statuses: readonly { readonly sumOfSquares?: number | undefined }[]): {

@@ -4,3 +4,4 @@ export { joinMpiJob } from './join-mpi-job.ts';
 export type { JoinMpiJobOptions } from './join-mpi-job.ts';
 export { MAX_WORKERS, takeWorkerPlace } from './worker-place.ts';
 export type { WorkerMachine, WorkerPlace, WorkerPlaceOptions } from './worker-place.ts';
+export { WORKER_MARK } from './worker-assignment.ts';

@@ -32,7 +32,15 @@ interface Running {
   readonly ended: Promise<void>;
 }
 
+interface Lost {
+  readonly error: PeerError;
+  /** By a signal. */
+  readonly wasKilled: boolean;
+}
+
 const KEPT_LINES = 5;
+/** When one worker is ended, others end because of it: so long they are waited for, to tell which was the first. */
+const GATHER_MS = 100;
 /** What Node prints below the message of an error. */
 const IS_TRAILING = /^\s*(at .*|Node\.js v.*)?$/;
 
@@ -47,15 +55,22 @@ export class WorkerProcesses {
   constructor(workers: readonly WorkerCommand[], options: WorkerProcessesOptions = {}) {
     this.#options = options;
     const { command = thisCommand() } = options;
-    let fail: (error: PeerError) => void;
-    this.failed = new Promise((resolve) => (fail = resolve));
+    let tell: (error: PeerError) => void;
+    this.failed = new Promise((resolve) => (tell = resolve));
+    const lost: Lost[] = [];
+    const fail = (one: Lost): void => {
+      lost.push(one);
+      // One that was ended from outside has not ended because of another.
+      const choose = () => tell((lost.find(({ wasKilled }) => wasKilled) ?? lost[0]!).error);
+      if (lost.length === 1) setTimeout(choose, GATHER_MS);
+    };
     this.#running = workers.map(({ prefix = [], assignment }) => {
       const [program, ...rest] = [...prefix, ...command];
       const child = spawn(program!, rest, {
         stdio: ['pipe', 'ignore', 'pipe'],
         env: { ...process.env, [WORKER_MARK]: '1' },
       });
-      const running = this.#follow(assignment.rank, child, (error) => fail(error));
+      const running = this.#follow(assignment.rank, child, fail);
       child.stdin.on('error', () => undefined);
       child.stdin.write(`${JSON.stringify(assignment)}\n`);
       return running;
@@ -78,7 +93,7 @@ export class WorkerProcesses {
     process.off('exit', this.#endAll);
   }
 
-  #follow(rank: number, child: ChildProcess, fail: (error: PeerError) => void): Running {
+  #follow(rank: number, child: ChildProcess, fail: (lost: Lost) => void): Running {
     const lastLines: string[] = [];
     const { log = (from: number, line: string) => process.stderr.write(`[worker ${from}] ${line}\n`) } =
       this.#options;
@@ -88,13 +103,13 @@ export class WorkerProcesses {
       log(rank, line);
     });
     const ended = new Promise<void>((resolve) => {
-      const end = (how: string) => {
-        if (!this.#isClosing) fail(lostWorker(rank, child.pid, how, lastLines));
+      const end = (how: string, wasKilled = false) => {
+        if (!this.#isClosing) fail({ error: lostWorker(rank, child.pid, how, lastLines), wasKilled });
         resolve();
       };
       child.once('error', (error) => end(`could not be started: ${error.message}`));
       child.once('close', (code, signal) =>
-        end(signal === null ? `ended with code ${code}` : `was ended by ${signal}`),
+        signal === null ? end(`ended with code ${code}`) : end(`was ended by ${signal}`, true),
       );
     });
     return { rank, child, lastLines, ended };

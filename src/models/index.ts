@@ -3,6 +3,7 @@ export { lenet, type LenetOptions } from './lenet.ts';
 export { resnet, type ResnetOptions } from './resnet.ts';
 export { textCnn, type TextCnnOptions } from './text-cnn.ts';
 export { lstmLanguageModel, type LstmLanguageModelOptions } from './lstm-language-model.ts';
+export { sampledLanguageModel, type SampledLanguageModelOptions } from './sampled-language-model.ts';
 export { transformerClassifier, type TransformerClassifierOptions } from './transformer-classifier.ts';
 export { gpt, type GptOptions } from './gpt.ts';
 export { findModel, models, type ModelEntry, type ModelName } from './registry.ts';

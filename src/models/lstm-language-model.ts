@@ -15,6 +15,7 @@ import {
   transpose,
   uniform,
   type Model,
+  type Tensor,
 } from '../graph/index.ts';
 import { count, readOptions, share, vocabulary } from './options.ts';
 
@@ -40,13 +41,24 @@ export function lstmLanguageModel(options: LstmLanguageModelOptions): Model {
   const o = readOptions('lstm-lm', lstmLanguageModelOptions, options);
   const graph = new Graph();
   const tokens = graph.input('tokens', [N, o.length], 'int32');
+  const logits = linear(lstmFeatures(tokens, o), o.vocabulary, {
+    name: 'output',
+    initialiser: uniform(0.1),
+  });
+  const loss = crossEntropy(logits, graph.input('targets', [N, o.length], 'int32'));
+  if (o.clipNorm !== null) clipByGlobalNorm(graph, o.clipNorm);
+  return { graph, loss, outputs: { logits } };
+}
+
+/** `[N, length] -> [N, length, units]`: what the LSTM layers know behind each token. */
+export function lstmFeatures(
+  tokens: Tensor,
+  o: Pick<z.output<typeof lstmLanguageModelOptions>, 'vocabulary' | 'size' | 'units' | 'layers' | 'dropout'>,
+): Tensor {
   const vectors = embedding(tokens, o.vocabulary, o.size, { name: 'embedding', initialiser: uniform(0.1) });
   let h = dropout(transpose(vectors, [1, 0, 2]), o.dropout);
   for (let layer = 1; layer <= o.layers; layer++) {
     h = dropout(lstm(h, o.units, { name: `lstm${layer}` }).y, o.dropout);
   }
-  const logits = linear(transpose(h, [1, 0, 2]), o.vocabulary, { name: 'output', initialiser: uniform(0.1) });
-  const loss = crossEntropy(logits, graph.input('targets', [N, o.length], 'int32'));
-  if (o.clipNorm !== null) clipByGlobalNorm(graph, o.clipNorm);
-  return { graph, loss, outputs: { logits } };
+  return transpose(h, [1, 0, 2]);
 }

@@ -8,6 +8,7 @@ import { lstmLanguageModel, lstmLanguageModelOptions } from './lstm-language-mod
 import { mlp, mlpOptions } from './mlp.ts';
 import { readOptions } from './options.ts';
 import { resnet, resnetOptions } from './resnet.ts';
+import { sampledLanguageModel, sampledLanguageModelOptions } from './sampled-language-model.ts';
 import { textCnn, textCnnOptions } from './text-cnn.ts';
 import { transformerClassifier, transformerClassifierOptions } from './transformer-classifier.ts';
 
@@ -58,6 +59,12 @@ export const models = Object.freeze({
     'LSTM language model: predicts the next token.',
     lstmLanguageModelOptions,
     lstmLanguageModel,
+  ),
+  'sampled-lm': entry(
+    'sampled-lm',
+    'LSTM language model for large vocabularies: trained by sampled softmax on words drawn for each sample.',
+    sampledLanguageModelOptions,
+    sampledLanguageModel,
   ),
   transformer: entry(
     'transformer',

@@ -46,8 +46,11 @@ export function recalibrated(
   measured: MeasuredIteration,
 ): ExchangeInput {
   const { computeMs = plan.computeMs, exchangeMs = plan.exchangeMs, sparsity = {} } = measured;
-  const compute = ratio(computeMs, plan.computeMs);
   const exchange = ratio(exchangeMs, plan.exchangeMs);
+  // What messages took of compute changes with them.
+  const taken = plan.groups.slice(0, -1).reduce((sum, { startMs, endMs }) => sum + endMs - startMs, 0);
+  const takenMs = (input.busyShare ?? 0) * taken;
+  const compute = Math.max(0, ratio(computeMs - takenMs * exchange, plan.computeMs - takenMs));
   return {
     ...input,
     forwardMs: input.forwardMs * compute,

@@ -30,6 +30,8 @@ export interface ExchangeInput {
   readonly layers: readonly PlannedLayer[];
   /** Milliseconds that one more segment of the backward pass costs. Default 0. */
   readonly segmentMs?: number;
+  /** Share of a message's time that it takes from compute behind it, where both need the same processor. Default 0. */
+  readonly busyShare?: number;
   readonly cluster: ClusterShape;
   readonly costs: ExchangeCosts;
   /** Which routes may be taken. Default 'hybrid', the cheapest. */
@@ -38,6 +40,8 @@ export interface ExchangeInput {
   readonly merging?: Merging;
   /** Size of a bucket for 'buckets'. Default 25 MB. */
   readonly bucketBytes?: number;
+  /** Share of an iteration that several messages must gain over one for 'optimal' to take them; less is noise. Default 0. */
+  readonly leastGain?: number;
   /** Whether the workers of a machine add up among themselves first. Default true. */
   readonly localAggregation?: boolean;
   /** Size of a chunk of dense parameters on servers. Default 32 KB. */
@@ -103,11 +107,11 @@ export function planExchange(input: ExchangeInput): ExchangePlan {
   if (!Object.hasOwn(mergings, merging))
     refuse('merging', merging, `one of ${Object.keys(mergings).join(', ')}`);
   const unmixed = strategiesOf(cluster, costs).map((one) => candidateOf(one, input));
-  const candidates = unmixed.map((one) => withoutSlowerMix(one, unmixed));
+  const candidates = unmixed.map((one) => withoutSlowerMix(one, unmixed, input));
   const chosen = candidates.find((one) => one.strategy === strategy) ?? candidateOf(strategy, input);
   const { problem, choices } = chosen;
 
-  const grouping = mergings[merging](problem, input.bucketBytes);
+  const grouping = groupingOf(merging, problem, input);
   const shares = sharesOf(input, choices);
   const groups = messagesOf(problem, grouping).map(({ first, end, readyMs, startMs, endMs }): GroupPlan => {
     const messages = messagesIn(input, choices, first, end);
@@ -146,6 +150,15 @@ export function planExchange(input: ExchangeInput): ExchangePlan {
   });
 }
 
+function groupingOf(merging: Merging, problem: MergeProblem, input: ExchangeInput): Grouping {
+  const { bucketBytes, leastGain = 0 } = input;
+  const grouping = mergings[merging](problem, bucketBytes);
+  if (merging !== 'optimal' || leastGain === 0) return grouping;
+  const single = allInOne(problem);
+  const isWorthIt = iterationMs(problem, grouping) < (1 - leastGain) * iterationMs(problem, single);
+  return isWorthIt ? grouping : single;
+}
+
 interface Candidate {
   readonly strategy: Strategy;
   readonly choices: ReadonlyMap<string, RouteChoice>;
@@ -162,7 +175,7 @@ function candidateOf(strategy: Strategy, input: ExchangeInput): Candidate {
   const choices = new Map(chosen.map((choice) => [choice.name, choice]));
   const problem = mergeProblemOf(input, choices);
   const predictions = (Object.keys(mergings) as Merging[]).map((merging): Prediction => {
-    const grouping = mergings[merging](problem, input.bucketBytes);
+    const grouping = groupingOf(merging, problem, input);
     return { strategy, merging, groups: grouping.length, iterationMs: iterationMs(problem, grouping) };
   });
   const optimumMs = predictions[0]!.iterationMs;
@@ -171,25 +184,39 @@ function candidateOf(strategy: Strategy, input: ExchangeInput): Candidate {
   return { strategy, choices, problem, predictions, optimumMs, reason };
 }
 
+/** Of ways that are about as quick, those with fewer kinds of messages in them: they have fewer surprises. */
+const simplestFirst: readonly Strategy[] = ['collectives', 'servers', 'parallax', 'hybrid'];
+
 /**
- * Routes are chosen by what each parameter costs alone, so that a mix may pay more starts than it saves; then the pure
- * strategy is what hybrid means.
+ * Routes are chosen by what each parameter costs alone, so that a mix may pay more starts than it saves; then what is quickest, or
+ * simpler and hardly slower, is what hybrid means.
  */
-function withoutSlowerMix(chosen: Candidate, candidates: readonly Candidate[]): Candidate {
+function withoutSlowerMix(
+  chosen: Candidate,
+  candidates: readonly Candidate[],
+  { leastGain = 0 }: ExchangeInput,
+): Candidate {
   if (chosen.strategy !== 'hybrid') return chosen;
-  const quickest = candidates.reduce((best, one) => (one.optimumMs < best.optimumMs ? one : best), chosen);
-  if (quickest === chosen) return chosen;
+  const quickestMs = Math.min(...candidates.map(({ optimumMs }) => optimumMs));
+  const taken = simplestFirst
+    .flatMap((strategy) => candidates.filter((one) => one.strategy === strategy))
+    .find(({ optimumMs }) => (1 - leastGain) * optimumMs <= quickestMs)!;
+  if (taken.optimumMs === chosen.optimumMs) return chosen;
+  const comparison =
+    taken.optimumMs < chosen.optimumMs
+      ? `quicker than the ${chosen.optimumMs.toPrecision(3)} ms of mixed routes`
+      : `as mixed routes would take ${chosen.optimumMs.toPrecision(3)} ms, hardly less`;
   return {
-    ...quickest,
+    ...taken,
     strategy: 'hybrid',
-    predictions: quickest.predictions.map((prediction) => ({ ...prediction, strategy: 'hybrid' })),
-    reason: `${quickest.reason}, quicker than the ${chosen.optimumMs.toPrecision(3)} ms of mixed routes`,
+    predictions: taken.predictions.map((prediction) => ({ ...prediction, strategy: 'hybrid' })),
+    reason: `${taken.reason}, ${comparison}`,
   };
 }
 
 function strategiesOf({ servers }: ClusterShape, { serverDense, serverRows }: ExchangeCosts): Strategy[] {
   const hasServers = servers > 0 && serverDense !== undefined && serverRows !== undefined;
-  return hasServers ? ['hybrid', 'collectives', 'servers'] : ['hybrid', 'collectives'];
+  return hasServers ? ['hybrid', 'collectives', 'servers', 'parallax'] : ['hybrid', 'collectives'];
 }
 
 function sharesOf(

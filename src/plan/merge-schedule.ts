@@ -8,6 +8,7 @@
 import { UsageError } from '../base/index.ts';
 import { refuse } from './argument-checks.ts';
 import { requireCostNumber } from './exchange-costs.ts';
+import { requireShare } from './transfer-amounts.ts';
 
 export interface MergeLayer {
   readonly name: string;
@@ -29,6 +30,8 @@ export interface MergeProblem {
   readonly exchangeMs: (bytes: number, first: number, end: number) => number;
   /** Milliseconds of compute that each border between groups adds, where the backward pass is cut. Default 0. */
   readonly segmentMs?: number;
+  /** Share of a message's time that it takes from compute behind it, where both need the same processor. Default 0. */
+  readonly busyShare?: number;
 }
 
 /** How many layers each message carries, in backward order; at least one, and all layers together. */
@@ -62,36 +65,45 @@ export function iterationMs(problem: MergeProblem, grouping: Grouping): number {
 export function messagesOf(problem: MergeProblem, grouping: Grouping): Message[] {
   checkProblem(problem);
   checkGrouping(grouping, problem.layers.length);
-  const { forwardMs, layers, segmentMs = 0 } = problem;
+  const { forwardMs, layers } = problem;
   let [computedMs, sentMs, first] = [forwardMs, 0, 0];
-  return grouping.map((count, i) => {
+  let delayMs = 0;
+  return grouping.map((count) => {
     const end = first + count;
-    if (i > 0) computedMs += segmentMs;
+    computedMs += delayMs;
     let bytes = 0;
     for (const layer of layers.slice(first, end)) {
       computedMs += layer.backwardMs;
       bytes += layer.bytes;
     }
     const startMs = Math.max(sentMs, computedMs);
-    sentMs = startMs + messageMs(problem, bytes, first, end);
+    const costMs = messageMs(problem, bytes, first, end);
+    sentMs = startMs + costMs;
+    delayMs = borderMs(problem, costMs);
     const message = { first, end, bytes, readyMs: computedMs, startMs, endMs: sentMs };
     first = end;
     return message;
   });
 }
 
+/** By how much the compute behind a message is later: for the border itself, and for what the message takes of it. */
+export function borderMs({ segmentMs = 0, busyShare = 0 }: MergeProblem, costMs: number): number {
+  return segmentMs + busyShare * costMs;
+}
+
 /** The iteration as bars: forward pass, each layer's backward pass, borders that cost something, and messages. */
 export function timeline(problem: MergeProblem, grouping: Grouping): readonly Interval[] {
-  const { forwardMs, layers, segmentMs = 0 } = problem;
+  const { forwardMs, layers } = problem;
   const intervals: Interval[] = [];
-  let now = 0;
+  let [now, delayMs] = [0, 0];
   const compute = (name: string, ms: number) => {
     intervals.push(Object.freeze({ lane: 'compute', name, startMs: now, endMs: now + ms }));
     now += ms;
   };
   compute('forward', forwardMs);
   for (const { first, end, startMs, endMs } of messagesOf(problem, grouping)) {
-    if (first > 0 && segmentMs > 0) compute('border', segmentMs);
+    if (delayMs > 0) compute('border', delayMs);
+    delayMs = borderMs(problem, endMs - startMs);
     const members = layers.slice(first, end);
     for (const { name, backwardMs } of members) compute(name, backwardMs);
     intervals.push(Object.freeze({ lane: 'communication', name: titleOf(members), startMs, endMs }));
@@ -111,9 +123,10 @@ export function messageMs(problem: MergeProblem, bytes: number, first: number, e
   return ms;
 }
 
-export function checkProblem({ forwardMs, layers, segmentMs = 0 }: MergeProblem): void {
+export function checkProblem({ forwardMs, layers, segmentMs = 0, busyShare = 0 }: MergeProblem): void {
   requireCostNumber('forwardMs', forwardMs);
   requireCostNumber('segmentMs', segmentMs);
+  requireShare('busyShare', busyShare);
   for (const { name, backwardMs, bytes } of layers) {
     requireCostNumber(`backwardMs of layer ${name}`, backwardMs);
     requireCostNumber(`bytes of layer ${name}`, bytes);

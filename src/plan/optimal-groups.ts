@@ -3,74 +3,83 @@
  * it decides for one layer is not undone by the next; it is kept in `merge-baselines.ts`.)
  *
  * Terms: a state is one way to group the first j layers, by what the rest of the iteration can see of it: when its last
- * message ends, and how much later compute is because of its borders. A state that is no better in either than another
- * of the same j can never win, as all later times only grow with both. So it is enough to keep the others, the front of j.
- * Without a cost of borders a front has one state, and the whole takes O(L^2); with it at most j, and O(L^3).
+ * message ends, and how much later compute is because of its borders and messages. A state that is no better in either than
+ * another of the same j can never win, as all later times only grow with both. So it is enough to keep the others, the front
+ * of j. Where borders cost nothing a front has one state, and the whole takes O(L^2).
  * Invariant: no grouping is quicker under `iterationMs` than the one returned.
  */
-import { checkProblem, messageMs, type Grouping, type MergeProblem } from './merge-schedule.ts';
+import { borderMs, checkProblem, messageMs, type Grouping, type MergeProblem } from './merge-schedule.ts';
 
 interface State {
+  /** How much later the compute that follows is. */
+  readonly delayMs: number;
+  /** When the last message so far ends. */
+  readonly endMs: number;
   /** Messages so far. */
   readonly groups: number;
-  /** When the last of them ends. */
-  readonly endMs: number;
   /** How many layers the last of them carries. */
   readonly count: number;
   readonly before: State | undefined;
 }
 
-/** Of equally quick states of the first j layers it takes the one with the fewest messages. */
+/** Of equally quick groupings it takes one with fewer messages. */
 export function optimalGroups(problem: MergeProblem): Grouping {
   checkProblem(problem);
-  const { forwardMs, layers, segmentMs = 0 } = problem;
-  const fronts: State[][] = [[{ groups: 0, endMs: 0, count: 0, before: undefined }]];
-  let computedMs = forwardMs;
-  layers.forEach((layer, last) => {
+  const fronts: State[][] = [[{ delayMs: 0, endMs: 0, groups: 0, count: 0, before: undefined }]];
+  let computedMs = problem.forwardMs;
+  problem.layers.forEach((layer, last) => {
     computedMs += layer.backwardMs;
-    fronts.push(frontOf(problem, fronts, computedMs, last + 1, segmentMs > 0));
+    fronts.push(frontOf(problem, fronts, computedMs, last + 1));
   });
-  const quickest = fronts.at(-1)!.at(-1)!;
-  return Object.freeze(groupingOf(quickest));
+  return Object.freeze(groupingOf(fronts.at(-1)!.at(-1)!));
 }
 
-/** The front of the first `end` layers, by ascending groups, so that the last state ends first. */
+/** The front of the first `end` layers, by ascending delay, so that the last state ends first. */
 function frontOf(
   problem: MergeProblem,
   fronts: readonly State[][],
   computedMs: number,
   end: number,
-  doBordersCost: boolean,
 ): State[] {
-  const { layers, segmentMs = 0 } = problem;
-  /** By the number of groups, from 1. */
-  const earliestMs = new Float64Array(end + 1).fill(Infinity);
-  const counts = new Int32Array(end + 1);
-  const befores = new Array<State | undefined>(end + 1).fill(undefined);
+  const front: State[] = [];
   let bytes = 0;
   for (let first = end - 1; first >= 0; first--) {
-    bytes += layers[first]!.bytes;
+    bytes += problem.layers[first]!.bytes;
     const costMs = messageMs(problem, bytes, first, end);
+    const ownDelayMs = borderMs(problem, costMs);
     for (const before of fronts[first]!) {
-      const readyMs = computedMs + before.groups * segmentMs;
+      const readyMs = computedMs + before.delayMs;
       const endMs = Math.max(before.endMs, readyMs) + costMs;
-      const groups = before.groups + 1;
-      if (endMs < earliestMs[groups]!) {
-        earliestMs[groups] = endMs;
-        counts[groups] = end - first;
-        befores[groups] = before;
-      }
+      const [delayMs, groups] = [before.delayMs + ownDelayMs, before.groups + 1];
+      insert(front, { delayMs, endMs, groups, count: end - first, before });
       // The next states have ended even earlier, which is in vain where compute is late already.
       if (before.endMs <= readyMs) break;
     }
   }
-  const front: State[] = [];
-  earliestMs.forEach((endMs, groups) => {
-    if (endMs >= (front.at(-1)?.endMs ?? Infinity)) return;
-    if (!doBordersCost) front.pop();
-    front.push({ groups, endMs, count: counts[groups]!, before: befores[groups] });
-  });
   return front;
+}
+
+/** Unless a state of the front is as good in both; those that are not better than the new one leave. */
+function insert(front: State[], state: State): void {
+  let [low, high] = [0, front.length];
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (front[middle]!.delayMs <= state.delayMs) low = middle + 1;
+    else high = middle;
+  }
+  // All before `low` have no more delay; the last of them ends first.
+  const rival = front[low - 1];
+  if (rival && (rival.endMs < state.endMs || (rival.endMs === state.endMs && !isShorter(state, rival))))
+    return;
+  let from = low;
+  while (from > 0 && front[from - 1]!.delayMs === state.delayMs) from--;
+  let to = low;
+  while (to < front.length && front[to]!.endMs >= state.endMs) to++;
+  front.splice(from, to - from, state);
+}
+
+function isShorter(a: State, b: State): boolean {
+  return a.delayMs === b.delayMs && a.groups < b.groups;
 }
 
 function groupingOf(last: State): number[] {

@@ -29,6 +29,7 @@ export interface RoutedInput {
   readonly forwardMs: number;
   readonly layers: readonly PlannedLayer[];
   readonly segmentMs?: number;
+  readonly busyShare?: number;
   readonly cluster: ClusterShape;
   readonly costs: ExchangeCosts;
   readonly localAggregation?: boolean;
@@ -45,7 +46,7 @@ interface Sums {
 }
 
 export function mergeProblemOf(input: RoutedInput, choices: Choices): MergeProblem {
-  const { forwardMs, layers, segmentMs = 0 } = input;
+  const { forwardMs, layers, segmentMs = 0, busyShare = 0 } = input;
   checkNames(layers);
   const costs = routeCosts(input.cluster, input.costs, optionsOf(input));
   const chosen = layers.map(({ parameters }) => parameters.map(({ name }) => choices.get(name)!));
@@ -64,6 +65,7 @@ export function mergeProblemOf(input: RoutedInput, choices: Choices): MergeProbl
   return {
     forwardMs,
     segmentMs,
+    busyShare,
     layers: layers.map(({ name, backwardMs }, i) => ({ name, backwardMs, bytes: bytesOf(chosen[i]!) })),
     exchangeMs: (_bytes, first, end) =>
       byRoute.reduce(

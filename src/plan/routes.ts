@@ -19,8 +19,11 @@ import {
 /** Allreduce of the whole; allgather of rows; push and pull of the whole; push and pull of rows. */
 export type Route = 'collective' | 'collective rows' | 'server dense' | 'server rows';
 
-/** Which routes may be taken: the cheapest, or those of one kind, to compare with. */
-export type Strategy = 'hybrid' | 'collectives' | 'servers';
+/**
+ * Which routes may be taken: the cheapest, those of one kind, or what Parallax takes without asking what it costs: dense parameters by
+ * collectives, tables by servers.
+ */
+export type Strategy = 'hybrid' | 'collectives' | 'servers' | 'parallax';
 
 export interface PlannedParameter {
   readonly name: string;
@@ -176,13 +179,15 @@ function allowed(kind: ParameterKind, strategy: Strategy, keptHere?: string): re
     case 'hybrid':
       return kind === 'dense'
         ? ['collective', 'server dense']
-        : ['collective', 'collective rows', 'server dense', 'server rows'];
+        : ['collective', 'collective rows', 'server rows'];
     case 'collectives':
       return kind === 'dense' ? ['collective'] : ['collective', 'collective rows'];
     case 'servers':
       return kind === 'dense' ? ['server dense'] : ['server rows'];
+    case 'parallax':
+      return kind === 'dense' ? ['collective'] : ['server rows'];
     default:
-      return refuse('strategy', strategy, "'hybrid', 'collectives' or 'servers'");
+      return refuse('strategy', strategy, "'hybrid', 'collectives', 'servers' or 'parallax'");
   }
 }
 

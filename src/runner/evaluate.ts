@@ -15,19 +15,49 @@ export interface EvaluateOptions {
   readonly average?: string | undefined;
 }
 
+/** Which batches of a dataset one worker takes: every so many, from its own on. */
+export interface EvaluationPart {
+  readonly index: number;
+  readonly count: number;
+}
+
+/** What evaluations of parts add up to. */
+export interface EvaluationSums {
+  readonly loss: number;
+  readonly samples: number;
+  readonly correct: number;
+  /** Labels or positions that `correct` is a share of. */
+  readonly counted: number;
+}
+
+const WHOLE: EvaluationPart = { index: 0, count: 1 };
+
 /** Evaluates in batches no larger than the replica was made for. */
 export function evaluate(replica: Replica, dataset: Dataset, options: EvaluateOptions = {}): Evaluation {
+  return evaluationOf(evaluatePart(replica, dataset, options, WHOLE));
+}
+
+export function evaluatePart(
+  replica: Replica,
+  dataset: Dataset,
+  options: EvaluateOptions,
+  part: EvaluationPart,
+): EvaluationSums {
   const { memory, model } = replica;
   const labels = memory.inputs.get('labels') ?? memory.inputs.get('targets');
   let correct = 0;
   let counted = 0;
-  const loss = meanLoss(replica, dataset, 'logits' in model.outputs, options, (size, logits) => {
+  const sums = lossSums(replica, dataset, 'logits' in model.outputs, options, part, (size, logits) => {
     if (!logits || !labels) return;
     const rows = size * (labels.length / memory.sampleIds.length);
     correct += countCorrect(logits, labels.view as Int32Array, rows, logits.length / rows);
     counted += rows;
   });
-  return { loss, ...(counted > 0 ? { accuracy: correct / counted } : {}) };
+  return { ...sums, correct, counted };
+}
+
+export function evaluationOf({ loss, samples, correct, counted }: EvaluationSums): Evaluation {
+  return { loss: loss / samples, ...(counted > 0 ? { accuracy: correct / counted } : {}) };
 }
 
 /**
@@ -38,29 +68,42 @@ export function meanLoss(
   replica: Replica,
   dataset: Dataset,
   withLogits: boolean,
-  { average }: EvaluateOptions,
+  options: EvaluateOptions,
   visit: (size: number, logits: Float32Array | undefined) => void,
 ): number {
+  const { loss, samples } = lossSums(replica, dataset, withLogits, options, WHOLE, visit);
+  return loss / samples;
+}
+
+function lossSums(
+  replica: Replica,
+  dataset: Dataset,
+  withLogits: boolean,
+  { average }: EvaluateOptions,
+  { index, count }: EvaluationPart,
+  visit: (size: number, logits: Float32Array | undefined) => void,
+): { readonly loss: number; readonly samples: number } {
   if (dataset.length === 0) {
     throw new UsageError('INVALID_DATA', 'There is nothing to evaluate: the dataset is empty.');
   }
   const { memory } = replica;
   const batchSize = memory.sampleIds.length;
   const evaluator = replica.evaluator(withLogits ? ['loss', 'logits'] : ['loss'], average);
-  let total = 0;
+  let [total, evaluated] = [0, 0];
   try {
-    for (let start = 0; start < dataset.length; start += batchSize) {
+    for (let start = index * batchSize; start < dataset.length; start += count * batchSize) {
       const size = Math.min(batchSize, dataset.length - start);
       const samples = Uint32Array.from({ length: size }, (_, i) => start + i);
       for (const [name, region] of memory.inputs) dataset.read(samples, name, region.view as Float32Array);
       const [loss, logits] = evaluator.run(size);
       total += (loss!.view[0] as number) * size;
+      evaluated += size;
       visit(size, logits?.view as Float32Array | undefined);
     }
   } finally {
     evaluator.close();
   }
-  return total / dataset.length;
+  return { loss: total, samples: evaluated };
 }
 
 function countCorrect(logits: Float32Array, labels: Int32Array, rows: number, classes: number): number {

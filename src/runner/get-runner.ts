@@ -1,28 +1,29 @@
 /**
  * From a model to a runner: `oneDevice` in this process, `getRunner` on all workers (Parallax, section 4.1). The script that calls
- * `getRunner` is started again for every further worker and comes to the same call there; this process is the first one.
+ * `getRunner` is started again for every further worker and comes to the same call there; this process is the first one. Several
+ * runners may be open at once: they share the workers.
  * Invariant: when a runner is handed out, all workers have the same model, by name, shape and initial value.
  */
 import { randomBytes } from 'node:crypto';
-import { CommunicationThread } from '../communication/index.ts';
 import { OnnxCompute } from '../compute/index.ts';
 import { gradients, type Model } from '../graph/index.ts';
-import { takeWorkerPlace, type WorkerPlace } from '../launcher/index.ts';
-import { SharedSpace } from '../memory/index.ts';
+import { hasSharedMemory, removeStaleSegments, SharedSpace } from '../memory/index.ts';
 import { Replica } from '../runtime/index.ts';
 import { checkModel, compareWorkers } from './model-checks.ts';
 import { openExchange } from './open-exchange.ts';
 import { resolveResources, type Resources } from './resources.ts';
-import { Runner, type RunnerConfig } from './runner.ts';
+import { Runner, type RunnerConfig, type RunnerParts } from './runner.ts';
+import { compareSettings, strategyOf } from './settings.ts';
 import { SharedStep } from './shared-step.ts';
 import { Trace } from './trace.ts';
+import { joinWorkers, type Workers } from './workers.ts';
 
 export function oneDevice(model: Model, config: RunnerConfig): Promise<Runner> {
   const compute = new OnnxCompute(config.session);
   const { optimizer, batchSize = 32, seed = 0, sparseUpdates = 'exact' } = config;
   const space = SharedSpace.create();
   const replica = new Replica(model, { compute, space, optimizer, maxBatch: batchSize, seed, sparseUpdates });
-  return Promise.resolve(new Runner({ replica, compute, config, rank: 0, workers: 1 }));
+  return Promise.resolve(openRunner({ replica, compute, config, rank: 0, workers: 1 }));
 }
 
 export async function getRunner(
@@ -30,32 +31,33 @@ export async function getRunner(
   resources: Resources | string = {},
   config: RunnerConfig,
 ): Promise<Runner> {
-  const { workers, machines, transport } = resolveResources(resources);
-  checkModel(model, config, workers);
-  if (workers === 1) return oneDevice(model, config);
-  const place = await takeWorkerPlace({ machines, transport });
-  const space = SharedSpace.create();
-  const joining = CommunicationThread.start({
-    ...{ space, scheduler: place.scheduler, secret: place.secret, wantedRank: place.rank },
-    ...{ transport: place.transport, host: place.host, address: place.address },
-  });
+  const resolved = resolveResources(resources);
+  checkModel(model, config, resolved.workers);
+  if (resolved.workers === 1) return oneDevice(model, config);
+  const workers = await joinWorkers(resolved);
   try {
-    const thread = await Promise.race([joining, place.failed.then((error) => Promise.reject(error))]);
-    compareWorkers(thread, model);
-    return createRunner(model, config, place, thread);
+    compareWorkers(workers.thread, model);
+    compareSettings(workers.thread, config);
+    return createRunner(model, config, workers);
   } catch (error) {
-    void joining.then((thread) => thread.abort(error as Error)).catch(() => undefined);
-    await place.close();
+    await workers.giveUp(error as Error);
     throw error;
   }
 }
 
-function createRunner(
-  model: Model,
-  config: RunnerConfig,
-  place: WorkerPlace,
-  thread: CommunicationThread,
-): Runner {
+/** It may resume at once, which may fail. */
+function openRunner(parts: RunnerParts): Runner {
+  try {
+    return new Runner(parts);
+  } catch (error) {
+    parts.replica.close();
+    parts.compute.close();
+    throw error;
+  }
+}
+
+function createRunner(model: Model, config: RunnerConfig, workersOfRun: Workers): Runner {
+  const { place, thread } = workersOfRun;
   const { optimizer, batchSize = 32, seed = 0, sparseUpdates = 'exact' } = config;
   const { rank, workers } = place;
   const compute = new OnnxCompute(config.session);
@@ -66,20 +68,28 @@ function createRunner(
     segmentName: `replica-${process.pid}-${randomBytes(6).toString('hex')}`,
   });
   const { compareEverySteps = 1000, log = (line: string) => process.stderr.write(`${line}\n`) } = config;
+  const settings = { ...config, strategy: strategyOf(config, replica, rank === 0 ? log : undefined) };
   const trace = config.trace === undefined ? undefined : new Trace();
   const shared = new SharedStep({
     ...{ thread, replica, compareEverySteps, log, trace },
+    averages: { dense: config.averageDense ?? true, sparse: config.averageSparse ?? true },
     planExchange: (samples) =>
-      openExchange({ thread, replica, config, secret: place.secret, address: place.address }, samples),
+      openExchange(
+        { thread, replica, config: settings, secret: place.secret, address: place.address },
+        samples,
+      ),
   });
-  return new Runner({
-    ...{ replica, compute, config, rank, workers, shared },
+  return openRunner({
+    ...{ replica, compute, config, rank, workers, shared, thread },
+    onAbort: async (error) => {
+      await workersOfRun.giveUp(error);
+      // Workers that were killed could not clean up; all have ended by now.
+      if (rank === 0 && hasSharedMemory()) removeStaleSegments();
+    },
     explain: (error) => Promise.race([place.failed, afterMs(EXPLAIN_MS, error)]),
     onClose: async () => {
       trace?.write(thread, config.trace!);
-      await thread.close();
-      await place.close();
-      if (rank > 0) process.exit();
+      await workersOfRun.leave();
     },
   });
 }

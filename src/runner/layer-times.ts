@@ -25,6 +25,17 @@ export function layerTimes(uncutMs: readonly number[], cutMs: readonly (readonly
   return { forwardMs: forwardMs!, backwardMs, segmentMs: (sum - whole) / Math.max(1, pieces.length - 1) };
 }
 
+/** The same parts of a pass that takes `computeMs` without cuts. */
+export function scaledTo(computeMs: number, times: LayerTimes): LayerTimes {
+  const whole = times.backwardMs.reduce((total, ms) => total + ms, times.forwardMs);
+  if (whole === 0) return times;
+  const scale = computeMs / whole;
+  return {
+    ...{ forwardMs: times.forwardMs * scale, segmentMs: times.segmentMs },
+    backwardMs: times.backwardMs.map((ms) => ms * scale),
+  };
+}
+
 function median(values: readonly number[]): number {
   return [...values].sort((a, b) => a - b)[Math.floor(values.length / 2)] ?? 0;
 }

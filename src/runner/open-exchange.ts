@@ -6,6 +6,7 @@
 import type { CommunicationThread } from '../communication/index.ts';
 import {
   CollectiveExchange,
+  measureGather,
   measureMessages,
   measureServers,
   MixedExchange,
@@ -13,6 +14,7 @@ import {
   startRunServers,
   type Exchange,
   type RunServers,
+  type TableShape,
 } from '../exchange/index.ts';
 import type { Replica } from '../runtime/index.ts';
 import { groupsOf, planRun, routesOf } from './plan-run.ts';
@@ -35,29 +37,54 @@ export async function openExchange(
 ): Promise<PlannedExchange> {
   const { thread, replica, config } = options;
   const { memory, kernels } = replica;
-  const messages = measureMessages(thread, memory.exchanged.byteLength);
-  const servers = couldUseServers(replica, config) ? await startServers(options) : undefined;
-  const costs = servers && (await measureServers(thread, servers.store));
-  const run = planRun(
+  const table = largestTable(replica);
+  const largest = Math.max(...[...memory.parameters.values()].map(({ byteLength }) => byteLength));
+  const messages = measureMessages(thread, Math.max(memory.exchanged.byteLength, table ? largest : 0));
+  const gather = table && measureGather(thread, kernels, table);
+  const servers = couldUseServers(table, config) ? await startServers(options) : undefined;
+  const { localAggregation = true } = config;
+  const shape = { thread, table: table ?? NO_TABLE, localAggregation };
+  const costs = servers && (await measureServers({ ...shape, store: servers.store }));
+  const run = await planRun(
     {
-      ...{ thread, replica, messages, options: config, sparseUpdates: config.sparseUpdates ?? 'exact' },
+      ...{ thread, replica, messages, gather, options: config },
+      sparseUpdates: config.sparseUpdates ?? 'exact',
       servers: servers && { count: servers.servers, costs: costs! },
     },
     samples,
   );
   const [groups, routes] = [groupsOf(run.plan), routesOf(run.plan)];
-  const collective = new CollectiveExchange({ thread, memory, kernels, groups, routes });
   const names = new Set([...routes].flatMap(([name, route]) => (route.startsWith('server') ? [name] : [])));
+  const sharesThread = names.size > 0;
+  const collective = new CollectiveExchange({ thread, memory, kernels, groups, routes, sharesThread });
   const exchange = servers ? await withServers(options, collective, servers, names) : collective;
   replica.setGroups(groups);
   return { ...run, exchange };
 }
 
 /** Dense parameters alone go by collectives unless servers are asked for: on the same links they never cost less. */
-function couldUseServers({ memory }: Replica, { strategy = 'hybrid' }: RunnerConfig): boolean {
-  if (strategy !== 'hybrid') return strategy === 'servers';
-  return [...memory.gradients.values()].some(({ kind }) => kind === 'sparse');
+function couldUseServers(table: TableShape | undefined, { strategy = 'hybrid' }: RunnerConfig): boolean {
+  return strategy === 'hybrid' || strategy === 'parallax' ? table !== undefined : strategy === 'servers';
 }
+
+/** The one of which a worker can have the most bytes in a step. */
+function largestTable({ memory }: Replica): TableShape | undefined {
+  const shapes = [...memory.gradients.values()].flatMap((place) =>
+    place.kind === 'sparse'
+      ? [
+          {
+            rowLength: place.rowLength,
+            mostRows: Math.max(1, Math.min(place.positions.length, place.tableRows)),
+          },
+        ]
+      : [],
+  );
+  const bytes = ({ rowLength, mostRows }: TableShape) => rowLength * mostRows;
+  return shapes.sort((a, b) => bytes(b) - bytes(a))[0];
+}
+
+/** To measure servers with that only dense parameters go to. */
+const NO_TABLE: TableShape = { rowLength: 64, mostRows: 64 };
 
 function startServers({ thread, config, secret, address }: OpenExchangeOptions): Promise<RunServers> {
   const { optimizer, sparseUpdates: rows = 'exact' } = config;
@@ -65,7 +92,7 @@ function startServers({ thread, config, secret, address }: OpenExchangeOptions):
 }
 
 async function withServers(
-  { replica, config }: OpenExchangeOptions,
+  { thread, replica, config }: OpenExchangeOptions,
   collective: CollectiveExchange,
   servers: RunServers,
   names: ReadonlySet<string>,
@@ -78,6 +105,12 @@ async function withServers(
   const { memory, kernels } = replica;
   const { groups } = collective;
   const hasExactRows = (config.sparseUpdates ?? 'exact') === 'exact';
-  const onServers = { servers, memory, kernels, names, groups, hasExactRows };
+  const { localAggregation, boundaryBetweenWorkersAndServers } = config;
+  const clips = replica.model.graph.updateOperations.some(({ kind }) => kind === 'clip_global_norm');
+  const boundaryAmongServers = !clips || config.boundaryAmongServers;
+  const onServers = {
+    ...{ thread, servers, memory, kernels, names, groups, hasExactRows },
+    ...{ localAggregation, boundaryAmongServers, boundaryBetweenWorkersAndServers },
+  };
   return new MixedExchange([collective, await ServerExchange.open(onServers)]);
 }

@@ -14,13 +14,20 @@ export class Pace {
     this.#intervalMs = intervalMs;
   }
 
-  /** A step is done. */
-  add(loss: number, samples: number): void {
+  /** The first step begins; what was before does not count. */
+  begin(): void {
+    this.#last = this.#lastReport = performance.now();
+  }
+
+  /** A step is done. One that is not like the others says nothing about speed. */
+  add(loss: number, samples: number, isTimed = true): void {
     const now = performance.now();
-    this.#computingMs += now - this.#last;
+    if (isTimed) {
+      this.#computingMs += now - this.#last;
+      this.#samples += samples;
+      this.#steps++;
+    }
     this.#last = now;
-    this.#samples += samples;
-    this.#steps++;
     this.#recent = this.#recent === undefined ? loss : 0.95 * this.#recent + 0.05 * loss;
     this.#epochSum += loss * samples;
     this.#epochSamples += samples;

@@ -3,11 +3,19 @@
  * every gradient, and messages were timed before. Nothing is trained meanwhile. What is best is decided in `plan/`.
  * Invariants: all workers call it at the same step and come to the same plan; parameters and states stay as they were.
  */
-import { availableParallelism } from 'node:os';
 import type { CommunicationThread } from '../communication/index.ts';
-import { agree, lookedUp, type MeasuredMessages, type ServerCosts } from '../exchange/index.ts';
 import {
+  agree,
+  lookedUp,
+  type MessageCosts,
+  type ServerCosts,
+  type ServerPlacement,
+} from '../exchange/index.ts';
+import {
+  linearCost,
+  measuredCost,
   planExchange,
+  type ExchangeCost,
   type ExchangeInput,
   type ExchangePlan,
   type Merging,
@@ -16,21 +24,29 @@ import {
   type Strategy,
 } from '../plan/index.ts';
 import type { GradientPlace, Replica } from '../runtime/index.ts';
-import { cutEverywhere, layerTimes, type LayerTimes } from './layer-times.ts';
+import { tryExchange, type ExchangeTrial } from './exchange-trial.ts';
+import { cutEverywhere, layerTimes, scaledTo, type LayerTimes } from './layer-times.ts';
 
-export interface PlanOptions {
+export interface PlanOptions extends ServerPlacement {
   /** By which ways gradients may travel: the cheapest for each parameter, or those of one kind. Default 'hybrid'. */
   readonly strategy?: Strategy | undefined;
   /** How neighbouring gradients are merged. Default 'optimal'. */
   readonly merging?: Merging | undefined;
   /** Size of a bucket, for merging by 'buckets'. Default 25 MB. */
   readonly bucketBytes?: number | undefined;
+  /** Whether dense gradients are averaged over all workers; otherwise their sum is taken. Default true. */
+  readonly averageDense?: boolean | undefined;
+  /** The same for the gradients of tables. Default true. */
+  readonly averageSparse?: boolean | undefined;
 }
 
 export interface PlanFacts {
   readonly thread: CommunicationThread;
   readonly replica: Replica;
-  readonly messages: MeasuredMessages;
+  /** What an allreduce costs with nothing else going on. */
+  readonly messages: MessageCosts;
+  /** What it costs to exchange rows by collectives, if the model has tables. */
+  readonly gather?: MessageCosts | undefined;
   /** What exchanges with the servers of the run cost, if it has some. */
   readonly servers?: { readonly count: number; readonly costs: ServerCosts } | undefined;
   /** Of tables. */
@@ -38,9 +54,9 @@ export interface PlanFacts {
   readonly options: PlanOptions;
 }
 
-const [WARM_UP, REPEATS] = [2, 5];
-/** A message that keeps a processor busy for so much of its time hides behind nothing if all processors compute. */
-const MOSTLY_BUSY = 0.5;
+const [WARM_UP, REPEATS] = [2, 4];
+/** Predictions are no better than this. */
+const LEAST_GAIN = 0.05;
 
 /** A plan, and the figures that it was made of. */
 export interface PlannedRun {
@@ -49,12 +65,18 @@ export interface PlannedRun {
 }
 
 /** The batch lies in the replica's inputs; `samples` may be empty on some workers. */
-export function planRun(facts: PlanFacts, samples: ArrayLike<number>): PlannedRun {
+export async function planRun(facts: PlanFacts, samples: ArrayLike<number>): Promise<PlannedRun> {
   const { thread, replica, options } = facts;
-  const own = timeLayers(replica, samples);
-  const times = meanOver(thread, own, samples.length);
-  const { strategy = 'hybrid' } = options;
-  return planned(thread, { ...inputOf(facts, times), ...mergingOf(facts, options), strategy });
+  const states = [...replica.memory.states.values()].map(({ view }) => ({ view, kept: view.slice() }));
+  const timed = meanOver(thread, timeLayers(replica, samples), samples.length);
+  const trial = await tryExchange(thread, replica, samples, timed.segmentMs);
+  const times = scaledTo(trial.computeMs, timed);
+  for (const { view, kept } of states) view.set(kept);
+  const { strategy = 'hybrid', localAggregation = true, merging = 'optimal', bucketBytes } = options;
+  return planned(thread, {
+    ...{ ...inputOf(facts, times, trial), strategy, localAggregation, merging, leastGain: LEAST_GAIN },
+    ...(bucketBytes === undefined ? {} : { bucketBytes }),
+  });
 }
 
 /** The first worker's figures count. */
@@ -75,7 +97,6 @@ export function groupsOf({ groups }: ExchangePlan): string[][] {
 function timeLayers(replica: Replica, samples: ArrayLike<number>): LayerTimes {
   const names = [...replica.memory.gradients.keys()];
   if (samples.length === 0) return { forwardMs: 0, backwardMs: names.map(() => 0), segmentMs: 0 };
-  const states = [...replica.memory.states.values()].map(({ view }) => ({ view, kept: view.slice() }));
   const time = (groups: string[][], repeats: number): number[][] => {
     replica.setGroups(groups);
     return Array.from({ length: repeats }, () => {
@@ -92,7 +113,6 @@ function timeLayers(replica: Replica, samples: ArrayLike<number>): LayerTimes {
   time([names], WARM_UP);
   const uncut = time([names], REPEATS).map(([ms]) => ms!);
   const cut = time(cutEverywhere(names), WARM_UP + REPEATS).slice(WARM_UP);
-  for (const { view, kept } of states) view.set(kept);
   return layerTimes(uncut, cut);
 }
 
@@ -106,58 +126,52 @@ function meanOver(thread: CommunicationThread, own: LayerTimes, samples: number)
 }
 
 function inputOf(
-  { thread, replica, messages, servers, sparseUpdates }: PlanFacts,
+  { thread, replica, messages, gather, servers, sparseUpdates }: PlanFacts,
   times: LayerTimes,
+  trial: ExchangeTrial,
 ): ExchangeInput {
   const { size, hosts } = thread.world;
   const machines = new Set(hosts).size;
-  const slowdown = hasFreeProcessor(thread) ? 1 : 1 + lostShare(replica, messages, times);
+  const { gradients } = replica.memory;
+  const last = [...gradients.keys()].at(-1);
+  const tables = [...gradients.keys()].filter((name) => gradients.get(name)!.kind === 'sparse');
+  // Tables leave behind the backward pass, whenever their gradients are there.
+  const leavingWith = (name: string): string[] => [
+    ...(gradients.get(name)!.kind === 'dense' ? [name] : []),
+    ...(name === last ? tables : []),
+  ];
   return {
     forwardMs: times.forwardMs,
     segmentMs: times.segmentMs,
-    layers: [...replica.memory.gradients].map(([name, place], i) => ({
-      ...{
-        name,
-        backwardMs: times.backwardMs[i]! * slowdown,
-        parameters: [parameterOf(replica, name, place, sparseUpdates)],
-      },
+    busyShare: trial.busyShare,
+    layers: [...gradients].map(([name], i) => ({
+      ...{ name, backwardMs: times.backwardMs[i]! },
+      parameters: leavingWith(name).map((one) =>
+        parameterOf(replica, one, gradients.get(one)!, sparseUpdates),
+      ),
     })),
     cluster: {
       ...{ workers: size, machines, workersPerMachine: Math.ceil(size / machines) },
       servers: servers?.count ?? 0,
     },
     costs: {
-      ...{ collective: messages.collective, gather: messages.gather },
+      ...{ collective: collectiveCost(messages, trial), ...(gather ? { gather } : {}) },
       ...(servers ? { serverDense: servers.costs.dense, serverRows: servers.costs.rows } : {}),
     },
   };
 }
 
-/** The share by which backward becomes longer because messages need the same processors. */
-function lostShare(
-  { memory }: Replica,
-  { collective, busyProcessors }: MeasuredMessages,
-  times: LayerTimes,
-): number {
-  const longest = collective.at(-1)!;
-  const exchangeMs = (longest.ms * memory.exchanged.byteLength) / longest.bytes;
-  const backwardMs = times.backwardMs.reduce((sum, ms) => sum + ms, 0);
-  return backwardMs === 0 ? 0 : (Math.min(1, busyProcessors) * exchangeMs) / backwardMs;
-}
-
-function mergingOf(
-  { thread, messages }: PlanFacts,
-  options: PlanOptions,
-): Pick<ExchangeInput, 'merging' | 'bucketBytes'> {
-  const hides = hasFreeProcessor(thread) || messages.busyProcessors < MOSTLY_BUSY;
-  const { merging = hides ? 'optimal' : 'single', bucketBytes } = options;
-  return { merging, ...(bucketBytes === undefined ? {} : { bucketBytes }) };
-}
-
-/** Whether messages have a processor of their own while all workers of this machine compute. */
-function hasFreeProcessor({ world }: CommunicationThread): boolean {
-  const here = world.hosts.filter((host) => host === world.hosts[world.rank]).length;
-  return here < availableParallelism();
+/** As tried while workers computed; beyond that, for whole tables, as measured alone. */
+function collectiveCost(messages: MessageCosts, { line, longestBytes }: ExchangeTrial): ExchangeCost {
+  const tried = linearCost(line.startMs, line.msPerByte);
+  const alone = measuredCost(messages);
+  const offsetMs = tried(longestBytes) - alone(longestBytes);
+  const longer = messages.filter(({ bytes }) => bytes > longestBytes);
+  return [
+    { bytes: 0, ms: line.startMs },
+    { bytes: longestBytes, ms: tried(longestBytes) },
+    ...longer.map(({ bytes, ms }) => ({ bytes, ms: Math.max(tried(longestBytes), ms + offsetMs) })),
+  ];
 }
 
 function parameterOf(

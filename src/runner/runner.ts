@@ -4,18 +4,22 @@
  * Invariant: with the same seed and batch size, losses and parameters are those of one device up to rounding.
  */
 import { setImmediate as yieldToEvents } from 'node:timers/promises';
-import { learningRateAt, UsageError, type ScheduleSpec } from '../base/index.ts';
+import { learningRateAt, PeerError, UsageError, type ScheduleSpec } from '../base/index.ts';
+import type { CommunicationThread } from '../communication/index.ts';
 import type { Compute, SessionOptions } from '../compute/index.ts';
-import { openLoader, SampleOrder, type Batch, type Dataset } from '../data/index.ts';
+import { openLoader, SampleOrder, type Batch, type Dataset, type SampleOrderState } from '../data/index.ts';
+import { tellAll, type RemoteUpdate } from '../exchange/index.ts';
 import type { OptimizerSpec } from '../kernels/index.ts';
 import type { ExchangePlan, Merging } from '../plan/index.ts';
-import type { Replica } from '../runtime/index.ts';
-import { evaluate, type EvaluateOptions, type Evaluation } from './evaluate.ts';
+import type { GradientsElsewhere, Replica } from '../runtime/index.ts';
+import { AgreedStop } from './agreed-stop.ts';
+import { evaluate, evaluatePart, evaluationOf, type EvaluateOptions, type Evaluation } from './evaluate.ts';
 import type { PlanOptions } from './plan-run.ts';
+import { RunCheckpoints, type CheckpointEvent, type CheckpointOptions } from './run-checkpoints.ts';
 import { Shard } from './shard.ts';
-import type { SharedGradients, SharedStep } from './shared-step.ts';
+import type { SharedStep } from './shared-step.ts';
 
-export interface RunnerConfig extends PlanOptions {
+export interface RunnerConfig extends PlanOptions, CheckpointOptions {
   readonly optimizer: OptimizerSpec;
   /** Changes the learning rate by step. Default: the optimizer's own rate throughout. */
   readonly schedule?: ScheduleSpec | undefined;
@@ -35,6 +39,8 @@ export interface RunnerConfig extends PlanOptions {
   readonly trace?: string | undefined;
   /** Takes lines for people about how the run goes, on the first worker. Default: to the error output. */
   readonly log?: ((line: string) => void) | undefined;
+  /** Is told of checkpoints, on the first worker. Default: nobody is. */
+  readonly onEvent?: ((event: CheckpointEvent) => void) | undefined;
 }
 
 export interface RunOptions {
@@ -42,7 +48,10 @@ export interface RunOptions {
   readonly epochs?: number | undefined;
   /** Stop after this many steps, in whatever epoch. Default: none. */
   readonly maxSteps?: number | undefined;
-  /** Ends the run after the current step; on all workers, as all must stop at the same one, so give it to all. */
+  /**
+   * Ends the run after the current step, with a checkpoint where there is a folder for it. Give one to all workers or to none: any
+   * of them stops all, after the same step.
+   */
   readonly signal?: AbortSignal | undefined;
 }
 
@@ -62,6 +71,8 @@ export interface StepReport {
   readonly waitMs: number;
 }
 
+type StepTimes = Pick<StepReport, 'loss' | 'computeMs' | 'waitMs'>;
+
 export interface RunnerParts {
   readonly replica: Replica;
   readonly compute: Compute;
@@ -70,8 +81,12 @@ export interface RunnerParts {
   readonly workers: number;
   /** How gradients are computed with the others. Absent for one device. */
   readonly shared?: SharedStep | undefined;
+  /** To the other workers. Absent for one device. */
+  readonly thread?: CommunicationThread | undefined;
   /** Ends what the runner was made with. */
   readonly onClose?: (() => Promise<void>) | undefined;
+  /** Gives up what the runner was made with; the other workers see this one as lost. */
+  readonly onAbort?: ((error: Error) => Promise<void>) | undefined;
   /** Turns an error of a step into one that says more, if it can. */
   readonly explain?: ((error: unknown) => Promise<unknown>) | undefined;
 }
@@ -81,11 +96,28 @@ const YIELD_EVERY_MS = 20;
 
 export class Runner {
   readonly #parts: RunnerParts;
+  readonly #checkpoints: RunCheckpoints;
+  /** Where parameters were at first; some may move to servers. */
+  readonly #home: Replica['memory']['parameters'];
+  /** Where in the samples the last run stopped, and in how many. */
+  #order: { readonly state: unknown; readonly length?: number } | undefined;
+  /** Steps of the checkpoint resumed from that runs have yet to pass over. */
+  #stepsAhead = 0;
+  #evaluation: Evaluation | undefined;
+  #hasLeft = false;
   #isClosed = false;
 
-  /** Use `oneDevice` or `getRunner`. */
+  /** Use `oneDevice` or `getRunner`. Resumes if it is to. */
   constructor(parts: RunnerParts) {
     this.#parts = parts;
+    const { replica, config, thread } = parts;
+    const { seed = 0, schedule, onEvent } = config;
+    this.#checkpoints = new RunCheckpoints({ replica, options: config, seed, schedule, thread, onEvent });
+    this.#home = new Map(replica.memory.parameters);
+    const order = this.#checkpoints.resume();
+    if (order === undefined) return;
+    this.#order = { state: order };
+    this.#stepsAhead = replica.step;
   }
 
   /** This worker's number, from 0. */
@@ -112,27 +144,45 @@ export class Runner {
     return this.#parts.shared?.regroup(merging);
   }
 
+  /** The newest checkpoint that was written or resumed from, as the first worker knows it. */
+  get checkpointPath(): string | undefined {
+    return this.#checkpoints.path;
+  }
+
   /** Trains on a dataset, of which every worker takes its share if it is a `shard`; one report for each step. */
   async *run(data: Dataset | Shard, options: RunOptions = {}): AsyncGenerator<StepReport> {
-    const { replica, config, rank, workers } = this.#parts;
-    const { batchSize = 32, seed = 0 } = config;
+    const { replica, config, rank, workers, shared } = this.#parts;
+    const { batchSize = 32, checkpointEverySteps = Infinity } = config;
     const { epochs = 1, maxSteps = Infinity, signal } = options;
     const isShared = data instanceof Shard;
     const dataset = isShared ? data.dataset : data;
     const columns = [...replica.memory.inputs.keys()];
     for (const name of columns) dataset.column(name);
     const part = isShared ? { index: rank, count: workers } : { index: 0, count: 1 };
-    const order = new SampleOrder(dataset.length, { seed });
     const size = isShared ? batchSize : replica.memory.sampleIds.length;
-    const loader = openLoader({ dataset, order, batchSize: size, columns, part });
-    const lastStep = replica.step + Math.min(maxSteps, epochs * Math.ceil(dataset.length / size));
+    const loader = openLoader({ dataset, order: this.#nextOrder(dataset), batchSize: size, columns, part });
+    const steps = Math.min(maxSteps, epochs * Math.ceil(dataset.length / size));
+    // A script that resumes makes the same calls again: what they have done already is not done twice.
+    const isDone = Math.min(this.#stepsAhead, steps);
+    this.#stepsAhead -= isDone;
+    const lastStep = replica.step + steps - isDone;
+    const isStopped = this.#stopper(signal);
     let yieldedMs = performance.now();
     try {
-      while (replica.step < lastStep && !signal?.aborted) {
+      while (replica.step < lastStep) {
+        if (shared ? await this.#explained(isStopped) : isStopped()) {
+          if (this.#checkpoints.isOn) await this.save();
+          return;
+        }
         const batch = loader.next(replica.inputs);
-        const done = await this.#step(batch);
+        const done = shared
+          ? await this.#explained(() => this.#stepTogether(shared, batch))
+          : this.#stepAlone(batch);
+        this.#order = { state: loader.state, length: dataset.length };
         const { epoch, batchSize: samples, last } = batch;
         yield { step: replica.step, epoch, samples, last, ...done };
+        const isDue = last || replica.step === lastStep || replica.step % checkpointEverySteps === 0;
+        if (isDue && this.#checkpoints.isOn) await this.save();
         if (performance.now() - yieldedMs < YIELD_EVERY_MS) continue;
         await yieldToEvents();
         yieldedMs = performance.now();
@@ -142,49 +192,133 @@ export class Runner {
     }
   }
 
-  /** Every worker evaluates for itself, the first alone if only that one asks. */
-  async evaluate(dataset: Dataset, options?: EvaluateOptions): Promise<Evaluation> {
-    await this.#parts.shared?.fetchAll();
-    return evaluate(this.#parts.replica, dataset, options);
+  /**
+   * Of a `shard` every worker evaluates its part, and all get the result: all must call it. Of a dataset every worker evaluates the
+   * whole for itself, the first alone if only that one asks.
+   */
+  evaluate(data: Dataset | Shard, options: EvaluateOptions = {}): Promise<Evaluation> {
+    const { replica, shared, thread, rank, workers } = this.#parts;
+    return this.#explained(async () => {
+      await shared?.fetchAll();
+      if (!(data instanceof Shard)) return evaluate(replica, data, options);
+      const own = evaluatePart(replica, data.dataset, options, { index: rank, count: workers });
+      if (!thread) return evaluationOf(own);
+      const all = tellAll(thread, [own.loss, own.samples, own.correct, own.counted], 'evaluations');
+      const sum = (word: number) => all.reduce((total, numbers) => total + numbers[word]!, 0);
+      return evaluationOf({ loss: sum(0), samples: sum(1), correct: sum(2), counted: sum(3) });
+    }).then((evaluation) => {
+      if (options.average === undefined) this.#evaluation = evaluation;
+      return evaluation;
+    });
+  }
+
+  /** Writes a checkpoint, with the last evaluation, unless this step has one. All workers call it at the same step. */
+  async save(): Promise<void> {
+    const { replica, config, shared } = this.#parts;
+    if (!this.#checkpoints.isOn) {
+      throw new UsageError(
+        'INVALID_ARGUMENT',
+        `There is no folder for a checkpoint of step ${replica.step}; make the runner with checkpointDirectory.`,
+      );
+    }
+    const { seed = 0 } = config;
+    const order = (this.#order?.state ?? { seed, epoch: 0, position: 0 }) as SampleOrderState;
+    await this.#explained(async () => {
+      await shared?.fetchAll();
+      this.#checkpoints.save(order, this.#evaluation);
+    });
+  }
+
+  /**
+   * Ends the other workers: their processes end here, and what follows runs in the first one only, whose replica has all parameters
+   * and stays until `close`.
+   */
+  async leave(): Promise<void> {
+    if (this.#hasLeft) return;
+    this.#hasLeft = true;
+    const { shared, rank, replica, onClose } = this.#parts;
+    if (rank === 0) {
+      await shared?.fetchAll();
+      for (const [name, region] of this.#home) {
+        const now = replica.memory.parameters.get(name)!;
+        if (now.byteOffset === region.byteOffset) continue;
+        region.view.set(now.view);
+        replica.memory.relocate(name, region);
+      }
+    }
+    await shared?.close();
+    if (rank > 0) this.#closeReplica();
+    await onClose?.();
   }
 
   /** Ends the run. Processes that were started as further workers end here too: what follows runs in the first one only. */
   async close(): Promise<void> {
     if (this.#isClosed) return;
+    const { shared, onClose } = this.#parts;
+    if (!this.#hasLeft) await shared?.close();
+    this.#closeReplica();
+    if (!this.#hasLeft) await onClose?.();
+  }
+
+  /** Ends this worker's part at once, as after an error; the others see it as lost. */
+  async abort(error: Error): Promise<void> {
+    if (!this.#hasLeft) await this.#parts.onAbort?.(error);
+    this.#closeReplica();
+  }
+
+  #closeReplica(): void {
+    if (this.#isClosed) return;
     this.#isClosed = true;
-    await this.#parts.shared?.close();
     this.#parts.replica.close();
     this.#parts.compute.close();
-    await this.#parts.onClose?.();
   }
 
-  async #step({ samples }: Batch): Promise<Pick<StepReport, 'loss' | 'computeMs' | 'waitMs'>> {
-    const { replica, config, shared, explain } = this.#parts;
-    try {
-      const { loss, elsewhere, computeMs, waitMs } = shared
-        ? await shared.compute(samples)
-        : this.#computeAlone(samples);
-      if (!Number.isFinite(loss)) throw notANumber(loss, replica.step);
-      const lr = config.schedule ? learningRateAt(config.schedule, replica.step) : undefined;
-      const scale = replica.update(lr, elsewhere);
-      await shared?.apply({ scale, lr });
-      return { loss, computeMs, waitMs };
-    } catch (error) {
-      throw explain ? await explain(error) : error;
-    }
+  /** Goes on where the last run stopped; in another dataset, with its next epoch. */
+  #nextOrder({ length }: Dataset): SampleOrder {
+    const { seed = 0 } = this.#parts.config;
+    if (!this.#order) return new SampleOrder(length, { seed });
+    const { state, length: before = length } = this.#order;
+    if (before === length) return SampleOrder.restore(length, state);
+    const { epoch, position } = state as SampleOrderState;
+    return new SampleOrder(length, { seed }).seek(position > 0 ? epoch + 1 : epoch, 0);
   }
 
-  #computeAlone(samples: ArrayLike<number>): Omit<SharedGradients, 'elsewhere'> & { elsewhere: undefined } {
+  #stopper(signal: AbortSignal | undefined): () => boolean {
+    const { thread } = this.#parts;
+    if (!signal) return () => false;
+    if (!thread) return () => signal.aborted;
+    const stop = new AgreedStop(thread, signal);
+    return () => stop.isDue();
+  }
+
+  async #stepTogether(shared: SharedStep, { samples }: Batch): Promise<StepTimes> {
+    const { loss, elsewhere, computeMs, waitMs } = await shared.compute(samples);
+    await shared.apply(this.#update(loss, elsewhere));
+    return { loss, computeMs, waitMs };
+  }
+
+  /** Without a promise: a small step takes no longer than a few of them. */
+  #stepAlone({ samples }: Batch): StepTimes {
     const startedMs = performance.now();
     const loss = this.#parts.replica.computeGradients(samples);
-    return { loss, elsewhere: undefined, computeMs: performance.now() - startedMs, waitMs: 0 };
+    const computeMs = performance.now() - startedMs;
+    this.#update(loss);
+    return { loss, computeMs, waitMs: 0 };
   }
-}
 
-function notANumber(loss: number, step: number): UsageError {
-  return new UsageError(
-    'NOT_A_NUMBER',
-    `The loss is ${loss} at step ${step}; the parameters are those of the step before. Lower the learning rate, clip gradients, or look for broken values in the data.`,
-    { step },
-  );
+  #update(loss: number, elsewhere?: GradientsElsewhere): RemoteUpdate {
+    const { replica, config } = this.#parts;
+    if (!Number.isFinite(loss)) throw this.#checkpoints.notANumber(loss);
+    const lr = config.schedule ? learningRateAt(config.schedule, replica.step) : undefined;
+    return { scale: replica.update(lr, elsewhere), lr };
+  }
+
+  async #explained<T>(work: () => T | Promise<T>): Promise<T> {
+    const { explain } = this.#parts;
+    try {
+      return await work();
+    } catch (error) {
+      throw explain && error instanceof PeerError ? await explain(error) : error;
+    }
+  }
 }

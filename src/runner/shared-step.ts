@@ -3,6 +3,7 @@
  * meanwhile. Makes the plan when the first batch is there, and says after a hundred steps how it goes.
  * Invariants: all workers do the same at the same step; after `compute` all know the same loss and gradients.
  */
+import { setImmediate as yieldToEvents } from 'node:timers/promises';
 import type { CommunicationThread } from '../communication/index.ts';
 import { tellAll, type Exchange, type RemoteUpdate } from '../exchange/index.ts';
 import type { ExchangePlan, Merging } from '../plan/index.ts';
@@ -26,6 +27,8 @@ export interface SharedStepOptions {
   readonly log: (line: string) => void;
   /** Between two comparisons of the replicas. */
   readonly compareEverySteps: number;
+  /** Whether gradients of each kind are averaged over the workers, not added. */
+  readonly averages: { readonly dense: boolean; readonly sparse: boolean };
   /** Is told what happens when. Default: nobody is. */
   readonly trace?: Trace | undefined;
 }
@@ -77,10 +80,12 @@ export class SharedStep {
     exchange.begin(samples.length);
     const follow = this.#follower(startedMs);
     if (samples.length > 0) {
-      replica.computeGradients(samples, (group) => {
+      for (const group of replica.gradientGroups(samples)) {
+        this.#multiply(exchange.groups[group]!);
         exchange.start(group);
         follow?.(group);
-      });
+        if (exchange.needsThread) await yieldToEvents();
+      }
     } else {
       replica.clearGradients();
       exchange.groups.forEach((_, group) => exchange.start(group));
@@ -138,6 +143,19 @@ export class SharedStep {
     exchange.setGroups(groups);
     this.#options.replica.setGroups(groups);
     return run.plan;
+  }
+
+  /** An average of gradients that were multiplied by the workers is their sum. */
+  #multiply(names: readonly string[]): void {
+    const { replica, thread, averages } = this.#options;
+    if (averages.dense && averages.sparse) return;
+    for (const name of names) {
+      const place = replica.memory.gradients.get(name)!;
+      if (averages[place.kind]) continue;
+      const values =
+        place.kind === 'dense' ? place.region : place.rows.slice(0, place.count * place.rowLength);
+      if (values.length > 0) replica.kernels.scale(values, thread.world.size);
+    }
   }
 
   /** Notes segments of the backward pass, the first with the forward pass in it. */

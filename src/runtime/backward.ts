@@ -38,10 +38,10 @@ export class Backward {
   }
 
   /**
-   * Computes the loss and all gradients of the batch in the model's inputs. `onGroup` is called as soon as the
-   * gradients of a group are in their places, while later segments are still to run.
+   * Computes the loss and all gradients of the batch in the model's inputs. Yields as soon as the gradients of a group are in
+   * their places, while later segments are still to run; returns the loss.
    */
-  run(batch: number, step: number, onGroup?: (group: number) => void): number {
+  *run(batch: number, step: number): Generator<number, number> {
     const { memory } = this.#options;
     this.#checks.run(batch);
     this.#drawMasks(batch, step);
@@ -52,7 +52,7 @@ export class Backward {
         const place = memory.gradients.get(name);
         if (place?.kind === 'sparse') this.#uniqueRows(place, batch);
       }
-      onGroup?.(group);
+      yield group;
     }
     for (const [name, next] of memory.nextStates) this.#options.kernels.copy(memory.states.get(name)!, next);
     return memory.loss.view[0]!;

@@ -101,8 +101,18 @@ export class Replica {
 
   /** The loss of the batch in `inputs`; leaves gradients in their places. `samples` are the samples' ids. */
   computeGradients(samples: ArrayLike<number>, onGroup?: (group: number) => void): number {
+    const groups = this.gradientGroups(samples);
+    for (;;) {
+      const { done, value } = groups.next();
+      if (done) return value;
+      onGroup?.(value);
+    }
+  }
+
+  /** The same in pieces, for whoever has something to do between them: yields the group whose gradients are in their places. */
+  gradientGroups(samples: ArrayLike<number>): Generator<number, number> {
     this.memory.sampleIds.view.set(samples);
-    return this.#backward.run(samples.length, this.step, onGroup);
+    return this.#backward.run(samples.length, this.step);
   }
 
   /** Cuts the backward pass anew; see `ReplicaOptions.groups`. */

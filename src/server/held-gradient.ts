@@ -1,8 +1,8 @@
 /**
  * What one core holds of one key between the pushes of all workers and the word to apply them, in memory of its own, so that
  * the norm of the whole gradient can be known before anything changes. It updates nothing. Invariants: at most one step
- * is held; what is held does not depend on the workers' memory any more; the numbers are those that an update without
- * holding would use, bit by bit.
+ * is held; what is held does not depend on the workers' memory any more, and stays to be looked at until the next step is
+ * held; the numbers are those that an update without holding would use, bit by bit.
  */
 import type { Kernels } from '../kernels/index.ts';
 import type { Region, Segment } from '../memory/index.ts';
@@ -23,6 +23,8 @@ export type Held =
       readonly kind: 'dense';
       /** One for each chunk of the key. */
       readonly chunks: readonly Region<'float32'>[];
+      /** The chunks, one after the other. */
+      readonly all: Region<'float32'>;
       readonly gradientScale: number;
     }
   | {
@@ -40,8 +42,9 @@ export class HeldGradient {
   readonly #aggregator: Aggregator;
   #dense: DenseRoom | undefined;
   #rows: RowRoom | undefined;
-  #content: Held | undefined;
-  #step: number | undefined;
+  /** What was held last, taken or not. */
+  #last: { readonly step: number; readonly content: Held } | undefined;
+  #isTaken = false;
   /** Of what was held last, for those who ask again after it was applied. */
   sumOfSquares = 0;
 
@@ -53,7 +56,15 @@ export class HeldGradient {
 
   /** Number of the push that is held; undefined: none is. */
   get step(): number | undefined {
-    return this.#step;
+    return this.#isTaken ? undefined : this.#last?.step;
+  }
+
+  /**
+   * What was held of this step, if none was held since: also when it was taken, because a worker may look at it while a
+   * faster one has applied it already.
+   */
+  ofStep(step: number): Held | undefined {
+    return this.#last?.step === step ? this.#last.content : undefined;
   }
 
   /** The step counts, but nobody's values can be used. */
@@ -63,7 +74,7 @@ export class HeldGradient {
 
   /** Without contributions: zeros. */
   holdDense(step: number, ranges: readonly ChunkRange[], cut: DenseParts): void {
-    const { chunks } = (this.#dense ??= this.#denseRoom(ranges));
+    const { chunks, all } = (this.#dense ??= this.#denseRoom(ranges));
     let gradientScale = 1;
     let sumOfSquares = 0;
     chunks.forEach((chunk, i) => {
@@ -71,7 +82,7 @@ export class HeldGradient {
       gradientScale = this.#aggregator.chunkInto(chunk, sources, cut.samples);
       sumOfSquares += this.#kernels.sumOfSquares(chunk);
     });
-    this.#keep(step, { kind: 'dense', chunks, gradientScale }, sumOfSquares * gradientScale ** 2);
+    this.#keep(step, { kind: 'dense', chunks, all, gradientScale }, sumOfSquares * gradientScale ** 2);
   }
 
   holdRows(
@@ -95,14 +106,13 @@ export class HeldGradient {
 
   /** Hands over what is held, which is then held no more; valid until the next step is. */
   take(): Held | undefined {
-    const content = this.#content;
-    this.forget();
-    return content;
+    if (this.#isTaken) return undefined;
+    this.#isTaken = true;
+    return this.#last?.content;
   }
 
   forget(): void {
-    this.#content = undefined;
-    this.#step = undefined;
+    this.#last = undefined;
   }
 
   close(): void {
@@ -114,8 +124,8 @@ export class HeldGradient {
   }
 
   #keep(step: number, content: Held, sumOfSquares: number): void {
-    this.#step = step;
-    this.#content = content;
+    this.#last = { step, content };
+    this.#isTaken = false;
     this.sumOfSquares = sumOfSquares;
   }
 
@@ -125,7 +135,7 @@ export class HeldGradient {
     const segment = this.#memory.allocate(Math.max(LINE_BYTES, 4 * elements));
     const all = segment.allocate('float32', elements);
     let at = 0;
-    return { segment, chunks: ranges.map(({ length }) => all.slice((at += length) - length, length)) };
+    return { segment, all, chunks: ranges.map(({ length }) => all.slice((at += length) - length, length)) };
   }
 
   #rowRoom(count: number, rowLength: number): RowRoom {
@@ -147,6 +157,7 @@ export interface DenseParts {
 
 interface DenseRoom {
   readonly segment: Segment;
+  readonly all: Region<'float32'>;
   readonly chunks: readonly Region<'float32'>[];
 }
 

@@ -15,7 +15,8 @@ import { checkConsistency } from './consistency.ts';
 import type { Consistency } from './consistency.ts';
 import { inWorkerOrder } from './contribution.ts';
 import type { DenseContribution, RowsContribution } from './contribution.ts';
-import type { HeldGradient, HeldMemory } from './held-gradient.ts';
+import type { Held, HeldGradient, HeldMemory } from './held-gradient.ts';
+import { HeldReader } from './held-reader.ts';
 import { Key } from './key.ts';
 import type { KeyOptions, Waiting } from './key.ts';
 import { KeyUpdates } from './key-updates.ts';
@@ -102,6 +103,7 @@ export class ServerCore {
   readonly #hasExactRows: boolean;
   readonly #isHeld: boolean;
   readonly #heldMemory: HeldMemory;
+  readonly #reader: HeldReader;
   readonly #applied = new AppliedSteps();
   readonly #keys = new Map<string, Key>();
   readonly #workers = new Set<number>();
@@ -120,6 +122,7 @@ export class ServerCore {
     this.#hasExactRows = options.rows === 'exact';
     this.#isHeld = options.isHeld ?? false;
     this.#heldMemory = options.heldMemory ?? memoryOf(kernels);
+    this.#reader = new HeldReader(kernels);
   }
 
   /** A worker whose pushes are waited for from now on. */
@@ -292,12 +295,38 @@ export class ServerCore {
     return { version: key.version };
   }
 
+  /**
+   * Copies the combined gradient of a held step, as an update with scale 1 uses it, to the core's elements of a tensor that
+   * is as long as the key. The step stays held; it can be looked at until the worker pushes the next.
+   */
+  pullHeld(worker: number, name: string, step: number, into: Region<'float32'>): { version: number } {
+    const key = this.#keyOf({ worker, key: name });
+    this.#reader.whole(this.#heldOf(key, worker, step), key, into);
+    return { version: key.version };
+  }
+
+  /** The same of rows, in the order of their indices or to the given rows of the target; zeros where nobody pushed. */
+  pullHeldRows(
+    worker: number,
+    name: string,
+    step: number,
+    indices: Region<'int32'>,
+    into: Region<'float32'>,
+    positions?: Region<'int32'>,
+  ): { version: number } {
+    const key = this.#keyOf({ worker, key: name });
+    checkIndices(key, worker, indices, rowLengthOf(key, worker));
+    this.#reader.rows(this.#heldOf(key, worker, step), key, indices, into, positions);
+    return { version: key.version };
+  }
+
   close(): void {
     for (const { history, held } of this.#keys.values()) {
       history?.close();
       held?.close();
     }
     this.#updates.close();
+    this.#reader.close();
   }
 
   #take(key: Key, taken: Waiting): void {
@@ -390,14 +419,21 @@ export class ServerCore {
     );
   }
 
+  /** Of a step that all have pushed, and after which the worker has pushed nothing. */
+  #heldOf(key: Key, worker: number, step: number): Held {
+    if (key.held === undefined) throw notHeld(worker, 'to look at updates');
+    const held = key.waiting.has(worker) ? undefined : key.held.ofStep(step);
+    if (held) return held;
+    const actual = key.held.step;
+    throw new UsageError(
+      'INVALID_ARGUMENT',
+      `worker ${worker} asked for the combined gradient of step ${step} of key '${key.title}', of which ${actual === undefined ? 'nothing' : `step ${actual}`} is held; push it on all workers, await the answers, and ask before apply`,
+      { worker, key: key.title, expected: step, actual },
+    );
+  }
+
   #checkApply({ worker, scale, lr }: ApplyStep): void {
-    if (!this.#isHeld) {
-      throw new UsageError(
-        'INVALID_ARGUMENT',
-        `worker ${worker} asked to apply updates that are not held: pushes take effect by themselves; connect all workers with held updates`,
-        { worker },
-      );
-    }
+    if (!this.#isHeld) throw notHeld(worker, 'to apply updates');
     if (Number.isFinite(scale) && (lr === undefined || Number.isFinite(lr))) return;
     throw new UsageError(
       'INVALID_ARGUMENT',
@@ -457,6 +493,14 @@ function checkCanHold({ kind }: Consistency): void {
     'INVALID_ARGUMENT',
     `updates are to be held in ${kind} training, where pushes do not wait for each other; hold them in synchronous training`,
     { consistency: kind },
+  );
+}
+
+function notHeld(worker: number, what: string): UsageError {
+  return new UsageError(
+    'INVALID_ARGUMENT',
+    `worker ${worker} asked ${what} that are not held: pushes take effect by themselves; connect all workers with held updates`,
+    { worker },
   );
 }
 

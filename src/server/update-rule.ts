@@ -99,8 +99,12 @@ export function accumulationRule(kernels: Kernels, rate = 1): UpdateRule {
       kernels.axpy(parameter, lr * gradientScale, gradient),
     updateRows({ parameter, rowLength, indices, rows, rowCount, gradientScale, lr = rate }) {
       const factor = lr * gradientScale;
-      if (factor !== 1) kernels.scale(rows.slice(0, rowCount * rowLength), factor);
-      addRows(kernels, { target: parameter, rowLength, indices, rows, rowCount });
+      if (factor === 1) return addRows(kernels, { target: parameter, rowLength, indices, rows, rowCount });
+      // Without scaling them where they lie: rows that were held may be looked at afterwards.
+      for (let i = 0; i < rowCount; i++) {
+        const row = parameter.slice(indices.view[i]! * rowLength, rowLength);
+        kernels.axpy(row, factor, rows.slice(i * rowLength, rowLength));
+      }
     },
   };
 }

@@ -1,4 +1,7 @@
 /** Whole training runs of several workers against PyTorch on one device, for every route and way of grouping gradients. */
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { describe, expect, it } from 'vitest';
 import { RankProcesses } from '../support/rank-processes.ts';
@@ -19,7 +22,7 @@ interface Trained {
 }
 
 async function train(
-  transport: 'shm' | 'tcp',
+  transport: 'shm' | 'tcp' | 'auto',
   size: number,
   options: Readonly<Record<string, unknown>>,
 ): Promise<Trained[]> {
@@ -82,6 +85,22 @@ describe.skipIf(!hasTrainingCases)(
       },
       150_000,
     );
+
+    it('follow one device on two machines of two workers each, with every placement and with none', async () => {
+      const machines = mkdtempSync(join(tmpdir(), 'tributary-machines-'));
+      try {
+        const ways = { hybrid: ['halves'], 'hybrid without placement': ['single'] };
+        const trained = await train('auto', 4, { ways, machines, onlyTables: true });
+        expect(new Set(trained.map(({ way }) => way)).size).toBe(2);
+        for (const one of trained) {
+          const c = cases.find(({ name }) => name === one.case)!;
+          const what = `${one.case}, ${one.way}, worker ${one.rank}`;
+          expect(difference(c, 4, one), what).toBeUndefined();
+        }
+      } finally {
+        rmSync(machines, { recursive: true });
+      }
+    }, 150_000);
 
     it('leave it when each clips its own gradient', async () => {
       const trained = await train('shm', 2, { ways: { collectives: ['single'] }, clipsBefore: true });

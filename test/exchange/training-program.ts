@@ -2,6 +2,8 @@
  * A worker of the tests of exchanges: trains every case of training.json with its peers, by each route and grouping, and says the
  * losses, and on the first rank the final parameters. Not a test itself, and no judge: exchange-training.test.ts is.
  */
+import { closeSync, openSync } from 'node:fs';
+import { join } from 'node:path';
 import { CommunicationThread } from '../../src/communication/index.ts';
 import { OnnxCompute } from '../../src/compute/index.ts';
 import {
@@ -34,9 +36,22 @@ const { scheduler, secret } = settings;
 const space = SharedSpace.create();
 const thread = await CommunicationThread.start({
   ...{ scheduler, secret, space, measure: false, transport: settings.transport as TransportChoice },
+  ...(settings['machines'] === undefined ? {} : { host: machineOfThis(settings['machines'] as string) }),
 });
 const { rank, size } = thread.world;
 const clipsBefore = settings['clipsBefore'] === true;
+
+/** Half of the workers are on one machine, half on the other; each takes the first free number in a folder. */
+function machineOfThis(folder: string): string {
+  for (let number = 0; ; number++) {
+    try {
+      closeSync(openSync(join(folder, String(number)), 'wx'));
+      return `machine-${number % 2}`;
+    } catch {
+      // Taken.
+    }
+  }
+}
 
 function load(replica: Replica, batch: Batch, from: number, rows: number): void {
   for (const [name, { data, shape }] of Object.entries(batch)) {
@@ -63,6 +78,7 @@ function routesBy(way: string, { memory }: Replica): Map<string, Route> {
     collectives: ['collective', 'collective rows'],
     'whole tables': ['collective', 'collective'],
     hybrid: ['collective', 'server rows'],
+    'hybrid without placement': ['collective', 'server rows'],
     servers: ['server dense', 'server rows'],
   };
   const [dense, sparse] = routes[way]!;
@@ -77,12 +93,19 @@ async function openExchange(
 ): Promise<Exchange> {
   const { memory, kernels } = replica;
   const routes = routesBy(way, replica);
-  const collective = new CollectiveExchange({ thread, memory, kernels, groups, routes });
+  const collective = new CollectiveExchange({
+    ...{ thread, memory, kernels, groups, routes, sharesThread: way.startsWith('hybrid') },
+  });
   const names = new Set([...routes].flatMap(([name, route]) => (route.startsWith('server') ? [name] : [])));
   if (names.size === 0) return collective;
   const sharedMemory = settings.transport === 'shm';
   const servers = await startRunServers({ thread, secret, optimizer, rows: 'exact', sharedMemory });
-  const options = { servers, memory, kernels, names, groups, hasExactRows: true };
+  const isPlaced = way !== 'hybrid without placement';
+  const options = {
+    ...{ thread, servers, memory, kernels, names, groups, hasExactRows: true },
+    ...{ localAggregation: isPlaced, boundaryAmongServers: isPlaced },
+    boundaryBetweenWorkersAndServers: isPlaced,
+  };
   return new MixedExchange([collective, await ServerExchange.open(options)]);
 }
 
@@ -156,7 +179,8 @@ function checksum(regions: Iterable<{ readonly view: Float32Array }>): number {
 }
 
 const ways = settings['ways'] as Record<string, string[]>;
-for (const c of trainingCases()) {
+const hasTable = (c: TrainingCase) => gradients(buildModel(c).loss).some(({ kind }) => kind === 'sparse');
+for (const c of trainingCases().filter((one) => settings['onlyTables'] !== true || hasTable(one))) {
   for (const run of runsOf(c, evenParts(rowsOf(c.batches[0]!), size)).slice(0, 1)) {
     for (const [way, groupingsOfWay] of Object.entries(ways)) {
       for (const grouping of groupingsOfWay) await train(c, run, grouping, way);

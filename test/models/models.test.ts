@@ -102,6 +102,19 @@ const cases: Record<ModelName, Case> = {
     logits: [7, VOCABULARY],
     lr: 0.03,
   },
+  'sampled-lm': {
+    // So many words drawn that each sample's hold nearly all words: what is learnt by heart holds among all of them.
+    options: { ...text, size: 12, units: 16, drawn: 30, dropout: 0.1 },
+    parameters: 2 * 11 * 12 + 64 * (12 + 16 + 2) + 16 * 12,
+    names: [
+      'embedding.table',
+      ...['w_ih', 'w_hh', 'b_ih', 'b_hh'].map((n) => `lstm1.${n}`),
+      'projection.w',
+      'output.table',
+    ],
+    logits: [7, VOCABULARY],
+    lr: 0.03,
+  },
   transformer: {
     options: { ...text, classes: CLASSES, width: 8, heads: 2, layers: 1, hidden: 10 },
     parameters: 11 * 8 + 7 * 8 + blockParameters(8, 10) + 16 + 8 * 3 + 3,

@@ -17,15 +17,25 @@ export function allGroupings(layers: number): number[][] {
 /** Backwards from the last message: it starts after the one before it, and not before its own layers are done. */
 export function timeOf(problem: MergeProblem, grouping: Grouping): number {
   if (grouping.length === 0) return problem.forwardMs;
-  const { forwardMs, layers, exchangeMs, segmentMs = 0 } = problem;
+  const { forwardMs, layers, exchangeMs, segmentMs = 0, busyShare = 0 } = problem;
   const endOf = (group: number): number => {
     if (group < 0) return 0;
     const end = grouping.slice(0, group + 1).reduce((sum, count) => sum + count, 0);
     const first = end - grouping[group]!;
     const backward = layers.slice(0, end).reduce((sum, { backwardMs }) => sum + backwardMs, 0);
     const bytes = layers.slice(first, end).reduce((sum, layer) => sum + layer.bytes, 0);
-    const ready = forwardMs + backward + group * segmentMs;
+    const taken = grouping.slice(0, group).reduce((sum, _, before) => sum + costOf(before), 0);
+    const ready = forwardMs + backward + group * segmentMs + busyShare * taken;
     return Math.max(ready, endOf(group - 1)) + exchangeMs(bytes, first, end);
+  };
+  const costOf = (group: number): number => {
+    const end = grouping.slice(0, group + 1).reduce((sum, count) => sum + count, 0);
+    const first = end - grouping[group]!;
+    return exchangeMs(
+      layers.slice(first, end).reduce((sum, layer) => sum + layer.bytes, 0),
+      first,
+      end,
+    );
   };
   return endOf(grouping.length - 1);
 }

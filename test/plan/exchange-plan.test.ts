@@ -68,8 +68,8 @@ describe('the plan of an exchange', () => {
   });
 
   it('predicts all strategies with all ways of merging, and hybrid and optimal as the quickest', () => {
-    expect(plan.predictions).toHaveLength(15);
-    expect(new Set(plan.predictions.map(({ strategy, merging }) => `${strategy} ${merging}`)).size).toBe(15);
+    expect(plan.predictions).toHaveLength(20);
+    expect(new Set(plan.predictions.map(({ strategy, merging }) => `${strategy} ${merging}`)).size).toBe(20);
     const quickest = Math.min(...plan.predictions.map((prediction) => prediction.iterationMs));
     expect(plan.iterationMs).toBe(quickest);
     expect(plan.reason).toMatch(/^hybrid: .* ms an iteration by collective, server rows$/);
@@ -105,7 +105,7 @@ describe('the plan of an exchange', () => {
     const dense = groups.flatMap(({ messages }) => messages).filter(({ route }) => route === 'server dense');
     for (const { bytes, predictedMs } of dense) expect(predictedMs).toBeCloseTo(0.5 + bytes * 8e-6, 9);
     expect(bytesByServer.reduce((sum, bytes) => sum + bytes, 0)).toBe(901_000 * 4 + 10_000_001 * 40);
-    expect(predictions).toHaveLength(15);
+    expect(predictions).toHaveLength(20);
   });
 
   it('takes a pure strategy for hybrid where a mix would pay more starts than it saves', () => {
@@ -129,8 +129,21 @@ describe('the plan of an exchange', () => {
     expect(reason).toMatch(/^collectives: 12\.0 ms .* quicker than the 12\.9 ms of mixed routes$/);
     expect(iterationMs).toBeCloseTo(12.008, 9);
     const optimal = predictions.filter(({ merging }) => merging === 'optimal');
-    expect(optimal.map(({ strategy }) => strategy)).toEqual(['hybrid', 'collectives', 'servers']);
+    expect(optimal.map(({ strategy }) => strategy)).toEqual(['hybrid', 'collectives', 'servers', 'parallax']);
     expect(optimal[0]!.iterationMs).toBe(optimal[1]!.iterationMs);
+  });
+
+  it('takes one message, and what is simple, where more would gain less than it should', () => {
+    const quickest = planExchange(input);
+    const single = planExchange({ ...input, merging: 'single' });
+    const gain = 1 - quickest.iterationMs / single.iterationMs;
+    expect(gain).toBeGreaterThan(0);
+    expect(planExchange({ ...input, leastGain: gain / 2 }).groups).toHaveLength(quickest.groups.length);
+    expect(planExchange({ ...input, leastGain: Math.min(0.99, gain * 1.01) }).groups).toHaveLength(1);
+    const modest = planExchange({ ...input, leastGain: 0.99 });
+    expect(new Set(modest.parameters.map(({ route }) => route.split(' ')[0]))).toEqual(
+      new Set(['collective']),
+    );
   });
 
   it('predicts no servers where there are none', () => {

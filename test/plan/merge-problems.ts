@@ -31,5 +31,6 @@ export function mergeProblems(mostLayers: number): fc.Arbitrary<MergeProblem> {
     layers: fc.array(layer, { maxLength: mostLayers }),
     exchangeMs: costs,
     segmentMs: fc.oneof(fc.constant(0), upTo(3)),
+    busyShare: fc.oneof(fc.constant(0), upTo(1)),
   });
 }

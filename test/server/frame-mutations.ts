@@ -52,6 +52,8 @@ export function trainingFrames(): Frame[] {
     frame({ ...exchange, push: false, pull: true, steps: [] }),
     frame({ op: 'push-rows', piece: 1, step: 1, samples: 1, count: 2, isSkipped: false }, rows),
     frame({ op: 'pull-rows', piece: 1, count: 2 }, rows.subarray(0, 8)),
+    frame({ op: 'pull-rows', piece: 1, count: 2, heldStep: 1 }, rows.subarray(0, 8)),
+    frame({ ...exchange, push: false, pull: true, fromHeld: true, steps: [1] }),
     frame({ op: 'apply', step: 1, scale: 0.5, lr: 0.1 }),
     frame({ op: 'optimizer', number: 0, spec: { name: 'sgd', lr: 0.1, momentum: 0.9 } }),
     frame({ op: 'barrier', number: 0 }),
@@ -85,7 +87,9 @@ export class Mutations {
     // Most must be understood, or the server would close before it has read the next.
     if (fate < 95) {
       const { header, body } = this.#oneOf(
-        this.#frames.filter((one) => one.body.length > 0 || one.header.op === 'apply'),
+        this.#frames.filter(
+          ({ header, body }) => body.length > 0 || header.op === 'apply' || header.fromHeld === true,
+        ),
       );
       return this.#encode({ id, ...this.#another(header) }, this.#noise(body));
     }
@@ -129,6 +133,7 @@ export class Mutations {
     const samples = this.#oneOf([1, 1, 2, 1e-30, 1e300, 0]);
     if (header.op === 'apply') return { ...header, step, scale: this.#oneOf([0, 1, -1, 1e-300, 1e300]) };
     if (header.op === 'push-rows') return { ...header, step, samples, isSkipped: this.#below(2) === 0 };
+    if (header.heldStep !== undefined) return { ...header, heldStep: step };
     if (header.op !== 'exchange') return header;
     return { ...header, steps: [step], samples, skipped: this.#oneOf([[], [0], [5, 5]]) };
   }

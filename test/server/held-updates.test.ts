@@ -316,6 +316,58 @@ describe('a held step', () => {
     expect(value.view[0]).toBe(-5);
   });
 
+  it.each([
+    [1000, 40],
+    [3, 20_000],
+    [20_000, 1],
+  ])(
+    // prettier-ignore
+    'can be looked at by rows in any order, of a table of %i rows of %i',
+    (rowCount, rowLength) => {
+      const seed = 29;
+      const random = new Random(seed);
+      const { cores } = open({ combine: 'mean' });
+      cores.open('t', new Float32Array(rowCount * rowLength), rowLength);
+      const core = cores.cores[0]!;
+      const expected = new Float32Array(rowCount * rowLength);
+      for (const worker of [0, 1]) {
+        const indices = [...Array(rowCount).keys()].filter(() => random.below(2) === 0);
+        const values = noise(random, indices.length * rowLength);
+        cores.rows(worker, 1, indices, values);
+        indices.forEach((row, i) => {
+          for (let j = 0; j < rowLength; j++) expected[row * rowLength + j]! += values[i * rowLength + j]!;
+        });
+      }
+      const order = Array.from({ length: rowCount }, () => random.below(rowCount));
+      const [inOrder, placed] = [0, 1].map(() => cores.floats(new Float32Array(expected.length)));
+      core.pullHeldRows(0, 't', 1, cores.whole(order), inOrder!);
+      const places = cores.whole(order.map((_, i) => rowCount - 1 - i));
+      core.pullHeldRows(1, 't', 1, cores.whole(order), placed!, places);
+      const rowsOf = (one: Float32Array, row: number) => one.subarray(row * rowLength, (row + 1) * rowLength);
+      const isRight = order.every((row, i) => {
+        const wanted = rowsOf(expected, row).map((value) => value / 2);
+        const seen = [rowsOf(inOrder!.view, i), rowsOf(placed!.view, rowCount - 1 - i)];
+        return seen.every((one) => one.every((value, j) => value === wanted[j]));
+      });
+      expect(isRight, `seed ${seed}`).toBe(true);
+    },
+  );
+
+  it('is not shown to one that waits with the next push, nor after training went back', () => {
+    const { cores } = open();
+    const core = cores.cores[0]!;
+    const into = gradient(cores);
+    for (const worker of [0, 1]) cores.dense(worker, 1, gradient(cores, 3));
+    cores.apply(0, 1);
+    cores.dense(0, 2, gradient(cores));
+    expect(() => core.pullHeld(0, 'w', 1, into)).toThrow(/worker 0 .* step 1 of key 'w', of which nothing/);
+    core.pullHeld(1, 'w', 1, into);
+    expect([...into.view]).toEqual([6, 6, 6, 6]);
+    core.abandon(new Error('back') as never);
+    expect(() => core.pullHeld(1, 'w', 1, into)).toThrow(/of which nothing is held/);
+    expect(() => core.pullHeld(9, 'w', 1, into)).toThrow(/worker 9 is not one/);
+  });
+
   it('is forgotten when training goes back, and steps count from 1', () => {
     const { cores, value } = open();
     for (const worker of [0, 1]) cores.dense(worker, 1, gradient(cores));

@@ -10,12 +10,16 @@ import type { ServiceAccess, ServiceSettings } from '../../src/server/index.ts';
 import { encodeHead } from '../../src/server/wire/frame.ts';
 import { Servers } from '../kvstore/servers.ts';
 import { Mutations, setup } from './frame-mutations.ts';
-import { bytesOf, openRequest, pushRequest, RawWorker, SETTINGS, until } from './raw-worker.ts';
+import { bytesOf, floatsOf, openRequest, pushRequest, RawWorker, SETTINGS, until } from './raw-worker.ts';
+import type { Heard } from './raw-worker.ts';
 import { Victim } from './tenant-victim.ts';
 
 const HELD: ServiceSettings = { ...SETTINGS, consistency: { kind: 'synchronous' }, isHeld: true };
 const MUTATED_FRAMES = 6000;
 const FRAMES_PER_CONNECTION = 30;
+/** Of the combined gradient of key 'w'. */
+const lookRequest = (steps: readonly number[], change: object = {}): object =>
+  pushRequest(1, { push: false, pull: true, fromHeld: true, steps, ...change });
 const filled = (value: number): Buffer => bytesOf(new Float32Array(16).fill(value));
 
 describe.skipIf(!hasSharedMemory())('a server that holds updates', () => {
@@ -91,6 +95,68 @@ describe.skipIf(!hasSharedMemory())('a server that holds updates', () => {
     expect(await raw.ask({ op: 'apply', ...fields })).toBe('closed');
     const next = await worker();
     await next.ask(openRequest('w', 16));
+  });
+
+  it('hands out what is held of the step that was asked for, again and again, and of no other', async () => {
+    const raw = await worker();
+    await raw.openKey(new Float32Array(16));
+    const look = (step: number) => raw.ask(lookRequest([step]));
+    const refused = /worker 0 .* of key 'w', of which nothing is held; push it on all workers/;
+    expect(JSON.stringify(await look(1))).toMatch(refused);
+    await raw.done(pushRequest(1), filled(2));
+    for (let i = 0; i < 2; i++) expect(((await look(1)) as Heard).body).toEqual(filled(2));
+    for (const step of [0, 2, 2 ** 40]) {
+      expect(JSON.stringify(await look(step))).toMatch(/of which step 1 is held/);
+    }
+    await raw.done({ op: 'apply', step: 1, scale: 0.5 });
+    expect(((await look(1)) as Heard).body).toEqual(filled(2));
+    expect(await raw.pull()).toEqual(new Array(16).fill(1));
+    await raw.done(pushRequest(2), filled(4));
+    expect(JSON.stringify(await look(1))).toMatch(/of which step 2 is held/);
+    const rows = await raw.ask({ op: 'pull-rows', piece: 0, count: 1, heldStep: 2 }, Buffer.alloc(4));
+    expect(JSON.stringify(rows)).toMatch(/no table/);
+  });
+
+  it('hands out rows of what is held, zeros where nobody pushed, and refuses rows that are not there', async () => {
+    const raw = await worker();
+    for (const { header, body } of setup()) await raw.done(header, body);
+    const push = { op: 'push-rows', piece: 1, step: 1, samples: 1, count: 2, isSkipped: false };
+    const rows = [new Int32Array([5, 5]), new Float32Array([1, 2, 3, 4, 1, 1, 1, 1])];
+    await raw.done(push, Buffer.concat(rows.map(bytesOf)));
+    const look = (indices: number[], fields = {}) =>
+      raw.ask(
+        { op: 'pull-rows', piece: 1, count: indices.length, heldStep: 1, ...fields },
+        bytesOf(new Int32Array(indices)),
+      );
+    const { body } = (await look([0, 5])) as Heard;
+    expect([...floatsOf(body)]).toEqual([0, 0, 0, 0, 2, 3, 4, 5]);
+    expect(JSON.stringify(await look([8]))).toMatch(/row 8 of key 't', which has 8/);
+    expect(JSON.stringify(await look([0], { heldStep: 2 }))).toMatch(/of which step 1 is held/);
+    expect(await look([0], { count: 2 })).toBe('closed');
+  });
+
+  it.each([
+    ['and pushes', lookRequest([1], { push: true })],
+    ['without a pull', lookRequest([1], { pull: false })],
+    ['without a step', lookRequest([])],
+    ['of half a step', lookRequest([0.5])],
+    ['in words', lookRequest([1], { fromHeld: 'yes' })],
+    ['of rows of no step', { op: 'pull-rows', piece: 0, count: 0, heldStep: null }],
+    ['of rows of a step that is none', { op: 'pull-rows', piece: 0, count: 0, heldStep: -1 }],
+  ])('ends the connection of one that looks at what is held %s', async (_what, request) => {
+    const raw = await worker();
+    await raw.openKey(new Float32Array(16));
+    await raw.done(pushRequest(1), filled(2));
+    expect(await raw.ask(request)).toBe('closed');
+  });
+
+  it('refuses looks where updates are not held', async () => {
+    const raw = await worker(SETTINGS);
+    await raw.openKey(new Float32Array(16));
+    await raw.done(pushRequest(1), filled(2));
+    expect(JSON.stringify(await raw.ask(lookRequest([1])))).toMatch(
+      /asked to look at updates that are not held/,
+    );
   });
 
   it.each([

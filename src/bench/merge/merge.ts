@@ -3,16 +3,14 @@
  * by the exact optimum; predicted and measured, on shared memory and between two hosts with links of a stated rate, which are made of
  * network namespaces. Invariant: mergings of a case take turns in the same processes.
  */
-import { execFile } from 'node:child_process';
 import { cpus } from 'node:os';
-import { fileURLToPath } from 'node:url';
-import { promisify } from 'node:util';
-import { PeerError, TributaryError, UsageError } from '../../base/index.ts';
+import { TributaryError } from '../../base/index.ts';
 import type { Merging } from '../../plan/index.ts';
-import type { Resources } from '../../runner/index.ts';
 import { median } from '../allreduce/index.ts';
+import { requireCounts } from '../argument-checks.ts';
 import { createHosts, type Hosts } from '../hosts.ts';
 import { describeMachine, type Machine } from '../machine.ts';
+import { resourcesOf, runScript } from '../runner-script.ts';
 import { MERGE_MODELS, mergeModels, type MergeModel } from './merge-models.ts';
 import type { MergeOrder, MergeTimes } from './merge-program.ts';
 
@@ -29,7 +27,7 @@ export interface MergeBenchOptions {
   readonly workers?: number | undefined;
   /** Of the link of each host, in Mbit/s. Default 1,000. */
   readonly rateMbit?: number | undefined;
-  /** Samples in a batch, over all workers. Default 128. */
+  /** Samples in a batch of one worker. Default: what suits the model. */
   readonly batchSize?: number | undefined;
   /** Alternating rounds. Default 4. */
   readonly rounds?: number | undefined;
@@ -64,33 +62,36 @@ export interface MergeBench {
   readonly cases: readonly MergeCase[];
 }
 
-const TIMEOUT_MS = 600_000;
 const WARM_UP_STEPS = 3;
+const SCRIPT = new URL('./merge-program', import.meta.url);
 
 export async function benchMerge(options: MergeBenchOptions): Promise<MergeBench> {
   const { models = MERGE_MODELS, links = MERGE_LINKS, onProgress = () => undefined } = options;
-  const { workers = 2, rateMbit = 1000, batchSize = 128, rounds = 4, steps = 15 } = options;
-  check({ workers, rateMbit, batchSize, rounds, steps });
+  const { workers = 2, rateMbit = 1000, batchSize, rounds = 8, steps = 8 } = options;
+  requireCounts({ workers, rateMbit, rounds, steps, ...(batchSize === undefined ? {} : { batchSize }) });
   const cases: MergeCase[] = [];
   const skipped: string[] = [];
   for (const link of links) {
     let hosts: Hosts | undefined;
     try {
-      hosts = link === 'link' ? createHosts({ count: workers, rateMbit }) : undefined;
+      hosts = link === 'link' ? createHosts({ count: workers, rateMbit, ownProcessors: true }) : undefined;
       const title = hosts ? `${rateMbit} Mbit/s` : 'shared memory';
       for (const model of models) {
         onProgress(`${mergeModels[model].title}, ${title}`);
         const resources = hosts ? resourcesOf(hosts) : { workers };
-        const order = {
+        const order: MergeOrder = {
           model,
           resources,
-          batchSize,
+          batchSize: workers * (batchSize ?? mergeModels[model].batchEach),
           mergings: MERGINGS,
           rounds,
           steps,
           warmupSteps: WARM_UP_STEPS,
         };
-        const times = await run(order, hosts, options.signal);
+        const times = await runScript<MergeTimes[]>({
+          ...{ script: SCRIPT, order, title: `${mergeModels[model].title}, ${title}`, hosts },
+          signal: options.signal,
+        });
         cases.push(
           ...times.map(({ merging, groups, predictedMs, stepsMs }) => ({
             ...{ model: mergeModels[model].title, workers, link: title, strategy: merging, groups },
@@ -110,57 +111,15 @@ export async function benchMerge(options: MergeBenchOptions): Promise<MergeBench
   return {
     ...{ bench: 'merge', date: new Date().toISOString(), machine: describeMachine() },
     configuration: {
-      ...{ workers, batchSize, rounds, steps, warmupSteps: WARM_UP_STEPS, threads: 'one for each worker' },
+      ...{ workers, rounds, steps, warmupSteps: WARM_UP_STEPS, threads: 'one for each worker' },
+      samplesInBatchOfWorker: Object.fromEntries(
+        models.map((model) => [model, batchSize ?? mergeModels[model].batchEach]),
+      ),
+      hosts: 'network namespaces with a processor of their own each, as far as there are enough',
       measured: 'forward, backward and exchange on the first worker; without loading and updating',
       strategies:
         'layer by layer: WFBP; single: SyncEASGD; buckets: 25 MB, as PyTorch; algorithm 1: MG-WFBP; optimal: dynamic program',
     },
     ...{ skipped, notes, cases },
   };
-}
-
-/** The first worker runs on the first host. */
-function resourcesOf({ hosts }: Hosts): Resources {
-  const machines = hosts.map((host, i) => {
-    const { name, address } = host;
-    const [file, args] = host.command('');
-    return i === 0 ? { name, address } : { name, address, command: [file, ...args.slice(0, -1)] };
-  });
-  return { machines, transport: 'tcp' };
-}
-
-async function run(
-  order: MergeOrder,
-  hosts: Hosts | undefined,
-  signal: AbortSignal | undefined,
-): Promise<readonly MergeTimes[]> {
-  const fromSources = import.meta.url.endsWith('.ts');
-  const program = fileURLToPath(new URL(`./merge-program.${fromSources ? 'ts' : 'js'}`, import.meta.url));
-  const loader = fromSources ? ['--import', import.meta.resolve('tsx')] : [];
-  const node = [process.execPath, ...loader, program, JSON.stringify(order)] as const;
-  const [file, args] = hosts ? hosts.hosts[0]!.command(...node) : [node[0], node.slice(1)];
-  try {
-    const { stdout } = await promisify(execFile)(file, args, {
-      signal,
-      timeout: TIMEOUT_MS,
-      killSignal: 'SIGKILL',
-    });
-    return JSON.parse(stdout) as MergeTimes[];
-  } catch (cause) {
-    throw new PeerError(
-      'PEER_EXITED',
-      `${order.model} gave no figures; look at what the workers say: ${String((cause as { stderr?: unknown }).stderr ?? cause)}`,
-      { model: order.model },
-      cause,
-    );
-  }
-}
-
-function check(counts: Readonly<Record<string, number>>): void {
-  for (const [name, value] of Object.entries(counts)) {
-    if (Number.isSafeInteger(value) && value >= 1) continue;
-    throw new UsageError('INVALID_ARGUMENT', `${name} is ${value}; give a whole number above 0`, {
-      [name]: value,
-    });
-  }
 }

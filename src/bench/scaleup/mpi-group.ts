@@ -7,7 +7,7 @@ import { fileURLToPath } from 'node:url';
 import { mpirunArguments, mpirunEnvironment } from '../allreduce/group-command.ts';
 import type { GroupCommand } from '../allreduce/index.ts';
 import { torchPeerCommand } from '../peer-command.ts';
-import type { TorchGroupOptions } from './ddp-group.ts';
+import type { TorchGroupOptions } from '../torch-group.ts';
 
 /**
  * Dense gradients by one allreduce, or reduced, applied and gathered by shares; convolutions as PyTorch has them, or products

@@ -7,8 +7,9 @@ import { TributaryError } from '../../base/index.ts';
 import type { UpdateMode } from '../../learners/index.ts';
 import { median, PeerGroup } from '../allreduce/index.ts';
 import { calibrate, race } from '../allreduce/turns.ts';
+import { alternate, type AlternatingSide } from '../alternation.ts';
 import { DDP_VARIANTS, ddpGroup } from './ddp-group.ts';
-import type { TorchGroupOptions } from './ddp-group.ts';
+import type { TorchGroupOptions } from '../torch-group.ts';
 import { takeLearnersTurn } from './learners-turn.ts';
 import type { LearnersRate, LearnersTurnOptions } from './learners-turn.ts';
 import { MPI_VARIANTS, mpiGroup } from './mpi-group.ts';
@@ -99,10 +100,8 @@ export function describePeers(started: readonly StartedPeer[]): readonly object[
 /** A learner without a server and without locks has nobody to wait for. */
 const ALONE: UpdateMode = 'direct lock-free';
 
-interface Side {
+interface Side extends AlternatingSide<LearnersRate> {
   readonly name: string;
-  readonly takeTurn: () => Promise<LearnersRate>;
-  readonly rates: LearnersRate[];
 }
 
 const SINGLE = 'one learner';
@@ -116,14 +115,10 @@ export async function measureSides(
 ): Promise<SideFigures> {
   const { batch, rounds, onProgress } = setting;
   const sides = [...ourSides(setting), ...(await peerSides(setting, started))];
-  for (let round = 0; round < rounds; round++) {
-    onProgress(`batch ${batch}: round ${round + 1} of ${rounds}, ${sides.length} sides`);
-    for (let i = 0; i < sides.length; i++) {
-      const side = sides[(i + round) % sides.length]!;
-      side.rates.push(await side.takeTurn());
-    }
-  }
-  const byName = new Map(sides.map(({ name, rates }) => [name, medianOf(rates)]));
+  await alternate(sides, rounds, (round) =>
+    onProgress(`batch ${batch}: round ${round + 1} of ${rounds}, ${sides.length} sides`),
+  );
+  const byName = new Map(sides.map(({ name, turns }) => [name, medianOf(turns)]));
   return {
     single: byName.get(SINGLE)!.samplesPerSec,
     ceiling: (learners) => byName.get(copiesOf(learners))!.samplesPerSec,
@@ -135,15 +130,15 @@ export async function measureSides(
 function ourSides(setting: BatchSetting): Side[] {
   const { learners, modes } = setting;
   const side = (name: string, count: number, copies: number, mode: UpdateMode): Side => ({
-    ...{ name, rates: [] },
+    ...{ name, turns: [] },
     takeTurn: () => takeLearnersTurn({ ...setting, learners: count, copies, mode }),
   });
   const copies = [...new Set([1, ...learners])].map((count) => side(copiesOf(count), 1, count, ALONE));
   const inLockStep = (count: number): Side => ({
-    ...{ name: learnersOf(count, SYNCHRONOUS), rates: [] },
+    ...{ name: learnersOf(count, SYNCHRONOUS), turns: [] },
     takeTurn: async () => {
       // In every round but the first it is known.
-      const { samplesPerSec } = copies[0]!.rates[0] ?? (await copies[0]!.takeTurn());
+      const { samplesPerSec } = copies[0]!.turns[0] ?? (await copies[0]!.takeTurn());
       return takeSynchronousTurn({ ...setting, learners: count, singleSamplesPerSec: samplesPerSec });
     },
   });
@@ -170,7 +165,7 @@ async function peerSides(
       const micros = (await race([contender], 1)).get(contender)!;
       return { samplesPerSec: (ranks * batch * 1e6) / micros, meanStaleness: 0 };
     };
-    sides.push({ name: peerOf(peer, ranks), takeTurn, rates: [] });
+    sides.push({ name: peerOf(peer, ranks), takeTurn, turns: [] });
   }
   return sides;
 }

@@ -1,21 +1,24 @@
 /** `tributary bench merge`: its options, and how its result is printed and drawn; it measures nothing itself. */
-import { UsageError } from '../../base/index.ts';
 import { benchMerge, MERGE_LINKS, MERGE_MODELS, mergeChart } from '../../bench/index.ts';
 import type { MergeBench } from '../../bench/index.ts';
 import type { OptionSpecs, OptionValues } from '../command.ts';
 import { table } from '../format.ts';
 import type { CommandIo } from '../io.ts';
 import type { Shown } from './bench.ts';
+import { readNames } from './bench-names.ts';
 import { asTyped } from './bench-refusal.ts';
 
 export const mergeOptions = {
   links: {
     kind: 'text',
     value: 'A,B',
-    help: `merge: ${MERGE_LINKS.join(' (shared memory), ')} (hosts of network namespaces, needs root). Default both.`,
+    help: `merge, hybrid: ${MERGE_LINKS.join(' (shared memory), ')} (hosts of network namespaces, needs root). Default both.`,
   },
-  rate: { kind: 'count', value: 'MBIT', help: 'merge: rate of the links, in Mbit/s. Default 1,000.' },
-  steps: { kind: 'count', help: 'merge: counted steps of each merging in a round. Default 15.' },
+  rate: { kind: 'count', value: 'MBIT', help: 'merge, hybrid: rate of the links, in Mbit/s. Default 1,000.' },
+  steps: {
+    kind: 'count',
+    help: 'merge, hybrid: counted steps of each merging or strategy in a round. Default 15.',
+  },
 } as const satisfies OptionSpecs;
 
 export interface MergeCommandOptions extends OptionValues<typeof mergeOptions> {
@@ -26,8 +29,8 @@ export interface MergeCommandOptions extends OptionValues<typeof mergeOptions> {
 
 export async function runMerge(given: MergeCommandOptions, io: CommandIo): Promise<Shown> {
   const result = await benchMerge({
-    models: given.models?.split(',').map((name) => oneOf('models', MERGE_MODELS, name.trim())),
-    links: given.links?.split(',').map((name) => oneOf('links', MERGE_LINKS, name.trim())),
+    models: readNames(given.models, { bench: 'merge', option: 'models', known: MERGE_MODELS }),
+    links: readNames(given.links, { bench: 'merge', option: 'links', known: MERGE_LINKS }),
     workers: given.workers,
     rateMbit: given.rate,
     rounds: given.rounds,
@@ -36,16 +39,6 @@ export async function runMerge(given: MergeCommandOptions, io: CommandIo): Promi
     onProgress: (message) => io.stderr.write(`${message}\n`),
   }).catch(asTyped);
   return { result, picture: () => mergeChart(result), print: () => print(result, io) };
-}
-
-function oneOf<T extends string>(option: string, known: readonly T[], name: string): T {
-  const found = known.find((one) => one === name);
-  if (found !== undefined) return found;
-  throw new UsageError(
-    'INVALID_COMMAND',
-    `--${option} has ${JSON.stringify(name)}; tributary bench merge takes ${known.join(', ')}.`,
-    { option, actual: name },
-  );
 }
 
 function print({ machine, cases, notes, skipped }: MergeBench, io: CommandIo): void {

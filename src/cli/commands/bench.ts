@@ -8,24 +8,26 @@ import { didYouMean } from '../nearest.ts';
 import { runAllReduce } from './bench-allreduce.ts';
 import { runCompute } from './bench-compute.ts';
 import { exchangeOptions, runExchange } from './bench-exchange.ts';
+import { hybridOptions, runHybrid } from './bench-hybrid.ts';
 import { mergeOptions, runMerge } from './bench-merge.ts';
+import { runRunner } from './bench-runner.ts';
 import { runScaleup, scaleupOptions } from './bench-scaleup.ts';
 
 const options = {
   rounds: {
     kind: 'count',
-    help: 'Alternating rounds, at least 5. Default 7. scaleup, merge: at least 1, default 3 and 4.',
+    help: 'Alternating rounds, at least 5. Default 7. scaleup, merge, hybrid, runner: at least 1, default 3, 4, 4 and 5.',
   },
   'turn-ms': {
     kind: 'count',
-    help: 'Time of one turn in milliseconds. Default 400 (compute), 60 (allreduce), 300 (exchange), 4000 (scaleup).',
+    help: 'Time of one turn in milliseconds. Default 400 (compute), 60 (allreduce), 300 (exchange), 4000 (scaleup), 3000 (runner).',
   },
   picture: { kind: 'text', value: 'FILE', help: 'Also draw the result as an SVG.' },
   output: { kind: 'text', value: 'FILE', help: 'Also write the JSON form here.' },
   models: {
     kind: 'text',
     value: 'A,B',
-    help: 'compute: only these models. Default all. merge: mlp, resnet.',
+    help: 'compute: only these models. Default all. merge: mlp, resnet. runner: cnn, resnet. hybrid: text-cnn, lm, cnn, resnet.',
   },
   tfjs: {
     kind: 'text',
@@ -51,7 +53,19 @@ const options = {
   ...exchangeOptions,
   ...scaleupOptions,
   ...mergeOptions,
-  peers: { ...exchangeOptions.peers, help: `${exchangeOptions.peers.help} scaleup: ddp, mpi or none.` },
+  ...hybridOptions,
+  peers: {
+    ...exchangeOptions.peers,
+    help: `${exchangeOptions.peers.help} scaleup: ddp, mpi or none. runner: ddp or none.`,
+  },
+  workers: {
+    ...exchangeOptions.workers,
+    help: 'exchange, merge, runner, hybrid: processes that exchange. Default 2. hybrid: over all hosts.',
+  },
+  batch: {
+    ...scaleupOptions.batch,
+    help: `${scaleupOptions.batch.help} runner: of one worker, one number. Default 32.`,
+  },
 } as const satisfies OptionSpecs;
 
 type Options = OptionValues<typeof options> & { readonly json?: boolean };
@@ -63,6 +77,8 @@ const ownOptions = {
   exchange: ['transport', ...(Object.keys(exchangeOptions) as (keyof typeof exchangeOptions)[])],
   merge: ['models', 'workers', ...(Object.keys(mergeOptions) as (keyof typeof mergeOptions)[])],
   scaleup: ['peers', ...(Object.keys(scaleupOptions) as (keyof typeof scaleupOptions)[])],
+  runner: ['models', 'workers', 'batch', 'peers'],
+  hybrid: ['models', 'workers', 'hosts', ...(Object.keys(mergeOptions) as (keyof typeof mergeOptions)[])],
 } as const satisfies Record<string, readonly (keyof Options)[]>;
 type Bench = keyof typeof ownOptions;
 const benches = Object.keys(ownOptions) as Bench[];
@@ -80,13 +96,15 @@ const runs: Readonly<Record<Bench, (given: Options, io: CommandIo) => Promise<Sh
   exchange: runExchange,
   scaleup: runScaleup,
   merge: runMerge,
+  runner: runRunner,
+  hybrid: runHybrid,
 };
 
 export const benchCommand = defineCommand({
   name: 'bench',
   summary:
-    'Measure training steps, collectives, exchanges, learners or merging here and in other systems on this machine.',
-  operands: '<compute|allreduce|exchange|scaleup|merge>',
+    'Measure training steps, collectives, exchanges, learners, merging, workers or hybrid routes here and in other systems on this machine.',
+  operands: '<compute|allreduce|exchange|scaleup|merge|runner|hybrid>',
   operandCount: [1, 1],
   options,
   examples: [
@@ -97,6 +115,8 @@ export const benchCommand = defineCommand({
     'tributary bench exchange --rows 6500 --table-rows 800000 --row-length 128',
     'tributary bench scaleup --data banking77-train.csv --learners 1,2 --batch 1,2,8,32 --picture scaleup.svg',
     'tributary bench merge --rate 1000 --picture merge.svg',
+    'tributary bench hybrid --models lm --links link --rate 1000 --picture hybrid.svg',
+    'tributary bench runner --models cnn,resnet --workers 2 --batch 32 --picture runner.svg',
   ],
   run: async ([what], given: Options, io) => {
     const bench = benchNamed(what!, given);

@@ -18,7 +18,7 @@ const options = {
   'batch-size': { kind: 'count', help: 'Samples in a batch, over all workers.' },
   strategy: {
     kind: 'text',
-    choices: ['hybrid', 'collectives', 'servers'],
+    choices: ['hybrid', 'collectives', 'servers', 'parallax'],
     help: 'Which ways gradients may take. Default hybrid: the cheapest for each parameter.',
   },
   merging: {

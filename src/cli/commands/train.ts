@@ -2,6 +2,7 @@
 import { resolve } from 'node:path';
 import { UsageError } from '../../base/index.ts';
 import { MAX_LEARNERS, UPDATE_MODES } from '../../learners/index.ts';
+import { WORKER_MARK } from '../../runner/index.ts';
 import { buildModel } from '../build-model.ts';
 import { defineCommand, type OptionSpecs, type OptionValues } from '../command.ts';
 import type { ResolvedConfig } from '../config.ts';
@@ -13,7 +14,7 @@ import { bold, type CommandIo } from '../io.ts';
 import { createReporter } from '../reporter.ts';
 import { RunFolder } from '../run-folder.ts';
 import { loadTask } from '../task.ts';
-import { shown, TrainingRun } from '../training-run.ts';
+import { hasWorkers, shown, TrainingRun } from '../training-run.ts';
 
 const options = {
   output: { kind: 'text', value: 'DIR', help: 'Folder for all results. Default runs/<name>.' },
@@ -31,6 +32,15 @@ const options = {
     value: 'MODE',
     choices: ['auto', ...UPDATE_MODES],
     help: 'How several learners share the weights, see below. Default auto: the fastest of the same trial.',
+  },
+  workers: {
+    kind: 'count',
+    help: 'Processes that train in lock step, with the result of one. Not with --learners. Default 1.',
+  },
+  trace: {
+    kind: 'text',
+    value: 'FILE.json',
+    help: 'With --workers: write a Chrome trace of the steps; opens in Perfetto.',
   },
   threads: { kind: 'count', help: 'Threads that share the work of one operation.' },
   provider: { kind: 'text', choices: ['cpu', 'webgpu', 'cuda'], help: 'Where operations run.' },
@@ -59,6 +69,9 @@ export const trainCommand = defineCommand({
     'With one learner the same seed gives the same model bit by bit; several update its weights as they come, so that',
     'results differ a little from run to run. --learners 1 makes a run repeatable.',
     '',
+    'Workers, for --workers: each computes its share of every batch, and all wait for the sum of their gradients. The model is',
+    'that of one process up to rounding, whatever their number; checkpoints go from one number to another.',
+    '',
     'Modes, for --mode: who applies the gradients of learners to the weights',
     '  direct lock-free  each learner its own, whenever it has one',
     '  server lock-free  one more process for all; may pay with many cores',
@@ -71,13 +84,22 @@ export const trainCommand = defineCommand({
     'tributary train trec6 --data data/ --epochs 5',
     'tributary train tributary.config.ts --output runs/first',
     "tributary train mnist --learners 2 --mode 'direct lock-free'",
+    'tributary train mnist --workers 2 --batch-size 256',
     'tributary train runs/mnist --resume',
   ],
   run: async ([target], given, io) => train(target!, given, io),
 });
 
 async function train(target: string, given: Options, io: CommandIo): Promise<number> {
+  checkTeam(given);
   const config = override(await findConfig('train', target, given.data, io), given);
+  if (given.trace !== undefined && !hasWorkers(config)) {
+    throw new UsageError(
+      'INVALID_COMMAND',
+      'tributary train writes a trace of several workers only: give --workers 2 or more with --trace. See: tributary train --help',
+      { option: 'trace' },
+    );
+  }
   const folder = new RunFolder(
     given.output === undefined
       ? (config.output ?? resolve(io.cwd, 'runs', config.name))
@@ -87,14 +109,20 @@ async function train(target: string, given: Options, io: CommandIo): Promise<num
   const task = loadTask(config.data, config.seed, resume ? folder.readWords() : {});
   const built = buildModel(config, task);
   const adapted = { ...task, train: built.adapt(task.train), test: task.test && built.adapt(task.test) };
-  const continued = folder.prepare({ resume, overwrite });
+  // Workers that this command has started find the folder as the first process has made it, and write nothing.
+  const continued = io.env[WORKER_MARK] === '1' ? resume : folder.prepare({ resume, overwrite });
   const reporter = createReporter(io, { json, epochs: config.epochs });
   try {
     reporter.record({ type: 'run', name: config.name, output: folder.path, resumed: continued });
     const size = `${thousands(task.train.length)} training samples${task.test ? `, ${thousands(task.test.length)} test samples` : ''}`;
     reporter.say(`${bold(io, config.name)}: ${size}, output in ${shown(folder.path, io)}`);
     for (const note of built.notes) reporter.say(note);
-    const run = new TrainingRun({ config, task: adapted, built, folder, reporter, io, resume: continued });
+    const run = new TrainingRun({
+      ...{ config, task: adapted, built, folder, reporter, io },
+      // All workers must ask for the same: in a folder without checkpoints this means nothing.
+      resume: hasWorkers(config) ? resume : continued,
+      trace: given.trace === undefined ? undefined : resolve(io.cwd, given.trace),
+    });
     return await run.run();
   } finally {
     reporter.close();
@@ -112,6 +140,7 @@ function override(config: ResolvedConfig, given: Options): ResolvedConfig {
     maxSteps: given['max-steps'],
     learners: given.learners === undefined ? undefined : learnersOf(given.learners),
     learnerMode: given.mode,
+    workers: given.workers,
     provider: given.provider,
     ...(lr === undefined ? {} : { optimizer: { ...config.optimizer, lr } }),
     ...(lr === undefined || config.schedule?.baseLr === undefined
@@ -120,9 +149,28 @@ function override(config: ResolvedConfig, given: Options): ResolvedConfig {
   };
   const defined = Object.fromEntries(Object.entries(changes).filter(([, value]) => value !== undefined));
   const { model } = config;
-  const raw = { ...config, ...defined, ...('build' in model ? { model: model.build } : {}) };
+  const raw = {
+    ...{ ...config, ...defined, ...otherTeam(given) },
+    ...('build' in model ? { model: model.build } : {}),
+  };
   const checked = checkConfig(raw, { source: 'The command line', folder: '/', defaultName: config.name });
   return { ...checked, model };
+}
+
+/** Who was asked for on the command line trains, whatever the file says of others. */
+function otherTeam({ workers, learners }: Options): Partial<ResolvedConfig> {
+  if (workers !== undefined) return { resources: undefined, learners: 1, learnerMode: 'auto' };
+  return learners === undefined ? {} : { workers: undefined, resources: undefined };
+}
+
+function checkTeam({ workers, learners, mode }: Options): void {
+  const other = learners !== undefined ? '--learners' : mode !== undefined ? '--mode' : undefined;
+  if (workers === undefined || other === undefined) return;
+  throw new UsageError(
+    'INVALID_COMMAND',
+    `tributary train takes --workers or ${other}, not both: workers train in lock step with the result of one, learners each at its own pace. See: tributary train --help`,
+    { options: ['--workers', other] },
+  );
 }
 
 function learnersOf(text: string): number | 'auto' {

@@ -28,6 +28,8 @@ export interface Exchanged {
 export interface ExchangeCall {
   readonly push: boolean;
   readonly pull: boolean;
+  /** Whether it pulls what is held, not values. */
+  readonly fromHeld: boolean;
   /** One for each key. */
   readonly steps: readonly number[];
   readonly samples: number;
@@ -175,14 +177,14 @@ export class ExchangeLists implements Told {
   }
 
   #send(list: number, { core, messages }: CorePart, call: ExchangeCall, statuses: Statuses): Promise<void>[] {
-    const { push, pull, samples } = call;
+    const { push, pull, fromHeld, samples } = call;
     return messages.map(async (message) => {
       const { first, keys, gradient, into, allInto } = message;
       const skipped =
         call.skipped.length === 0 ? [] : keys.flatMap((key, i) => (call.skipped.includes(key) ? [i] : []));
-      const steps = push ? keys.map((key) => call.steps[key]!) : [];
+      const steps = push || fromHeld ? keys.map((key) => call.steps[key]!) : [];
       const reply = await this.#lines[core]!.request(
-        { op: 'exchange', list, first, count: keys.length, push, pull, steps, samples, skipped },
+        { op: 'exchange', list, first, count: keys.length, push, pull, fromHeld, steps, samples, skipped },
         push ? gradient : NOTHING,
         ({ results }) =>
           (results as unknown[]).every(Array.isArray)

@@ -29,7 +29,10 @@ export class HeldSteps {
   readonly #keys: KeyTable;
   readonly #rows: RowsMode;
   readonly #pushed = new Set<KnownKey>();
+  /** Pushes. */
   readonly #unanswered = new Set<Promise<unknown>>();
+  /** Pulls of what is held. */
+  readonly #looks = new Set<Promise<unknown>>();
   #applied: number | undefined;
 
   constructor(worker: number, keys: KeyTable, rows: RowsMode) {
@@ -51,14 +54,31 @@ export class HeldSteps {
 
   pushed(keys: readonly KnownKey[], answer: Promise<unknown>): void {
     for (const key of keys) this.#pushed.add(key);
-    const settled = answer.then(ignore, ignore);
-    this.#unanswered.add(settled);
-    void settled.then(() => this.#unanswered.delete(settled));
+    note(this.#unanswered, answer);
   }
 
-  /** Whoever applies must know that all pushes are combined, since it may be the first to say so. */
+  /** Done when all workers have pushed the keys, or this one's push has failed. Throws if it has not pushed one of them. */
+  async combined(keys: readonly KnownKey[]): Promise<void> {
+    const missing = keys.find((key) => !this.#pushed.has(key));
+    if (missing === undefined) return void (await Promise.all(this.#unanswered));
+    throw new UsageError(
+      'INVALID_ARGUMENT',
+      `worker ${this.#worker} asked for the combined gradient of key '${missing.key}', which it has not pushed since its last apply; push it on all workers, and ask before apply`,
+      { worker: this.#worker, key: missing.key, step: missing.step },
+    );
+  }
+
+  /** What is held is on its way here. */
+  looked(answer: Promise<unknown>): void {
+    note(this.#looks, answer);
+  }
+
+  /**
+   * Whoever applies must know that all pushes are combined, since it may be the first to say so; and that what it looks at
+   * is here, since the next push goes to the same room.
+   */
   async answered(): Promise<void> {
-    await Promise.all(this.#unanswered);
+    await Promise.all([...this.#unanswered, ...this.#looks]);
   }
 
   /** The number of the apply that is being sent; from then on the next step is under way. */
@@ -83,6 +103,13 @@ export class HeldSteps {
 /** Sums of squares of pieces in the order of the pieces, so that all workers get the same bits; null is not finite. */
 export function sumInOrder(squares: readonly (number | null)[]): number {
   return squares.reduce<number>((sum, one) => sum + (one ?? NaN), 0);
+}
+
+/** Until it is settled. */
+function note(open: Set<Promise<unknown>>, answer: Promise<unknown>): void {
+  const settled = answer.then(ignore, ignore);
+  open.add(settled);
+  void settled.then(() => open.delete(settled));
 }
 
 const ignore = () => undefined;

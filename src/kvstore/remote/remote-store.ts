@@ -200,6 +200,31 @@ export class RemoteStore implements KVStore {
     });
   }
 
+  /**
+   * Where updates are held: the combined gradients of keys that this worker has pushed and not applied yet, the very numbers
+   * that an update with scale 1 uses, when all workers have pushed them. They stay held. Other workers may have applied them.
+   */
+  async pullHeld(keys: OneOrMany<KeyPull>): Promise<void> {
+    if (this.#held === undefined) throw this.#wrongCall('pullHeld');
+    await this.#exchange(listOf(keys), {}, false, true, true);
+  }
+
+  /** The same of rows, in the order of the indices; zeros where nobody pushed a row. */
+  async pullHeldRows(key: string, indices: Int32Array, into: Tensor): Promise<void> {
+    await this.#answered(async () => {
+      const held = this.#held;
+      if (held === undefined) throw this.#wrongCall('pullHeldRows');
+      const known = this.#keys.table(key);
+      checkLength(key, 'pulled into', into.length, indices.length * known.rowLength!);
+      this.#checkNotValue(known, into);
+      await held.combined([known]);
+      this.#recovery.check();
+      const { answer } = await this.#rows.pull({ known, indices, into, heldStep: known.step });
+      held.looked(answer);
+      return [answer];
+    });
+  }
+
   #pushRows(
     key: string,
     indices: Int32Array,
@@ -295,12 +320,14 @@ export class RemoteStore implements KVStore {
     options: PushOptions,
     push: boolean,
     pull: boolean,
+    fromHeld = false,
   ): Promise<readonly RemoteKeyStatus[]> {
     return this.#answered(async () => {
       const known = keys.map(({ key }) => this.#keys.get(key));
       const isHeld = push && this.#held !== undefined;
       const samples = push && keys.length > 0 ? samplesOf(keys[0]!.key, this.rank, options, isHeld) : 1;
       if (push) this.#held?.check(known);
+      if (fromHeld) await this.#beforeLook(keys as readonly KeyPull[], known);
       // Copies of an earlier call on the same key may still be on their way.
       const staging = known.filter((_, i) => !this.#usesNoStaging(keys[i]!));
       if (staging.length > 0) await Promise.all(staging.map(({ busy }) => busy));
@@ -308,8 +335,8 @@ export class RemoteStore implements KVStore {
       const skipped = push
         ? entries.flatMap(({ key, gradient }, i) => (this.#isUsable(key, gradient!) ? [] : [i]))
         : [];
-      const steps = known.map(({ step }) => step + 1);
-      const call = { push, pull, steps, samples, skipped, isHeld };
+      const steps = known.map(({ step }) => (fromHeld ? step : step + 1));
+      const call = { push, pull, fromHeld, steps, samples, skipped, isHeld };
       const { answers } = await this.#lists.exchange(entries, call);
       if (push) {
         this.#recovery.hasBegun();
@@ -320,10 +347,27 @@ export class RemoteStore implements KVStore {
         if (pull) keys.forEach((one, i) => this.#handOver(one as KeyPull, entries[i]!));
         return statuses;
       });
+      if (fromHeld) this.#held?.looked(whole);
       const settled = whole.catch(() => undefined);
       for (const key of staging) key.busy = settled;
       return [whole];
     }).then(([statuses]) => statuses!);
+  }
+
+  async #beforeLook(keys: readonly KeyPull[], known: readonly KnownKey[]): Promise<void> {
+    keys.forEach(({ into }, i) => this.#checkNotValue(known[i]!, ...listOf(into)));
+    await this.#held!.combined(known);
+    this.#recovery.check();
+  }
+
+  /** Other workers read parameters there. */
+  #checkNotValue({ key, value }: KnownKey, ...targets: readonly Tensor[]): void {
+    if (value === undefined || !targets.includes(value)) return;
+    throw new UsageError(
+      'INVALID_ARGUMENT',
+      `worker ${this.rank} asked for the combined gradient of key '${key}' in the place of its value; give a tensor of its own`,
+      { worker: this.rank, key },
+    );
   }
 
   #entryOf(one: KeyPush | KeyPull | KeyPushPull, key: KnownKey): Exchanged {

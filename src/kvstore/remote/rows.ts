@@ -38,6 +38,8 @@ export interface RowsPushCall extends RowsCall {
 
 export interface RowsPullCall extends RowsCall {
   readonly into: Tensor;
+  /** Rows of the combined gradient that is held of this step. Default: of the value. */
+  readonly heldStep?: number | undefined;
 }
 
 /** What one core has of the rows of a call. */
@@ -112,12 +114,18 @@ export class RowExchange implements Told {
   }
 
   async pull(call: RowsPullCall): Promise<{ readonly answer: Promise<RemoteKeyStatus> }> {
-    const { known, into } = call;
+    const { known, into, heldStep } = call;
     const { segment, parts, tensors } = await this.#prepare(call, [into]);
     const [target] = tensors;
     const asked = parts.filter(({ indices }, i) => indices.length > 0 || i === 0);
     const answers = asked.map((part) =>
-      this.#ask(part, tensors, known, { op: 'pull-rows' }, { answer: part.travelling?.[0], target }),
+      this.#ask(
+        part,
+        tensors,
+        known,
+        { op: 'pull-rows', heldStep },
+        { answer: part.travelling?.[0], target },
+      ),
     );
     return { answer: this.#settled(segment, known, answers, [target!, into]) };
   }

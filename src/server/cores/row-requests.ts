@@ -99,11 +99,16 @@ export class RowRequests {
     }
   }
 
-  #pull({ id, piece }: RowRequest, buffer: RowBuffer): void {
-    const { tenant, worker } = this.#host;
+  #pull({ id, piece, heldStep }: Extract<RowRequest, { op: 'pull-rows' }>, buffer: RowBuffer): void {
+    const { worker, tenant } = this.#host;
+    const { core } = tenant;
     const { indices, rows, positions } = buffer;
+    const [key, asked] = [String(piece), [indices, rows, positions] as const];
     try {
-      const { version } = tenant.core.pullRows(worker, String(piece), indices, rows, positions);
+      const { version } =
+        heldStep === undefined
+          ? core.pullRows(worker, key, ...asked)
+          : core.pullHeldRows(worker, key, heldStep, ...asked);
       this.#reply(id, [version, 0], buffer, rows);
     } catch (error) {
       this.#giveBack(buffer);

@@ -352,10 +352,10 @@ export class Session implements StreamUser {
 
   #placeOfGradients(request: RequestOf<'exchange'>, bodyBytes: number): Incoming {
     this.tenant.recovery.check();
-    const { list, first, count, push, steps } = request;
+    const { list, first, count, push, fromHeld, steps } = request;
     if (push && request.pull) this.#checkNotHeld();
     const all = this.#lists.get(list);
-    if (all === undefined || first + count > all.length || (push && steps.length !== count)) {
+    if (all === undefined || first + count > all.length || ((push || fromHeld) && steps.length !== count)) {
       throw new ProtocolFault(
         `named entries ${first} to ${first + count} of list ${list}, which are not there`,
       );
@@ -377,19 +377,26 @@ export class Session implements StreamUser {
   }
 
   #exchange(request: RequestOf<'exchange'>, entries: readonly PreparedEntry[]): void {
-    const { id, push, pull, steps, samples, skipped } = request;
+    const { id, push, pull, fromHeld, steps, samples, skipped } = request;
     const results = new Array<PieceResult | PackedError>(entries.length);
     const left = new Set(skipped);
     let open = entries.length;
     const settle = (i: number, result: PushReply | Error) => {
       results[i] = result instanceof Error ? packedForOthers(result) : resultOf(result);
-      if (pull && !(result instanceof Error)) this.#hand(entries[i]!, push);
-      if (--open === 0) this.#reply(id, { results }, pull ? this.#bodyOf(entries, results, push) : NOTHING);
+      if (pull && !(result instanceof Error)) this.#hand(entries[i]!, request);
+      if (--open === 0)
+        this.#reply(id, { results }, pull ? this.#bodyOf(entries, results, request) : NOTHING);
     };
     if (open === 0) return this.#reply(id, { results });
     entries.forEach(({ name, gradient }, i) => {
       try {
-        if (!push) return settle(i, { ...this.#pulled(name), staleness: 0, duplicate: false });
+        if (!push) {
+          // Through the room of the worker's next gradient, which it does not push before it has the answer.
+          const { version } = fromHeld
+            ? this.tenant.core.pullHeld(this.worker, name, steps[i]!, gradient)
+            : this.#pulled(name);
+          return settle(i, { version, staleness: 0, duplicate: false });
+        }
         const isSkipped = left.has(i);
         const contribution = {
           worker: this.worker,
@@ -426,25 +433,29 @@ export class Session implements StreamUser {
     return { version: this.tenant.core.pull(this.worker, name).version };
   }
 
-  /** The value, or in elastic mode the worker's own new weights, to where the worker reads it. */
-  #hand(entry: PreparedEntry, push: boolean): void {
-    if (push) this.#pulled(entry.name);
+  /** The value, what is held, or in elastic mode the worker's own new weights, to where the worker reads it. */
+  #hand(entry: PreparedEntry, request: RequestOf<'exchange'>): void {
+    if (request.push) this.#pulled(entry.name);
     if (!entry.into) return;
-    const from = this.#sourceOf(entry, push);
+    const from = this.#sourceOf(entry, request);
     const { bytes } = this.#resources;
     from.forEach(({ byteOffset, byteLength }, i) =>
       bytes.copy(entry.into![i]!.byteOffset, byteOffset, byteLength),
     );
   }
 
-  #sourceOf({ gradient, piece }: PreparedEntry, push: boolean): readonly ByteRange[] {
-    const isMoved = push && this.tenant.settings.consistency.kind === 'elastic';
-    return isMoved ? rangesIn(gradient, piece.shape) : piece.valueBytes;
+  #sourceOf({ gradient, piece }: PreparedEntry, request: RequestOf<'exchange'>): readonly ByteRange[] {
+    const isMoved = request.push && this.tenant.settings.consistency.kind === 'elastic';
+    return isMoved || request.fromHeld ? rangesIn(gradient, piece.shape) : piece.valueBytes;
   }
 
-  #bodyOf(entries: readonly PreparedEntry[], results: readonly unknown[], push: boolean): ByteRange[] {
+  #bodyOf(
+    entries: readonly PreparedEntry[],
+    results: readonly unknown[],
+    request: RequestOf<'exchange'>,
+  ): ByteRange[] {
     return entries.flatMap((entry, i) =>
-      Array.isArray(results[i]) && !entry.into && !entry.isInPlace ? this.#sourceOf(entry, push) : NOTHING,
+      Array.isArray(results[i]) && !entry.into && !entry.isInPlace ? this.#sourceOf(entry, request) : NOTHING,
     );
   }
 

@@ -12,7 +12,7 @@ import type { RowsMode } from '../server-core.ts';
 import { check, countOf, countsOf, finiteOf, isCount, listOf, malformed, objectOf } from './fields.ts';
 import type { Header } from './message-stream.ts';
 
-export const SERVER_PROTOCOL_VERSION = 2;
+export const SERVER_PROTOCOL_VERSION = 3;
 const MAX_WORKERS = 65536;
 const LINE_BYTES = 64;
 const MAX_ELEMENTS = 2 ** 30;
@@ -123,7 +123,9 @@ export type Request = { readonly id: number } & (
       readonly count: number;
       readonly push: boolean;
       readonly pull: boolean;
-      /** One for each entry, if it pushes. */
+      /** Of a pull alone: of the combined gradients that are held, not of the values. */
+      readonly fromHeld: boolean;
+      /** One for each entry, if it pushes or pulls what is held. */
       readonly steps: readonly number[];
       /** 0, where updates are held: the worker had none, and its gradients weigh nothing. */
       readonly samples: number;
@@ -146,6 +148,8 @@ export type Request = { readonly id: number } & (
       readonly op: 'pull-rows';
       readonly piece: number;
       readonly count: number;
+      /** Rows of the combined gradient that is held of this step; undefined: of the value. */
+      readonly heldStep: number | undefined;
       /** undefined: the indices are in the body, the rows in that of the answer. */
       readonly shared: SharedRows | undefined;
     }
@@ -231,10 +235,11 @@ export function readRequest(header: Header): Request {
     case 'list':
       return { id, op, list: countOf(header, 'list'), entries: listOf(header, 'entries').map(readEntry) };
     case 'exchange': {
-      const { push, pull } = header;
+      const { push, pull, fromHeld = false } = header;
       check(typeof push === 'boolean' && typeof pull === 'boolean', 'exchange', header);
+      check(typeof fromHeld === 'boolean' && (!fromHeld || (pull && !push)), 'exchange', header);
       return {
-        ...{ id, op, push, pull, list: countOf(header, 'list') },
+        ...{ id, op, push, pull, fromHeld, list: countOf(header, 'list') },
         first: countOf(header, 'first'),
         count: countOf(header, 'count'),
         steps: countsOf(header, 'steps'),
@@ -254,6 +259,7 @@ export function readRequest(header: Header): Request {
     case 'pull-rows':
       return {
         ...{ id, op, piece: countOf(header, 'piece'), count: countOf(header, 'count') },
+        heldStep: header.heldStep === undefined ? undefined : countOf(header, 'heldStep'),
         shared: readSharedRows(header.shared),
       };
     case 'apply': {

@@ -1,0 +1,70 @@
+/**
+ * What `bench hybrid` trains, after section 7 of Parallax: two models with tables, of which a batch touches few rows, and two that are
+ * dense throughout. Samples are made up; words follow Zipf's law. Built alike in every worker. Measures nothing.
+ */
+import { Random } from '../../base/index.ts';
+import { Dataset, drawLogUniform } from '../../data/index.ts';
+import { clipByGlobalNorm, type Model } from '../../graph/index.ts';
+import { lenet, resnet, sampledLanguageModel, textCnn } from '../../models/index.ts';
+import { madeUpImages } from '../made-up-images.ts';
+import { zipfText } from './zipf-text.ts';
+
+export const HYBRID_MODELS = ['text-cnn', 'lm', 'cnn', 'resnet'] as const;
+export type HybridModel = (typeof HYBRID_MODELS)[number];
+
+interface Described {
+  readonly title: string;
+  /** Samples in a batch of one worker. */
+  readonly batchEach: number;
+  /** Whether a batch looks rows up, so that the switches of Parallax have something to do. */
+  readonly hasTables: boolean;
+  readonly build: () => Model;
+  readonly samples: () => Dataset;
+}
+
+const CLASSES = 10;
+const TEXT = { vocabulary: 20_000, length: 32, size: 128, filters: 64 } as const;
+const LANGUAGE = { vocabulary: 100_000, length: 16, size: 256, units: 128, drawn: 1024 } as const;
+const SAMPLES = { images: 512, texts: 4096, sentences: 2048 } as const;
+const CLIP_NORM = 5;
+
+export const hybridModels: Readonly<Record<HybridModel, Described>> = {
+  'text-cnn': {
+    ...{ title: 'text-CNN, 20,000 words', batchEach: 32, hasTables: true },
+    build: () => {
+      const model = textCnn({ ...TEXT, classes: CLASSES });
+      clipByGlobalNorm(model.graph, CLIP_NORM);
+      return model;
+    },
+    samples: madeUpTexts,
+  },
+  lm: {
+    ...{ title: 'language model, 100,000 words', batchEach: 8, hasTables: true },
+    build: () => sampledLanguageModel({ ...LANGUAGE, clipNorm: CLIP_NORM }),
+    samples: () => zipfText({ ...LANGUAGE, samples: SAMPLES.sentences }),
+  },
+  cnn: {
+    ...{ title: 'CNN on 1 x 28 x 28', batchEach: 32, hasTables: false },
+    build: () => lenet({ inputShape: [1, 28, 28], classes: CLASSES }),
+    samples: () => madeUpImages({ sampleShape: [1, 28, 28], samples: SAMPLES.images, classes: CLASSES }),
+  },
+  resnet: {
+    ...{ title: 'ResNet on 3 x 16 x 16', batchEach: 32, hasTables: false },
+    build: () => resnet({ inputShape: [3, 16, 16], classes: CLASSES }),
+    samples: () => madeUpImages({ sampleShape: [3, 16, 16], samples: SAMPLES.images, classes: CLASSES }),
+  },
+};
+
+/** Without padding, which is word 0. */
+function madeUpTexts(): Dataset {
+  const random = new Random(1);
+  const { vocabulary, length } = TEXT;
+  const tokens = Int32Array.from(
+    { length: SAMPLES.texts * length },
+    () => 1 + drawLogUniform(random, vocabulary - 1),
+  );
+  return new Dataset([
+    { name: 'tokens', data: tokens, sampleShape: [length] },
+    { name: 'labels', data: Int32Array.from({ length: SAMPLES.texts }, (_, i) => i % CLASSES) },
+  ]);
+}

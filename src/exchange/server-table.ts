@@ -1,0 +1,138 @@
+/**
+ * One table whose rows live on servers, as this worker sees it: the rows that a batch looks up are pulled before the forward pass, and
+ * the rows of its gradient pushed behind the backward pass. When is the business of `server-exchange.ts`.
+ */
+import type { CommunicationThread } from '../communication/index.ts';
+import type { RemoteStore } from '../kvstore/index.ts';
+import {
+  allocateRowPlan,
+  copyRows,
+  planRows,
+  rowPlanBytes,
+  type Kernels,
+  type RowPlan,
+} from '../kernels/index.ts';
+import type { Region, Segment } from '../memory/index.ts';
+import type { ModelMemory, SparsePlace } from '../runtime/index.ts';
+import { lookedUp } from './looked-up.ts';
+
+export interface ServerTableOptions {
+  readonly thread: CommunicationThread;
+  readonly store: RemoteStore;
+  readonly memory: ModelMemory;
+  readonly kernels: Kernels;
+  /** Whether rows that nobody touched have updates to catch up with when they are looked at. */
+  readonly hasExactRows: boolean;
+  /** Whether a row that a batch looks up several times is pulled once; otherwise once for each lookup. */
+  readonly pullsRowsOnce: boolean;
+}
+
+export class ServerTable {
+  readonly #name: string;
+  readonly #place: SparsePlace;
+  readonly #options: ServerTableOptions;
+  readonly #segment: Segment;
+  readonly #plan: RowPlan;
+  readonly #indices: Region<'int32'>;
+  readonly #pulled: Region<'float32'>;
+  #all: RoomForAll | undefined;
+
+  constructor(name: string, place: SparsePlace, options: ServerTableOptions) {
+    this.#name = name;
+    this.#place = place;
+    this.#options = options;
+    const capacity = place.positions.length;
+    this.#segment = options.memory.segment.space.allocate(rowPlanBytes(capacity) + 4 * capacity + 64);
+    this.#plan = allocateRowPlan(this.#segment, capacity);
+    this.#indices = this.#segment.allocate('int32', capacity);
+    this.#pulled = options.store.allocate(capacity * place.rowLength);
+  }
+
+  /** Of what the next push hands over. */
+  get pushedBytes(): number {
+    const { count, rowLength } = this.#place;
+    return 4 * count * (1 + rowLength);
+  }
+
+  /** Brings the rows here that the batch in the inputs looks up. */
+  async pull(batch: number): Promise<void> {
+    const { store, memory, kernels, hasExactRows, pullsRowsOnce } = this.#options;
+    const parameter = memory.parameters.get(this.#name)!;
+    const isHere = isInPlace(store, this.#name, parameter);
+    if (isHere && !hasExactRows) return;
+    const { rowLength, tableRows } = this.#place;
+    let count = 0;
+    for (const { view } of lookedUp(memory, this.#place, batch)!) {
+      this.#indices.view.set(view, count);
+      count += view.length;
+    }
+    let needed = this.#indices.slice(0, count);
+    if (pullsRowsOnce) {
+      const unique = planRows(kernels, { indices: this.#indices, count, tableRows, plan: this.#plan });
+      needed = this.#plan.indices.slice(0, unique);
+    }
+    const rows = this.#pulled.slice(0, needed.length * rowLength);
+    await store.pullRows(this.#name, needed.view.slice(), rows);
+    if (!isHere) copyRows(kernels, { target: parameter, into: needed, source: rows, rowLength });
+  }
+
+  /** Settles when the rows of all workers are combined. */
+  push(samples: number): Promise<{ readonly sumOfSquares?: number | undefined }> {
+    const { plan, count, rows, rowLength } = this.#place;
+    const indices = plan.indices.view.slice(0, count);
+    return this.#options.store.pushRows(this.#name, indices, rows.slice(0, count * rowLength), { samples });
+  }
+
+  /** Fetches the combined gradient, whosever rows are in it, and adds up its squares. `group` is one of all workers. */
+  async sumOfSquares(group: number): Promise<number> {
+    const { thread, store, kernels } = this.#options;
+    const { plan: ownPlan, count, rowLength, tableRows } = this.#place;
+    const { own, all, indices, plan, rows } = (this.#all ??= this.#roomForAll());
+    own.view[0] = count;
+    await thread.allGather(own, all, { group });
+    const counts = [...all.view];
+    const total = counts.reduce((sum, one) => sum + one, 0);
+    if (total === 0) return 0;
+    await thread.allGather(ownPlan.indices.slice(0, count), indices.slice(0, total), { group, counts });
+    const unique = planRows(kernels, { indices, count: total, tableRows, plan });
+    const combined = rows.slice(0, unique * rowLength);
+    await store.pullHeldRows(this.#name, plan.indices.view.slice(0, unique), combined);
+    return kernels.sumOfSquares(combined);
+  }
+
+  close(): void {
+    this.#segment.close();
+    this.#all?.segment.close();
+  }
+
+  #roomForAll(): RoomForAll {
+    const { thread, store, memory } = this.#options;
+    const { plan, rowLength } = this.#place;
+    const { capacity } = plan;
+    const segment = memory.segment.space.allocate(rowPlanBytes(capacity));
+    return {
+      segment,
+      own: thread.allocate('int32', 1),
+      all: thread.allocate('int32', thread.world.size),
+      plan: allocateRowPlan(segment, capacity),
+      indices: thread.allocate('int32', capacity),
+      rows: store.allocate(capacity * rowLength),
+    };
+  }
+}
+
+/** For the rows of all workers. */
+interface RoomForAll {
+  readonly segment: Segment;
+  /** How many each worker pushed. */
+  readonly own: Region<'int32'>;
+  readonly all: Region<'int32'>;
+  readonly plan: RowPlan;
+  readonly indices: Region<'int32'>;
+  readonly rows: Region<'float32'>;
+}
+
+/** Whether a parameter is read where its server has it. */
+export function isInPlace(store: RemoteStore, key: string, parameter: Region<'float32'>): boolean {
+  return store.value(key)?.byteOffset === parameter.byteOffset;
+}

@@ -1,0 +1,165 @@
+/**
+ * What messages cost while workers compute, from real steps: dense gradients leave in a few groupings, and it is noted when each was ready
+ * and when it had arrived. Messages that are timed alone tell neither how processors are shared nor how workers wait for each
+ * other. Trains nothing. All workers call it together. Invariant: on all workers the same figures, means over all of them.
+ */
+import type { CommunicationThread } from '../communication/index.ts';
+import { CollectiveExchange, tellAll } from '../exchange/index.ts';
+import type { LinearCost, Route } from '../plan/index.ts';
+import type { Replica } from '../runtime/index.ts';
+import { cutEverywhere } from './layer-times.ts';
+
+export interface ExchangeTrial {
+  /** Of a message of dense gradients, by its bytes. */
+  readonly line: LinearCost;
+  /** Bytes of the longest message that was seen. */
+  readonly longestBytes: number;
+  /** Forward and backward pass in one piece, when nothing else is going on here. */
+  readonly computeMs: number;
+  /** Share of a message's time that compute loses to it. */
+  readonly busyShare: number;
+}
+
+/** What a step by some grouping took. */
+export interface TriedStep {
+  readonly messages: number;
+  readonly bytes: number;
+  readonly computeMs: number;
+  /** In which messages were under way that were ready, and how much of that was before the end of compute. */
+  readonly exchangeMs: number;
+  readonly hiddenMs: number;
+}
+
+/** Several passes over all groupings, as machines have better and worse seconds. */
+const [PASSES, WARM_UP, REPEATS] = [2, 1, 4];
+const FEW_GROUPS = 4;
+
+/** `segmentMs`: what one more cut costs. */
+export async function tryExchange(
+  thread: CommunicationThread,
+  replica: Replica,
+  samples: ArrayLike<number>,
+  segmentMs: number,
+): Promise<ExchangeTrial> {
+  const names = [...replica.memory.gradients.keys()];
+  const groupings = [cutEverywhere(names), inParts(names, FEW_GROUPS), [names]];
+  const steps = groupings.map((): TriedStep[] => []);
+  for (let pass = 0; pass < PASSES; pass++) {
+    for (const [i, groups] of groupings.entries()) {
+      steps[i]!.push(...(await trySteps(thread, replica, samples, groups)));
+    }
+  }
+  const tried = steps.map((own) => meanOver(thread, medianOf(own)));
+  const computeMs = tried.at(-1)!.computeMs;
+  const lostMs = tried.map((step, i) => step.computeMs - computeMs - segmentMs * (groupings[i]!.length - 1));
+  const hiddenMs = sum(tried.slice(0, -1).map((step) => step.hiddenMs));
+  return {
+    ...{ line: fitLine(tried), computeMs },
+    longestBytes: Math.max(...tried.map(({ bytes }) => bytes)),
+    busyShare: hiddenMs === 0 ? 0 : Math.max(0, Math.min(1, sum(lostMs) / hiddenMs)),
+  };
+}
+
+async function trySteps(
+  thread: CommunicationThread,
+  replica: Replica,
+  samples: ArrayLike<number>,
+  groups: string[][],
+): Promise<TriedStep[]> {
+  const { memory, kernels } = replica;
+  replica.setGroups(groups);
+  // Tables stay where they are.
+  const routes = new Map(
+    [...memory.gradients].map(([name, { kind }]): [string, Route] => [
+      name,
+      kind === 'dense' ? 'collective' : 'server rows',
+    ]),
+  );
+  const exchange = new CollectiveExchange({ thread, memory, kernels, groups, routes });
+  const steps: TriedStep[] = [];
+  for (let i = 0; i < WARM_UP + REPEATS; i++) steps.push(await tryStep(replica, samples, exchange));
+  return steps.slice(WARM_UP);
+}
+
+async function tryStep(
+  replica: Replica,
+  samples: ArrayLike<number>,
+  exchange: CollectiveExchange,
+): Promise<TriedStep> {
+  const now = () => performance.timeOrigin + performance.now();
+  const startedMs = now();
+  const ready: number[] = [];
+  exchange.begin(samples.length);
+  const start = (group: number): void => {
+    ready[group] = now();
+    exchange.start(group);
+  };
+  if (samples.length > 0) replica.computeGradients(samples, start);
+  else {
+    replica.clearGradients();
+    exchange.groups.forEach((_, group) => start(group));
+  }
+  const computedMs = now();
+  await exchange.finish();
+  const { lastMessages } = exchange;
+  let [before, exchangeMs, hiddenMs] = [0, 0, 0];
+  for (const { group, endedMs } of lastMessages) {
+    const from = Math.max(before, ready[group!]!);
+    exchangeMs += Math.max(0, endedMs - from);
+    hiddenMs += Math.max(0, Math.min(endedMs, computedMs) - from);
+    before = Math.max(before, endedMs);
+  }
+  const bytes = lastMessages.reduce((total, message) => total + message.bytes, 0);
+  const computeMs = computedMs - startedMs;
+  return { messages: lastMessages.length, bytes, computeMs, exchangeMs, hiddenMs };
+}
+
+/**
+ * The line `a + b M` that comes closest, by shares, to what all messages of a step took together. Single messages say less: which of
+ * those that follow closely waited for which is chance.
+ */
+export function fitLine(steps: readonly TriedStep[]): LinearCost {
+  let [nn, nm, mm, nt, mt] = [0, 0, 0, 0, 0];
+  for (const { messages, bytes, exchangeMs } of steps) {
+    const weight = 1 / Math.max(exchangeMs, 1e-3) ** 2;
+    nn += weight * messages * messages;
+    nm += weight * messages * bytes;
+    mm += weight * bytes * bytes;
+    nt += weight * messages * exchangeMs;
+    mt += weight * bytes * exchangeMs;
+  }
+  const determinant = nn * mm - nm * nm;
+  const startMs = determinant > 0 ? (nt * mm - mt * nm) / determinant : 0;
+  const msPerByte = determinant > 0 ? (mt * nn - nt * nm) / determinant : 0;
+  if (startMs <= 0) return { startMs: 0, msPerByte: mm > 0 ? mt / mm : 0 };
+  return msPerByte > 0 ? { startMs, msPerByte } : { startMs: nn > 0 ? nt / nn : 0, msPerByte: 0 };
+}
+
+function medianOf(steps: readonly TriedStep[]): TriedStep {
+  const of = (name: 'computeMs' | 'exchangeMs' | 'hiddenMs') => median(steps.map((step) => step[name]));
+  return {
+    ...steps[0]!,
+    ...{ computeMs: of('computeMs'), exchangeMs: of('exchangeMs'), hiddenMs: of('hiddenMs') },
+  };
+}
+
+/** Over all workers. */
+function meanOver(thread: CommunicationThread, own: TriedStep): TriedStep {
+  const all = tellAll(thread, [own.computeMs, own.exchangeMs, own.hiddenMs], 'times of a tried step');
+  const mean = (word: number) => sum(all.map((numbers) => numbers[word]!)) / all.length;
+  return { ...own, computeMs: mean(0), exchangeMs: mean(1), hiddenMs: mean(2) };
+}
+
+/** Neighbours together, in so many parts. */
+function inParts(names: readonly string[], parts: number): string[][] {
+  const size = Math.ceil(names.length / parts);
+  return names.flatMap((_, i) => (i % size === 0 ? [names.slice(i, i + size)] : []));
+}
+
+function sum(values: readonly number[]): number {
+  return values.reduce((total, value) => total + value, 0);
+}
+
+function median(values: readonly number[]): number {
+  return [...values].sort((a, b) => a - b)[Math.floor(values.length / 2)] ?? 0;
+}

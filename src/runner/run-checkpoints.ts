@@ -1,0 +1,171 @@
+/**
+ * The checkpoints of a run, on one device or on several workers: the first worker writes and reads files, the others take part and
+ * get its values, so that machines need not share a folder. When to write is the runner's to decide.
+ * Invariants: after `resume` all workers have the same values and the same step, bit for bit; a checkpoint holds what one device
+ * would have written, whoever computed.
+ */
+import { UsageError, type ScheduleSpec } from '../base/index.ts';
+import type { CommunicationThread } from '../communication/index.ts';
+import type { SampleOrderState } from '../data/index.ts';
+import { agree } from '../exchange/index.ts';
+import { CheckpointStore, type JsonValue, type Replica } from '../runtime/index.ts';
+import type { Evaluation } from './evaluate.ts';
+
+export interface CheckpointOptions {
+  /** Folder for checkpoints, on the machine of the first worker. Default: none are written. */
+  readonly checkpointDirectory?: string | undefined;
+  /** Default: at the end of every epoch and of every run only. */
+  readonly checkpointEverySteps?: number | undefined;
+  /** Go on from the newest good checkpoint of the folder, if there is one. Default false. */
+  readonly resume?: boolean | undefined;
+}
+
+/** Told to the first worker only. */
+export type CheckpointEvent =
+  | { readonly type: 'resumed'; readonly path: string; readonly step: number }
+  | { readonly type: 'checkpoint-skipped'; readonly path: string; readonly reason: string }
+  | { readonly type: 'checkpoint'; readonly path: string; readonly step: number };
+
+export interface RunCheckpointsParts {
+  readonly replica: Replica;
+  readonly options: CheckpointOptions;
+  readonly seed: number;
+  readonly schedule?: ScheduleSpec | undefined;
+  /** To the other workers. Default: there are none. */
+  readonly thread?: CommunicationThread | undefined;
+  readonly onEvent?: ((event: CheckpointEvent) => void) | undefined;
+}
+
+interface Found {
+  readonly path: string;
+  readonly step: number;
+  readonly order: JsonValue;
+}
+
+export class RunCheckpoints {
+  readonly #parts: RunCheckpointsParts;
+  readonly #store: CheckpointStore | undefined;
+  #savedStep = -1;
+  #path: string | undefined;
+
+  constructor(parts: RunCheckpointsParts) {
+    this.#parts = parts;
+    const { checkpointDirectory } = parts.options;
+    this.#store = checkpointDirectory === undefined ? undefined : new CheckpointStore(checkpointDirectory);
+  }
+
+  /** Whether there is a folder for them; the same on all workers. */
+  get isOn(): boolean {
+    return this.#store !== undefined;
+  }
+
+  /** The newest one that was written or resumed from. */
+  get path(): string | undefined {
+    return this.#path;
+  }
+
+  /** Where in the samples the newest good checkpoint was made, if there is one. All workers call it before the first step. */
+  resume(): JsonValue | undefined {
+    const { replica, thread, options } = this.#parts;
+    if (!this.#store || !options.resume) return undefined;
+    const own = this.#isFirst ? this.#read(this.#store) : undefined;
+    const found = thread ? agree<Found | null>(thread, own ?? null) : (own ?? null);
+    if (!found) return undefined;
+    if (thread) this.#broadcast(thread);
+    replica.step = found.step;
+    this.#note(found.path, found.step);
+    this.#tell({ type: 'resumed', path: found.path, step: found.step });
+    return found.order;
+  }
+
+  /**
+   * Writes a checkpoint, unless this step has one. All workers call it at the same step, when all parameters are in their
+   * replicas.
+   */
+  save(order: SampleOrderState, evaluation: Evaluation | undefined): void {
+    const { replica, seed, schedule } = this.#parts;
+    if (!this.#store || this.#savedStep === replica.step) return;
+    this.#savedStep = replica.step;
+    if (!this.#isFirst) return;
+    if (!replica.isFinite()) throw this.notANumber(NaN);
+    const { tensors, optimizer } = replica.snapshot();
+    const state = {
+      seed,
+      optimizer: replica.optimizer.spec as unknown as JsonValue,
+      schedule: (schedule ?? null) as JsonValue,
+      order: order as unknown as JsonValue,
+      metrics: (evaluation ? { ...evaluation } : null) as JsonValue,
+    };
+    const { step } = replica;
+    const path = this.#store.save({ step, epoch: order.epoch, tensors, optimizer, state });
+    this.#note(path, step);
+    this.#tell({ type: 'checkpoint', path, step });
+  }
+
+  notANumber(loss: number): UsageError {
+    const { step } = this.#parts.replica;
+    const kept = !this.isOn
+      ? 'The parameters are those of the step before'
+      : this.#path === undefined
+        ? 'No checkpoint was written yet'
+        : `The last good checkpoint is ${this.#path}`;
+    return new UsageError(
+      'NOT_A_NUMBER',
+      `The loss is ${loss} at step ${step}. ${kept}. Lower the learning rate, clip gradients, or look for broken values in the data.`,
+      { step, checkpoint: this.#path },
+    );
+  }
+
+  get #isFirst(): boolean {
+    const { thread } = this.#parts;
+    return !thread || thread.world.rank === 0;
+  }
+
+  #read(store: CheckpointStore): Found | undefined {
+    const { replica, seed } = this.#parts;
+    const { checkpoint, path, skipped } = store.latest();
+    for (const { path: bad, reason } of skipped)
+      this.#tell({ type: 'checkpoint-skipped', path: bad, reason });
+    if (!checkpoint || path === undefined) return undefined;
+    const state = checkpoint.state as { seed?: JsonValue; optimizer?: JsonValue; order?: JsonValue };
+    const { spec } = replica.optimizer;
+    const mine = JSON.stringify({ seed, optimizer: spec });
+    const theirs = JSON.stringify({ seed: state.seed, optimizer: sortedLike(state.optimizer, spec) });
+    if (mine !== theirs) {
+      throw new UsageError(
+        'CHECKPOINT_MISMATCH',
+        `${path} was made with ${theirs}, this run has ${mine}. Use the same seed and optimizer, or start in another folder.`,
+      );
+    }
+    replica.restore(checkpoint, checkpoint.step);
+    return { path, step: checkpoint.step, order: state.order ?? null };
+  }
+
+  /** All that a snapshot has: the first worker's values are everybody's. */
+  #broadcast(thread: CommunicationThread): void {
+    const { parameters, states, averages, slots } = this.#parts.replica.memory;
+    const regions = [
+      ...[...parameters.values(), ...states.values()],
+      ...[...averages.values()].flatMap((average) => [...average.values()]),
+      ...[...slots.values()].flatMap((own) => Object.values(own)),
+    ];
+    for (const region of regions) thread.broadcast(region, { name: 'values of a checkpoint' }).wait();
+  }
+
+  #note(path: string, step: number): void {
+    this.#path = path;
+    this.#savedStep = step;
+  }
+
+  #tell(event: CheckpointEvent): void {
+    if (this.#isFirst) this.#parts.onEvent?.(event);
+  }
+}
+
+/** The stored specification with the keys in our order, so that texts compare. */
+function sortedLike(stored: JsonValue | undefined, like: object): unknown {
+  if (typeof stored !== 'object' || stored === null) return stored;
+  return Object.fromEntries(
+    Object.keys(like).map((key) => [key, (stored as Record<string, JsonValue>)[key]]),
+  );
+}

@@ -1,0 +1,127 @@
+/** `tributary train --workers`: the run of one process by several, also when workers are killed and users stop it. */
+import { readdirSync, readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { describe, expect, test } from 'vitest';
+import { CheckpointStore } from '../../src/runtime/index.ts';
+import { temporaryFolders } from '../data/temporary-folder.ts';
+import { run } from './fake-io.ts';
+import { parse, start, type Program } from './program.ts';
+import { rows, writeTinyRun } from './tiny-run.ts';
+
+const folder = temporaryFolders();
+/** The last batch of an epoch has 4 samples; dropout goes by sample, not by worker. */
+const slow = {
+  train: rows(604, 1),
+  config: {
+    ...{ epochs: 10, checkpointEverySteps: 50, movingAverage: 0.99 },
+    model: { name: 'text-cnn', size: 8, widths: [2, 3], filters: 8, dropout: 0.2 },
+  },
+};
+const STEPS = 760;
+
+/** The processes that the program has started as workers. */
+function workersOf({ child }: Program): number[] {
+  const children = readFileSync(`/proc/${child.pid}/task/${child.pid}/children`, 'utf8').trim().split(' ');
+  return children
+    .filter((pid) => readFileSync(`/proc/${pid}/environ`, 'utf8').split('\0').includes('TRIBUTARY_WORKER=1'))
+    .map(Number);
+}
+
+function lastTensors(cwd: string, output: string): number[] {
+  const { checkpoint } = new CheckpointStore(join(cwd, output, 'checkpoints')).latest();
+  expect(checkpoint!.step).toBe(STEPS);
+  const { tensors, optimizer } = checkpoint!;
+  return [tensors, optimizer].flatMap((table) =>
+    Object.values(table).flatMap(({ data }) => [...(data as Float32Array)]),
+  );
+}
+
+describe('train --workers 2', () => {
+  test('names a worker that was killed, stops by ctrl-C with a checkpoint, and is resumed as if nothing had been', async () => {
+    const cwd = folder();
+    writeTinyRun(cwd, slow);
+    const killed = start(['train', 'tiny.json', '--workers', '2', '--output', 'cut', '--json'], cwd);
+    await killed.waitFor('checkpoint');
+    const [worker] = workersOf(killed);
+    process.kill(worker!, 'SIGKILL');
+    const after = await killed.ended;
+    expect(after.code, after.stderr).toBe(1);
+    const { error } = parse(after.lines.at(-1)!) as { error?: { code: string; message: string } };
+    expect(error!.code).toBe('PEER_LOST');
+    expect(error!.message).toContain(`worker 1 (process ${worker}) was ended by SIGKILL`);
+    expect(error!.message).toContain('npx tributary train cut --resume');
+    const ids = [killed.child.pid, worker];
+    const left = readdirSync('/dev/shm').filter((name) => ids.some((pid) => name.includes(`-${pid}-`)));
+    expect(left).toEqual([]);
+
+    // The folder remembers how many workers there are.
+    const stopped = start(['train', 'cut', '--resume', '--json'], cwd);
+    const resumed = await stopped.waitFor('resumed');
+    expect(Number(resumed['step']) % 50).toBe(0);
+    await stopped.waitFor('checkpoint');
+    stopped.child.kill('SIGINT');
+    const interrupted = await stopped.ended;
+    expect(interrupted.code, interrupted.stderr).toBe(130);
+    const { type, step } = parse(interrupted.lines.at(-1)!);
+    expect(type).toBe('interrupted');
+    expect(step).toBeLessThan(STEPS);
+    expect(readdirSync(join(cwd, 'cut', 'checkpoints')).map((name) => Number(name.slice(5)))).toContain(step);
+
+    const done = await start(['train', 'cut', '--resume', '--trace', 'trace.json'], cwd).ended;
+    expect(done.code, done.stderr).toBe(0);
+    expect(done.stderr).toBe('');
+    expect(done.lines.join('\n')).toMatch(/Resumed from .* at step \d+\.\n.*parameters, \d+ steps\n/);
+    expect(done.lines.join('\n')).toMatch(/Done: accuracy .* samples\/s\n2 workers trained in lock step/);
+    const { traceEvents } = JSON.parse(readFileSync(join(cwd, 'trace.json'), 'utf8')) as {
+      traceEvents: { pid: number }[];
+    };
+    expect(new Set(traceEvents.map(({ pid }) => pid))).toEqual(new Set([0, 1]));
+
+    expect((await run(['train', 'tiny.json', '--output', 'whole'], { cwd })).code).toBe(0);
+    const [mine, one] = [lastTensors(cwd, 'cut'), lastTensors(cwd, 'whole')];
+    expect(mine).toHaveLength(one.length);
+    expect(Math.max(...one.map((value, i) => Math.abs(mine[i]! - value)))).toBeLessThan(1e-4);
+    const metrics = (output: string) =>
+      JSON.parse(readFileSync(join(cwd, output, 'metrics.json'), 'utf8')) as {
+        epochs: { step: number }[];
+        final: { workers?: number };
+      };
+    expect(metrics('cut').epochs.map((epoch) => epoch.step)).toEqual(
+      metrics('whole').epochs.map((epoch) => epoch.step),
+    );
+    expect(metrics('cut').final.workers).toBe(2);
+  }, 240_000);
+
+  test.each([
+    [['--workers', '2', '--learners', '2'], /--workers or --learners, not both/],
+    [['--workers', '2', '--mode', 'direct lock-free'], /--workers or --mode, not both/],
+    [['--trace', 'trace.json'], /give --workers 2 or more with --trace/],
+    [['--workers', '0'], /the field workers is 0; expected above 0/],
+  ])('refuses %j', async (options, words) => {
+    const cwd = folder();
+    writeTinyRun(cwd);
+    const { code, stderr } = await run(['train', 'tiny.json', ...options], { cwd });
+    expect(code).toBe(2);
+    expect(stderr).toMatch(words);
+    expect(readdirSync(cwd)).not.toContain('runs');
+  });
+
+  test.each([
+    [{ workers: 2, learners: 2 }, /workers and learners \(2\) are both there/],
+    [{ workers: 2, resources: { workers: 2 } }, /workers and resources are both there/],
+  ])('refuses a configuration with %j', async (config, words) => {
+    const cwd = folder();
+    writeTinyRun(cwd, { config });
+    const { code, stderr } = await run(['train', 'tiny.json'], { cwd });
+    expect(code).toBe(2);
+    expect(stderr).toMatch(words);
+  });
+
+  test('with one of them on the command line goes by that, whatever the file says', async () => {
+    const cwd = folder();
+    writeTinyRun(cwd, { config: { workers: 2, epochs: 1 } });
+    const { code, stdout } = await run(['train', 'tiny.json', '--learners', '1'], { cwd });
+    expect(code).toBe(0);
+    expect(stdout).not.toContain('workers');
+  });
+});
