@@ -3,7 +3,7 @@
  * what lies on which server, and what every other strategy would have taken. Made of measured figures by pure functions;
  * it starts and sends nothing. Terms: a group is what one segment of the backward pass computes, whatever the routes; its
  * messages follow each other, one for each dense route and one for each table. Invariants: frozen plain data, the same
- * for the same figures; the hybrid strategy is never predicted to be slower than a pure one.
+ * for the same figures; the hybrid strategy is never predicted to be slower than a pure one by more than `leastGain`.
  */
 import { refuse } from './argument-checks.ts';
 import { algorithmOne, allInOne, fixedBuckets, layerByLayer } from './merge-baselines.ts';
