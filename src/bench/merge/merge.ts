@@ -29,9 +29,9 @@ export interface MergeBenchOptions {
   readonly rateMbit?: number | undefined;
   /** Samples in a batch of one worker. Default: what suits the model. */
   readonly batchSize?: number | undefined;
-  /** Alternating rounds. Default 4. */
+  /** Alternating rounds. Default 8. */
   readonly rounds?: number | undefined;
-  /** Counted steps of each merging in a round. Default 15. */
+  /** Counted steps of each merging in a round. Default 8. */
   readonly steps?: number | undefined;
   readonly signal?: AbortSignal | undefined;
   /** What is going on, in words. */

@@ -17,7 +17,7 @@ export const mergeOptions = {
   rate: { kind: 'count', value: 'MBIT', help: 'merge, hybrid: rate of the links, in Mbit/s. Default 1,000.' },
   steps: {
     kind: 'count',
-    help: 'merge, hybrid: counted steps of each merging or strategy in a round. Default 15.',
+    help: 'merge, hybrid: counted steps of each merging or strategy in a round. Default 8 (merge), 15 (hybrid).',
   },
 } as const satisfies OptionSpecs;
 

@@ -16,7 +16,7 @@ import { runScaleup, scaleupOptions } from './bench-scaleup.ts';
 const options = {
   rounds: {
     kind: 'count',
-    help: 'Alternating rounds, at least 5. Default 7. scaleup, merge, hybrid, runner: at least 1, default 3, 4, 4 and 5.',
+    help: 'Alternating rounds, at least 5. Default 7. scaleup, merge, hybrid, runner: at least 1, default 3, 8, 4 and 5.',
   },
   'turn-ms': {
     kind: 'count',
