@@ -10,6 +10,7 @@ const settings = { testTimeout: 60_000, hookTimeout: 60_000, pool: 'forks' } as 
 
 export default defineConfig({
   test: {
+    globalSetup: 'test/support/compile-programs.ts',
     projects: [
       {
         test: {

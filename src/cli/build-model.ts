@@ -5,7 +5,7 @@
  */
 import { readFileSync } from 'node:fs';
 import { UsageError } from '../base/index.ts';
-import { Dataset, sampleSize } from '../data/index.ts';
+import { Dataset, sampleSize, withNegatives } from '../data/index.ts';
 import {
   clipByGlobalNorm,
   clipByValue,
@@ -27,11 +27,16 @@ import type { Task } from './task.ts';
 export const AVERAGE = 'average';
 
 export interface BuiltModel {
+  /** What is trained. Its outputs are those that are computed on the test data after every epoch. */
   readonly model: Model;
+  /** The same with all outputs: what a trained model is asked for. */
+  readonly whole: Model;
   /** Names of the outputs in an exported file. */
   readonly exports: Readonly<Record<string, Tensor>>;
   /** The datasets with columns named and shaped as the model's inputs. */
   readonly adapt: (dataset: Dataset) => Dataset;
+  /** Whether the loss is that among words drawn for each sample, not among all words. */
+  readonly hasSampledLoss: boolean;
   /** What the user should know about the model. */
   readonly notes: readonly string[];
 }
@@ -47,14 +52,31 @@ export function buildModel(config: ResolvedConfig, task: Pick<Task, 'kind' | 'fa
   return built;
 }
 
-function create({ model }: ResolvedConfig, task: Pick<Task, 'kind' | 'facts'>): BuiltModel {
-  if ('build' in model && typeof model.build === 'function') {
-    const made = (model.build as (facts: Task['facts']) => Model)(task.facts);
-    return { model: made, exports: made.outputs, adapt: (dataset) => dataset, notes: [] };
-  }
+function create({ model, seed }: ResolvedConfig, task: Pick<Task, 'kind' | 'facts'>): BuiltModel {
   if ('onnx' in model) return fromOnnx(model as OnnxModelConfig, task);
-  const made = fromCatalogue(model as NamedModelConfig, task);
-  return { model: made, exports: made.outputs, adapt: (dataset) => dataset, notes: [] };
+  const whole =
+    'build' in model && typeof model.build === 'function'
+      ? (model.build as (facts: Task['facts']) => Model)(task.facts)
+      : fromCatalogue(model as NamedModelConfig, task);
+  const drawn = whole.graph.inputs.get('negatives')?.shape[1];
+  const { vocabulary } = task.facts;
+  if (typeof drawn === 'number' && vocabulary !== undefined) return sampled(whole, drawn, vocabulary, seed);
+  const rest = { exports: whole.outputs, adapt: (dataset: Dataset) => dataset, hasSampledLoss: false };
+  return { model: whole, whole, ...rest, notes: [] };
+}
+
+/**
+ * A model that tells targets from words drawn for each sample, so that it need not compute with all words. That would be lost if
+ * it were evaluated among all of them after every epoch.
+ */
+function sampled(whole: Model, drawn: number, vocabulary: number, seed: number): BuiltModel {
+  return {
+    ...{ model: { ...whole, outputs: {} }, whole, exports: whole.outputs, hasSampledLoss: true },
+    adapt: (dataset) => withNegatives(dataset, { vocabulary, drawn, seed }),
+    notes: [
+      `Losses are those among ${drawn} words drawn for each sample, also on test data; tributary evaluate gives the loss among all ${vocabulary} words.`,
+    ],
+  };
 }
 
 function fromCatalogue({ name, ...options }: NamedModelConfig, { facts }: Pick<Task, 'facts'>): Model {
@@ -100,10 +122,8 @@ function fromOnnx(config: OnnxModelConfig, task: Pick<Task, 'kind'>): BuiltModel
   const labels = graph.input(labelName, sequence ? output.shape.slice(0, -1) : [N], 'int32');
   const model = { graph, loss: crossEntropy(logits, labels), outputs: { logits } };
   return {
-    model,
-    exports: { [name]: output },
+    ...{ model, whole: model, exports: { [name]: output }, hasSampledLoss: false, notes },
     adapt: (dataset) => adaptColumns(dataset, input, labelName, file),
-    notes,
   };
 }
 

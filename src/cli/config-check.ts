@@ -53,16 +53,20 @@ export function checkConfig(given: unknown, options: CheckOptions): ResolvedConf
 }
 
 /** Who trains is said in one way. */
-function teamFaults({ workers, resources, learners = 'auto' }: TrainConfig): string[] {
+function teamFaults({ workers, resources, learners = 'auto', learnerMode = 'auto' }: TrainConfig): string[] {
   const isTeam = resources !== undefined || (workers ?? 1) > 1;
+  const field = resources === undefined ? 'workers' : 'resources';
   return [
     ...(workers !== undefined && resources !== undefined
       ? ['the fields workers and resources are both there, and resources say how many workers there are']
       : []),
     ...(isTeam && learners !== 'auto' && learners > 1
       ? [
-          `the fields ${resources === undefined ? 'workers' : 'resources'} and learners (${learners}) are both there; workers train in lock step, learners each at its own pace`,
+          `the fields ${field} and learners (${learners}) are both there; workers train in lock step, learners each at its own pace`,
         ]
+      : []),
+    ...(isTeam && learnerMode !== 'auto'
+      ? [`the fields ${field} and learnerMode (${learnerMode}) are both there; workers have no modes`]
       : []),
   ];
 }

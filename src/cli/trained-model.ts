@@ -32,7 +32,7 @@ export interface TrainedModel {
 }
 
 export interface OpenOptions {
-  /** The largest batch that will be given. Default: that of the training. */
+  /** The largest batch that will be given. Default: that of the training, or 1 if it was on drawn words. */
   readonly maxBatch?: number;
 }
 
@@ -59,11 +59,13 @@ export async function openTrainedModel(path: string, options: OpenOptions = {}):
     compute.close();
   };
   try {
-    replica = new Replica(built.model, {
+    // Of a model that was trained on drawn words, the scores of all words are many for one sample already.
+    const { maxBatch = built.hasSampledLoss ? 1 : config.batchSize } = options;
+    replica = new Replica(built.whole, {
       compute,
       space: SharedSpace.create(),
       optimizer: config.optimizer,
-      maxBatch: options.maxBatch ?? config.batchSize,
+      maxBatch,
       seed: config.seed,
     });
     replica.restore(checkpoint, checkpoint.step);

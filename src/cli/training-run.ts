@@ -46,6 +46,8 @@ export class TrainingRun {
   #epochs: EpochMetrics[] = [];
   #guard: SpeedGuard | undefined;
   #hasStarted = false;
+  /** There is one to go on from. */
+  #hasCheckpoint = false;
 
   constructor(parts: TrainingRunParts) {
     this.#parts = parts;
@@ -64,11 +66,17 @@ export class TrainingRun {
     // Only learners know what to do with an epoch of which some batches are done.
     const isByLearners = choice.learners > 1 || from?.midEpoch === 'learners';
     const result = isByLearners ? await this.#byLearners(choice, from) : await this.#byFit();
+    let code: number;
     try {
-      return result.finished ? this.#finish(result, choice, performance.now() - start) : this.#stop(result);
-    } finally {
-      await result.close();
+      code = result.finished ? this.#finish(result, choice, performance.now() - start) : this.#stop(result);
+    } catch (error) {
+      // What is said of closing must not hide it.
+      await Promise.allSettled([result.close()]);
+      throw error;
     }
+    // Throws if the trace could not be written: by now everything else is.
+    await result.close();
+    return code;
   }
 
   get #learnerTask(): LearnerTaskData {
@@ -131,7 +139,10 @@ export class TrainingRun {
 
   #withNextStep(error: PeerError): PeerError {
     const { folder, io } = this.#parts;
-    const next = `Go on from the last checkpoint with: npx tributary train ${shown(folder.path, io)} --resume`;
+    const command = `npx tributary train ${shown(folder.path, io)}`;
+    const next = this.#hasCheckpoint
+      ? `Go on from the last checkpoint with: ${command} --resume`
+      : `No checkpoint was written yet; start again with: ${command} --overwrite`;
     return new PeerError(error.code, `${error.message} ${next}`, error.facts, error);
   }
 
@@ -161,6 +172,7 @@ export class TrainingRun {
       folder.writeRun(config, task);
       this.#hasStarted = true;
     }
+    if (event.type === 'resumed' || event.type === 'checkpoint') this.#hasCheckpoint = true;
     if (event.type === 'resumed') this.#epochs = folder.readEpochs(event.step);
     // What follows the step is trained and told again.
     if (event.type === 'restarted') this.#epochs = this.#epochs.filter(({ step }) => step <= event.step);
@@ -178,16 +190,21 @@ export class TrainingRun {
 
   #stop(result: Trained): number {
     const { folder, reporter, io } = this.#parts;
-    reporter.record({ type: 'interrupted', step: result.steps, checkpoint: result.checkpointPath });
-    reporter.say(
-      `Stopped at step ${result.steps}; the checkpoint is ${shown(result.checkpointPath ?? '', io)}.`,
-    );
-    reporter.say(`Go on with: npx tributary train ${shown(folder.path, io)} --resume`);
+    const { steps, checkpointPath } = result;
+    reporter.record({ type: 'interrupted', step: steps, checkpoint: checkpointPath });
+    const command = `npx tributary train ${shown(folder.path, io)}`;
+    if (checkpointPath === undefined) {
+      reporter.say(`Stopped at step ${steps}, before there was a checkpoint.`);
+      reporter.say(`Start again with: ${command} --overwrite`);
+    } else {
+      reporter.say(`Stopped at step ${steps}; the checkpoint is ${shown(checkpointPath, io)}.`);
+      reporter.say(`Go on with: ${command} --resume`);
+    }
     return exitCodeOf(io.signal);
   }
 
   #finish(result: Trained, { learners, mode, singleSamplesPerSec }: LearnerChoice, ms: number): number {
-    const { config, task, built, folder, reporter, io } = this.#parts;
+    const { config, task, built, folder, reporter, io, trace } = this.#parts;
     const { replica, steps, samplesPerSec, meanStaleness, workers = 1 } = result;
     const average = config.movingAverage === undefined ? undefined : AVERAGE;
     const evaluation = this.#evaluate(result, average);
@@ -216,7 +233,9 @@ export class TrainingRun {
       const times = speedup === undefined ? '' : `, ${speedup.toFixed(1)}x as fast as one`;
       reporter.say(`${learners} learners trained together (mode ${mode})${times}.`);
     }
-    if (workers > 1) reporter.say(`${workers} workers trained in lock step, with the result of one.`);
+    if (workers > 1)
+      reporter.say(`${workers} workers trained in lock step, with the result of one up to rounding.`);
+    else if (trace !== undefined) reporter.say('One worker exchanges nothing: no trace was written.');
     reporter.say(`The model is in ${shown(model, io)}. Try it: ${this.#nextCommand()}`);
     return ExitCode.ok;
   }

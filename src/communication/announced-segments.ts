@@ -32,6 +32,13 @@ export class AnnouncedSegments {
     return { dtype, byteOffset, length, segment: segment ? this.#numberOf(segment) : 0 };
   }
 
+  /** The number of a segment that is about to be closed, if it has one, for the caller to have it forgotten. */
+  withdraw(segment: Segment): number | undefined {
+    const number = this.#numbers.get(segment);
+    this.#numbers.delete(segment);
+    return number;
+  }
+
   #numberOf(segment: Segment): number {
     const known = this.#numbers.get(segment);
     if (known !== undefined) return known;

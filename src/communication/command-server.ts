@@ -1,8 +1,8 @@
 /**
  * The work of the communication thread once it has joined: takes commands, starts collectives, drives them, and says
  * how they ended. The caller's side is `communication-thread.ts`. Invariants: a command waits at most a millisecond
- * while operations are under way and is noticed at once otherwise; the thread's event loop, on which membership lives,
- * gets a turn at least every `TURN_MS` or `IDLE_MS`.
+ * while operations are under way and is noticed at once otherwise, unless the caller is blocked and gives none; the thread's
+ * event loop, on which membership lives, gets a turn about every `TURN_MS` or `IDLE_MS`.
  */
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import { receiveMessageOnPort } from 'node:worker_threads';
@@ -121,7 +121,7 @@ export class CommandServer {
       case 'adopt':
         return this.#regions.adopt(command.segment, command.range);
       case 'forget':
-        return this.#regions.forget(command.segment);
+        return this.#forget(command.segment);
       case 'give up joining':
         return;
     }
@@ -173,6 +173,10 @@ export class CommandServer {
       this.#groups.delete(group);
       return Promise.resolve(undefined);
     },
+    forget: ({ segments }) => {
+      for (const segment of segments) this.#forget(segment);
+      return Promise.resolve(undefined);
+    },
     costs: ({ group }) => Promise.resolve(costsOf(this.#group(group))),
     measureCosts: ({ group, options }) => measureCosts(this.#group(group), options),
     close: () => this.#leave(() => this.#cluster.close()),
@@ -185,6 +189,11 @@ export class CommandServer {
     } finally {
       this.#ended = true;
     }
+  }
+
+  #forget(number: number): void {
+    const segment = this.#regions.forget(number);
+    if (segment) this.#cluster.transport.inPlace?.letGo?.(segment);
   }
 
   #keep(group: Group) {

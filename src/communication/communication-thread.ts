@@ -6,7 +6,7 @@
  */
 import { randomBytes } from 'node:crypto';
 import { EventEmitter } from 'node:events';
-import { pack, unpack } from '../base/index.ts';
+import { pack, unpack, UsageError } from '../base/index.ts';
 import type { TributaryError } from '../base/index.ts';
 import type {
   AllGatherOptions,
@@ -55,7 +55,8 @@ export class CommunicationThread {
   readonly #link: ThreadLink;
   readonly #operations: OpenOperations;
   readonly #announced: AnnouncedSegments;
-  readonly #segments: Segment[] = [];
+  /** What `allocate` gave out, by the place of its region. */
+  readonly #segments = new Map<number, Segment>();
   readonly #log: ((line: string) => void) | undefined;
   #joined: Joined = {
     world: { id: 0, rank: 0, size: 0, hosts: [], members: [] },
@@ -153,14 +154,34 @@ export class CommunicationThread {
     return this.#call('join', [], options);
   }
 
-  /** Memory that peers on this host read in place; regions elsewhere are copied. Freed by `close`. */
+  /** Memory that peers on this host read in place; regions elsewhere are copied. Given back by `free`, or by `close`. */
   allocate<T extends DType>(dtype: T, length: number): Region<T> {
     const bytes = length * bytesPerElement(dtype);
     const segment = this.#joined.inPlace
       ? this.space.createSegment(`region-${process.pid}-${randomBytes(6).toString('hex')}`, bytes)
       : this.space.allocate(bytes);
-    this.#segments.push(segment);
-    return segment.allocate(dtype, length);
+    const region = segment.allocate(dtype, length);
+    this.#segments.set(region.byteOffset, segment);
+    return region;
+  }
+
+  /**
+   * Gives regions of `allocate` back, and has peers let go of them; they must not be used any more. Operations on them have ended here:
+   * none ends on a rank before its peers are done with that rank's memory. Once the thread is closed this does nothing.
+   */
+  async free(...regions: readonly Region[]): Promise<void> {
+    if (this.#leaving) return;
+    const segments = regions.map((region) => this.#allocated(region));
+    const numbers = segments.flatMap((segment) => this.#announced.withdraw(segment) ?? []);
+    for (const { byteOffset } of regions) this.#segments.delete(byteOffset);
+    try {
+      // The thread may put other memory in the same place as soon as it is free: first it must not know the old any more.
+      if (numbers.length > 0) await this.#link.request('forget', { segments: numbers });
+    } catch (error) {
+      if (!this.#link.end) throw error;
+    } finally {
+      for (const segment of segments) segment.close();
+    }
   }
 
   /** A group of some ranks of the world, in this order; every one of them must ask for the same list. */
@@ -252,8 +273,19 @@ export class CommunicationThread {
       if (!this.#link.end) await this.#link.request(how, ask);
     } finally {
       await this.#link.ended();
-      for (const segment of this.#segments.splice(0)) segment.close();
+      for (const segment of this.#segments.values()) segment.close();
+      this.#segments.clear();
     }
+  }
+
+  #allocated({ byteOffset, dtype, length }: Region): Segment {
+    const segment = this.#segments.get(byteOffset);
+    if (segment) return segment;
+    throw new UsageError(
+      'INVALID_ARGUMENT',
+      `a region of ${length} ${dtype} was to be freed that this thread did not allocate, or freed before; free what allocate returned, once`,
+      { dtype, length },
+    );
   }
 }
 

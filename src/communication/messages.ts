@@ -71,6 +71,7 @@ export interface Requests {
     readonly ask: { readonly group: number; readonly options: Omit<MeasureOptions, 'signal'> };
     readonly answer: GroupCosts;
   };
+  readonly forget: { readonly ask: { readonly segments: readonly number[] }; readonly answer: undefined };
   readonly close: { readonly ask: object; readonly answer: undefined };
   readonly abort: { readonly ask: { readonly error: PackedError }; readonly answer: undefined };
 }

@@ -11,6 +11,11 @@ type NotSent = 'space' | 'signal' | 'log' | 'onWaiting' | 'onStall';
 export interface CommunicationOptions extends Omit<JoinClusterOptions, NotSent> {
   /** The memory whose regions are exchanged; both threads work on it. */
   readonly space: SharedSpace;
+  /**
+   * Whether the thread looks for news without a pause while its caller is blocked in `wait`: right where every process has a
+   * processor, which is free then. Default false.
+   */
+  readonly spinWhileCallerWaits?: boolean | undefined;
   /** Ends the attempt to join with CANCELLED. Default none. */
   readonly signal?: AbortSignal | undefined;
   /** Receives, in the caller's thread, a line about addresses, peers and what joining waits for. Default: none. */

@@ -15,6 +15,8 @@ const DOORBELL = 0;
 const SLEEPING = 1;
 /** The thread's number in the system, 0 where that cannot be found out. */
 const THREAD_ID = 2;
+/** 1 while the caller is blocked on an operation. */
+const CALLER_WAITS = 3;
 /** Apart from the outcomes by a cache line, which the other side writes. */
 const FIRST_SLOT = 16;
 
@@ -96,7 +98,14 @@ export class SharedWords {
 
   /** Blocks while the operation is under way, at most so long. */
   awaitOutcome(slot: number, timeoutMs: number): void {
+    Atomics.store(this.#words, CALLER_WAITS, 1);
     Atomics.wait(this.#words, FIRST_SLOT + slot, Outcome.UNDER_WAY, timeoutMs);
+    Atomics.store(this.#words, CALLER_WAITS, 0);
+  }
+
+  /** The thread's side: whether the caller is blocked, so that its processor has nothing else to do. */
+  get isCallerWaiting(): boolean {
+    return Atomics.load(this.#words, CALLER_WAITS) !== 0;
   }
 
   /** Resolves when the operation may have ended. It does not keep the process alive. */

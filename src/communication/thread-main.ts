@@ -40,7 +40,8 @@ try {
   words.enrol();
   cluster = await enter();
   server = new CommandServer(cluster, port, words);
-  const { transport, world } = cluster;
+  const { transport, world, progress } = cluster;
+  if (!isMpi(join) && join.spinWhileCallerWaits) progress.mayKeepLooking = () => words.isCallerWaiting;
   const inPlace = transport.inPlace !== undefined;
   post({ kind: 'joined', world: viewOf(world), transport: transport.kind, inPlace });
   await server.serve();

@@ -22,9 +22,12 @@ export class ThreadRegions {
     this.#adopted.set(segment, this.#space.adoptSegment(range));
   }
 
-  forget(segment: number): void {
-    this.#adopted.get(segment)?.close();
-    this.#adopted.delete(segment);
+  /** Returns what it was, closed. */
+  forget(number: number): Segment | undefined {
+    const segment = this.#adopted.get(number);
+    segment?.close();
+    this.#adopted.delete(number);
+    return segment;
   }
 
   unpack<T extends PackedRegion['dtype']>(packed: PackedRegion & { readonly dtype: T }): Region<T> {

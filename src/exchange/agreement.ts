@@ -41,7 +41,7 @@ export function agree<T>(thread: CommunicationThread, own: T): T {
   return JSON.parse(Buffer.from(bytes.view).toString()) as T;
 }
 
-/** A thread's memory is given back when it is closed, so that what was taken is used again. */
+/** What was taken is used again; that which has become too short is given back, in the background. */
 const rooms = new WeakMap<CommunicationThread, Map<string, Region>>();
 
 function room<T extends DType>(
@@ -55,6 +55,7 @@ function room<T extends DType>(
   const key = `${use} ${dtype}`;
   let region = taken.get(key) as Region<T> | undefined;
   if (!region || region.length < length) {
+    if (region) void thread.free(region);
     region = thread.allocate(dtype, 2 ** Math.ceil(Math.log2(Math.max(64, length))));
     taken.set(key, region);
   }

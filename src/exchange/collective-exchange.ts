@@ -1,6 +1,6 @@
 /**
  * Gradients by collectives: dense ones by an allreduce for each group, which runs in the communication thread while the next
- * group is computed; tables by their rows or as a whole (Parallax, section 3.1). The loss always comes this way.
+ * group is computed; tables by their rows or as a whole (Parallax, section 3.1). The loss and the states always come this way.
  * Averages weigh by samples, so that unequal shares of a batch count as they should.
  * Invariant: collectives are started in the same order on all workers.
  */
@@ -37,7 +37,7 @@ export class CollectiveExchange implements Exchange {
     [];
   #lastMessages: SentMessage[] = [];
   #groups: readonly (readonly string[])[] = [];
-  /** The dense gradients of each group, as one message; the first also holds the loss. */
+  /** The dense gradients of each group, as one message; the first also holds loss and states. */
   #messages: readonly (Region<'float32'> | undefined)[] = [];
   #samples = 0;
   #told: Handle | undefined;
@@ -123,7 +123,17 @@ export class CollectiveExchange implements Exchange {
     return Promise.resolve();
   }
 
-  close(): Promise<void> {
+  fetchState(): Promise<void> {
+    return Promise.resolve();
+  }
+
+  async close(): Promise<void> {
+    const { thread } = this.#options;
+    for (const table of [...this.#byRows, ...this.#whole.values()]) await table.close(thread);
+    await thread.free(this.#own, this.#all);
+  }
+
+  abort(): Promise<void> {
     return Promise.resolve();
   }
 
@@ -159,7 +169,7 @@ export class CollectiveExchange implements Exchange {
       const place = memory.gradients.get(name)!;
       return place.kind === 'dense' && this.#routeOf(name) === 'collective' ? [place.region] : [];
     });
-    if (withLoss) regions.unshift(memory.loss);
+    if (withLoss) regions.unshift(memory.lossAndStates);
     const [first, last] = [regions[0], regions.at(-1)];
     if (!first || !last) return undefined;
     const start = (first.byteOffset - memory.exchanged.byteOffset) / 4;

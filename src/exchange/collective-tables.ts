@@ -53,6 +53,11 @@ export class RowsTable {
     place.count = planRows(kernels, { indices: this.#indices, count: this.#count, tableRows, plan });
     sumRows(kernels, { plan, unique: place.count, rows: this.#rows, rowLength, rowsOut });
   }
+
+  /** After the last operation has ended. */
+  close(thread: CommunicationThread): Promise<void> {
+    return thread.free(this.#indices, this.#rows);
+  }
 }
 
 export class WholeTable {
@@ -78,5 +83,11 @@ export class WholeTable {
     });
     place.whole = this.#whole;
     return thread.allReduce(this.#whole, { op: 'mean', weight: samples });
+  }
+
+  /** After the last operation has ended. */
+  close(thread: CommunicationThread): Promise<void> {
+    this.place.whole = undefined;
+    return thread.free(this.#whole);
   }
 }

@@ -27,7 +27,12 @@ export interface Exchange {
   apply(update: RemoteUpdate): Promise<void>;
   /** Brings all that lives elsewhere here, as for an evaluation or a checkpoint. */
   fetchAll(): Promise<void>;
+  /** The same for what the optimizer keeps of it, as for a checkpoint. */
+  fetchState(): Promise<void>;
+  /** Gives back what this holds. All workers call it; what lives elsewhere waits for them. */
   close(): Promise<void>;
+  /** Gives up what this holds without waiting for anybody, as after an error. */
+  abort(): Promise<void>;
 }
 
 /** Times are milliseconds since 1970. */

@@ -80,5 +80,7 @@ export class LocalAggregation {
 
   async close(): Promise<void> {
     await this.#thread.closeGroup(this.#group);
+    for (const table of this.#tables) await table.close(this.#thread);
+    await this.#thread.free(this.#own, this.#all);
   }
 }

@@ -5,7 +5,7 @@
  */
 import type { CommunicationThread } from '../communication/index.ts';
 import type { Handle } from '../progress/index.ts';
-import type { Region } from '../memory/index.ts';
+import { tellAll } from './agreement.ts';
 
 /** Milliseconds of messages of some lengths, shortest first. */
 export type MessageCosts = readonly { readonly bytes: number; readonly ms: number }[];
@@ -18,7 +18,10 @@ const LONGEST_BYTES = 8 * 2 ** 20;
 const FAR = 64;
 
 /** Of an allreduce, by the bytes of the vector. */
-export function measureMessages(thread: CommunicationThread, largestBytes: number): MessageCosts {
+export async function measureMessages(
+  thread: CommunicationThread,
+  largestBytes: number,
+): Promise<MessageCosts> {
   const longest = Math.min(LONGEST_BYTES, Math.max(largestBytes, FACTOR * SHORTEST_BYTES));
   const lengths: number[] = [];
   for (let bytes = SHORTEST_BYTES; bytes < longest; bytes *= FACTOR) lengths.push(bytes);
@@ -26,10 +29,9 @@ export function measureMessages(thread: CommunicationThread, largestBytes: numbe
   const vector = thread.allocate('float32', Math.ceil(longest / 4));
   const reduce = (bytes: number): Handle => thread.allReduce(vector.slice(0, bytes / 4), { op: 'mean' });
   const whole = lengths.map((bytes) => 4 * Math.floor(bytes / 4));
-  const times = slowest(
-    thread,
-    whole.map((bytes) => medianMs(() => reduce(bytes))),
-  );
+  const own = whole.map((bytes) => medianMs(() => reduce(bytes)));
+  await thread.free(vector);
+  const times = slowest(thread, own);
   const last = times.at(-1)!;
   return [
     // A shorter message that took longer was disturbed.
@@ -50,8 +52,6 @@ function medianMs(start: () => Handle): number {
 }
 
 function slowest(thread: CommunicationThread, own: readonly number[]): number[] {
-  const all: Region<'float32'> = thread.allocate('float32', own.length);
-  all.view.set(own);
-  thread.allReduce(all, { op: 'max' }).wait();
-  return [...all.view];
+  const all = tellAll(thread, own, 'costs of messages');
+  return own.map((_, i) => Math.max(...all.map((times) => times[i]!)));
 }

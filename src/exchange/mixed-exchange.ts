@@ -58,7 +58,15 @@ export class MixedExchange implements Exchange {
     for (const way of this.#ways) await way.fetchAll();
   }
 
+  async fetchState(): Promise<void> {
+    for (const way of this.#ways) await way.fetchState();
+  }
+
   async close(): Promise<void> {
     for (const way of this.#ways) await way.close();
+  }
+
+  async abort(): Promise<void> {
+    await Promise.allSettled(this.#ways.map((way) => way.abort()));
   }
 }

@@ -27,7 +27,17 @@ export interface RunServers {
   readonly store: RemoteStore;
   /** How many there are. */
   readonly servers: number;
-  /** After the store was closed. */
+  /** A store beside that of the run, with parameters of its own; once, before training. All workers call it together. */
+  readonly openTrial: () => Promise<TrialStore>;
+  /** Closes the store, waits until all workers have, and ends the server that is here. */
+  readonly close: () => Promise<void>;
+  /** Ends them without waiting for anybody, as after an error. */
+  readonly abort: () => Promise<void>;
+}
+
+export interface TrialStore {
+  readonly store: RemoteStore;
+  /** The servers forget what was there. All workers call it together. */
   readonly close: () => Promise<void>;
 }
 
@@ -44,19 +54,46 @@ export async function startRunServers(options: RunServersOptions): Promise<RunSe
   const number = (started.get(thread) ?? 0) + 1;
   started.set(thread, number);
   const access = { namespace: `run-${number}`, nonce };
-  const server = isFirst ? await startServerThread({ address, access }) : undefined;
+  const trial = { namespace: `run-${number}-trial`, nonce };
+  const server = isFirst ? await startServerThread({ address, services: [access, trial] }) : undefined;
+  let store: RemoteStore | undefined;
+  const abort = async (): Promise<void> => {
+    await Promise.allSettled([store?.close()]);
+    await server?.close();
+  };
   try {
     const addresses = tellAllTexts(thread, server?.address ?? '', 'addresses of servers').filter(
       (text) => text !== '',
     );
-    const store = await RemoteStore.connect({
-      ...{ servers: addresses, access, worker: rank, workers: size, space: thread.space },
-      ...{ held: true, combine: 'mean', rows, nonFinite: 'accept', sharedMemory },
-    });
-    await store.setOptimizer(optimizer);
+    const connect = async (as: typeof access): Promise<RemoteStore> => {
+      const opened = await RemoteStore.connect({
+        ...{ servers: addresses, access: as, worker: rank, workers: size, space: thread.space },
+        ...{ held: true, combine: 'mean', rows, nonFinite: 'accept', sharedMemory },
+      });
+      try {
+        await opened.setOptimizer(optimizer);
+      } catch (error) {
+        await opened.close();
+        throw error;
+      }
+      return opened;
+    };
+    store = await connect(access);
     return {
-      ...{ store, servers: addresses.length },
+      ...{ store, servers: addresses.length, abort },
+      openTrial: async () => {
+        const tried = await connect(trial);
+        return {
+          store: tried,
+          close: async () => {
+            await tried.close();
+            await thread.barrier({ name: 'all have closed their store for measuring' });
+            server?.endService(trial.namespace);
+          },
+        };
+      },
       close: async () => {
+        await store!.close();
         // Others may still be on their way out; one that died keeps nobody.
         await thread.barrier({ name: 'all have closed their store', deadlineMs: CLOSE_MS }).then(
           () => undefined,
@@ -66,7 +103,7 @@ export async function startRunServers(options: RunServersOptions): Promise<RunSe
       },
     };
   } catch (error) {
-    await server?.close();
+    await abort();
     throw error;
   }
 }

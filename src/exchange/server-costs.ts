@@ -1,12 +1,14 @@
 /**
- * What an exchange with the servers of a run costs, by its length: pushed, held, applied and pulled again, with keys of its own
- * that train nothing. All workers call it together. Invariant: on all workers the same figures, those of the slowest.
+ * What an exchange with the servers of a run costs, by its length: pushed, held, applied and pulled again, in a store of
+ * its own that trains nothing. All workers call it together. Invariants: on all workers the same figures, those of the slowest;
+ * nothing of it stays on the servers.
  */
 import type { CommunicationThread } from '../communication/index.ts';
 import type { RemoteStore } from '../kvstore/index.ts';
 import { tellAll } from './agreement.ts';
 import { aggregatesLocally } from './local-aggregation.ts';
 import type { MessageCosts } from './message-costs.ts';
+import type { RunServers } from './run-servers.ts';
 import { median, rowCounts, slowest, type TableShape } from './table-costs.ts';
 
 export interface ServerCosts {
@@ -21,7 +23,7 @@ const [WARM_UP, REPEATS] = [1, 5];
 
 export interface ServerCostsOptions {
   readonly thread: CommunicationThread;
-  readonly store: RemoteStore;
+  readonly servers: Pick<RunServers, 'openTrial'>;
   /** Of the tables that could go there. */
   readonly table: TableShape;
   /** Whether the workers of a machine add up first; what that costs inside the machine is left out. */
@@ -29,7 +31,20 @@ export interface ServerCostsOptions {
 }
 
 export async function measureServers(options: ServerCostsOptions): Promise<ServerCosts> {
-  const { thread, store } = options;
+  const { store, close } = await options.servers.openTrial();
+  try {
+    const dense = await measureDense(options.thread, store);
+    const rows = await measureRows(options, store);
+    await close();
+    return { dense, rows };
+  } catch (error) {
+    // Who waits for others that failed as well, waits long.
+    await store.close();
+    throw error;
+  }
+}
+
+async function measureDense(thread: CommunicationThread, store: RemoteStore): Promise<MessageCosts> {
   const gradient = store.allocate(Math.max(...ELEMENTS));
   const keys = ELEMENTS.map((elements) => ({
     ...{ key: `measured ${elements}`, value: gradient.slice(0, elements) },
@@ -47,45 +62,49 @@ export async function measureServers(options: ServerCostsOptions): Promise<Serve
   }
   const all = tellAll(thread, own, 'costs of servers');
   const most = own.map((_, i) => Math.max(...all.map((times) => times[i]!)));
-  const dense = ELEMENTS.map((elements, i) => ({ bytes: 4 * elements, ms: Math.min(...most.slice(i)) }));
-  return { dense, rows: await measureRows(options) };
+  return ELEMENTS.map((elements, i) => ({ bytes: 4 * elements, ms: Math.min(...most.slice(i)) }));
 }
 
-async function measureRows({
-  thread,
-  store,
-  table,
-  localAggregation,
-}: ServerCostsOptions): Promise<MessageCosts> {
+async function measureRows(
+  { thread, table, localAggregation }: ServerCostsOptions,
+  store: RemoteStore,
+): Promise<MessageCosts> {
   const { rank, size, hosts } = thread.world;
   const { rowLength, mostRows } = table;
-  const here = hosts.filter((host) => host === hosts[rank]).length;
-  const isFirst = hosts.indexOf(hosts[rank]!) === rank;
+  const here = hosts.flatMap((host, other) => (host === hosts[rank] ? [other] : []));
   // Whoever pushes for its machine pushes the rows of all there, the others none.
-  const pushers = localAggregation && aggregatesLocally(thread) ? (isFirst ? here : 0) : 1;
-  const tableRows = 2 * size * mostRows;
-  const values = store.allocate(Math.max(1, pushers) * mostRows * rowLength);
-  const first = store.allocate(tableRows * rowLength);
+  const pushers = localAggregation && aggregatesLocally(thread) ? (here[0] === rank ? here : []) : [rank];
+  const values = store.allocate(Math.max(1, pushers.length) * mostRows * rowLength);
+  const first = store.allocate(measuredRows(size, mostRows) * rowLength);
   await store.init([{ key: 'measured rows', value: first, rowLength }]);
   const counts = rowCounts(table);
   const own: number[] = [];
   for (const count of counts) {
-    // Spread over the table, as words are, and each worker has its own.
-    const indices = Int32Array.from(
-      { length: Math.max(1, pushers) * count },
-      (_, i) => 2 * (i * size + rank),
-    ).map((index) => index % tableRows);
-    const [pushed, pulled] = [indices.slice(0, pushers * count), indices.slice(0, count)];
+    const [pushed, pulled] = [rowsOf(pushers, size, count), rowsOf([rank], size, count)];
     const [gradient, into] = [values.slice(0, pushed.length * rowLength), values.slice(0, count * rowLength)];
     own.push(
       await medianMs(async () => {
-        await store.pushRows('measured rows', pushed, gradient, { samples: pushers });
+        await store.pushRows('measured rows', pushed, gradient, { samples: pushers.length });
         await store.apply();
         await store.pullRows('measured rows', pulled, into);
       }),
     );
   }
   return slowest(thread, counts, own, table);
+}
+
+/** Rows of a table in which so many workers have so many rows each. */
+export function measuredRows(workers: number, count: number): number {
+  return 2 * workers * count;
+}
+
+/** `count` rows of each of the ranks, ascending: spread over the table, as words are, and each worker has its own. */
+export function rowsOf(ranks: readonly number[], workers: number, count: number): Int32Array {
+  const { length } = ranks;
+  return Int32Array.from(
+    { length: length * count },
+    (_, i) => 2 * (Math.floor(i / length) * workers + ranks[i % length]!),
+  );
 }
 
 async function medianMs(exchange: () => Promise<void>): Promise<number> {

@@ -27,12 +27,14 @@ export interface ServerPlacement {
 export interface ServerExchangeOptions extends ServerPlacement {
   readonly thread: CommunicationThread;
   /** Closed with this. */
-  readonly servers: Pick<RunServers, 'store' | 'close'>;
+  readonly servers: Pick<RunServers, 'store' | 'close' | 'abort'>;
   readonly memory: ModelMemory;
   readonly kernels: Kernels;
   /** Those that live on the servers. */
   readonly names: ReadonlySet<string>;
   readonly groups: readonly (readonly string[])[];
+  /** That the parameters have behind them. */
+  readonly steps: number;
   /** Whether rows that nobody touched have updates to catch up with when they are looked at. */
   readonly hasExactRows: boolean;
 }
@@ -47,14 +49,15 @@ export class ServerExchange implements Exchange {
   readonly #normGroup: number | undefined;
   #groups: readonly (readonly string[])[] = [];
   #samples = 0;
+  #isClosed = false;
   /** In this step. */
   #pushed = { bytes: 0, startedMs: 0 };
   #lastMessages: SentMessage[] = [];
   #pushes: Promise<{ readonly sumOfSquares?: number | undefined }>[] = [];
 
-  /** Takes the parameters to the servers, with the first worker's values. All workers call it together. */
+  /** Takes the parameters to the servers, with the first worker's values and optimizer state. All workers call it together. */
   static async open(options: ServerExchangeOptions): Promise<ServerExchange> {
-    const { servers, memory, names } = options;
+    const { servers, memory, names, steps } = options;
     await servers.store.init(
       [...names].map((key) => {
         const place = memory.gradients.get(key)!;
@@ -62,9 +65,8 @@ export class ServerExchange implements Exchange {
         return place.kind === 'sparse' ? { key, value, rowLength: place.rowLength } : { key, value };
       }),
     );
-    for (const name of names) {
-      const region = servers.store.value(name);
-      if (region) memory.relocate(name, region);
+    if (steps > 0) {
+      await servers.store.initState([...names].map((key) => ({ key, steps, slots: memory.slots.get(key)! })));
     }
     const { thread, kernels, localAggregation = true } = options;
     const sparse = [...names].flatMap((name) => {
@@ -75,6 +77,11 @@ export class ServerExchange implements Exchange {
     const local = isLocal ? await LocalAggregation.open(thread, kernels, sparse) : undefined;
     const fetches = options.boundaryAmongServers === false;
     const normGroup = fetches ? await thread.group(thread.world.hosts.map((_, rank) => rank)) : undefined;
+    // Last: what fails before leaves the replica with memory of its own.
+    for (const name of names) {
+      const region = servers.store.value(name);
+      if (region) memory.relocate(name, region);
+    }
     return new ServerExchange(options, local, normGroup);
   }
 
@@ -131,7 +138,7 @@ export class ServerExchange implements Exchange {
       return place.kind === 'dense' ? [{ key, gradient: place.region }] : [];
     });
     for (const { gradient } of dense) this.#pushed.bytes += gradient.byteLength;
-    if (dense.length > 0) this.#pushes.push(store.push(dense, { samples }).then(added));
+    if (dense.length > 0) this.#note(store.push(dense, { samples }).then(added));
   }
 
   /** Tables leave here: until the backward pass is done this thread could not send them. */
@@ -141,7 +148,7 @@ export class ServerExchange implements Exchange {
     const samples = this.#local?.combine(this.#samples) ?? this.#samples;
     for (const table of this.#tables.values()) {
       this.#pushed.bytes += table.pushedBytes;
-      this.#pushes.push(table.push(samples));
+      this.#note(table.push(samples));
     }
     const statuses = await Promise.all(this.#pushes.splice(0));
     const squares =
@@ -167,12 +174,30 @@ export class ServerExchange implements Exchange {
     if (all.length > 0) await this.#store.pull(all);
   }
 
+  async fetchState(): Promise<void> {
+    const { memory, names } = this.#options;
+    for (const name of names) await this.#store.pullState(name, memory.slots.get(name));
+  }
+
   async close(): Promise<void> {
+    if (this.#isClosed) return;
+    this.#isClosed = true;
     for (const table of this.#tables.values()) table.close();
     await this.#local?.close();
     if (this.#normGroup !== undefined) await this.#options.thread.closeGroup(this.#normGroup);
-    await this.#store.close();
     await this.#options.servers.close();
+  }
+
+  async abort(): Promise<void> {
+    if (!this.#isClosed) for (const table of this.#tables.values()) table.close();
+    this.#isClosed = true;
+    await this.#options.servers.abort();
+  }
+
+  /** What goes wrong is said when all are waited for, by `finish`; if that is never called, something else has gone wrong before. */
+  #note(push: Promise<{ readonly sumOfSquares?: number | undefined }>): void {
+    push.catch(() => undefined);
+    this.#pushes.push(push);
   }
 
   /** Of combined gradients, computed here. */

@@ -1,18 +1,21 @@
 /**
- * The entry of the thread that a run's parameter server lives in: starts it, says where it listens, and ends it when told. Run by
+ * The entry of the thread that a run's parameter server lives in: starts it, says where it listens, and ends it, or one of its services, when told. Run by
  * `server-thread.ts`, never imported. Invariant: the starter hears of every way in which starting can go.
  */
 import { parentPort, workerData } from 'node:worker_threads';
 import { pack } from '../base/index.ts';
 import { ParameterServer } from '../server/index.ts';
-import type { ServerNews, ServerThreadOptions } from './server-thread.ts';
+import type { ServerNews, ServerOrder, ServerThreadOptions } from './server-thread.ts';
 
-const { address, access } = workerData as ServerThreadOptions;
+const { address, services } = workerData as ServerThreadOptions;
 const tell = (news: ServerNews): void => parentPort!.postMessage(news);
 try {
   const server = await ParameterServer.start({ address });
-  server.createService(access);
-  parentPort!.once('message', () => void server.close().finally(() => tell({ kind: 'closed' })));
+  for (const access of services) server.createService(access);
+  parentPort!.on('message', (order: ServerOrder) => {
+    if (order === 'close') void server.close().finally(() => tell({ kind: 'closed' }));
+    else server.endService(order.endService);
+  });
   tell({ kind: 'listening', address: `${server.address}:${server.port}` });
 } catch (error) {
   tell({ kind: 'failed', error: pack(error) });

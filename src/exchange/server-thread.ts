@@ -10,9 +10,11 @@ import type { ServiceAccess } from '../server/index.ts';
 export interface ServerThreadOptions {
   /** Where it listens. Default 127.0.0.1. */
   readonly address?: string | undefined;
-  /** Of its only service. */
-  readonly access: ServiceAccess;
+  /** Of each of its services. */
+  readonly services: readonly ServiceAccess[];
 }
+
+export type ServerOrder = { readonly endService: string } | 'close';
 
 export type ServerNews =
   | { readonly kind: 'listening'; readonly address: string }
@@ -22,6 +24,8 @@ export type ServerNews =
 export interface ServerThread {
   /** 'host:port' */
   readonly address: string;
+  /** Gives back what a service had, after its workers have left. */
+  endService(namespace: string): void;
   close(): Promise<void>;
 }
 
@@ -30,14 +34,21 @@ export async function startServerThread(options: ServerThreadOptions): Promise<S
   const [news] = (await once(worker, 'message')) as [ServerNews];
   if (news.kind === 'failed') throw unpack(news.error);
   worker.unref();
+  const order = (what: ServerOrder): void => worker.postMessage(what);
+  // A server that dies is noticed by those who are connected to it.
+  worker.on('error', () => undefined);
+  const gone = once(worker, 'exit').catch(() => undefined);
+  let closing: Promise<void> | undefined;
+  const close = async (): Promise<void> => {
+    worker.ref();
+    const closed = once(worker, 'message').catch(() => undefined);
+    order('close');
+    await Promise.race([closed, gone]);
+    await worker.terminate();
+  };
   return {
     address: news.kind === 'listening' ? news.address : '',
-    close: async () => {
-      worker.ref();
-      const closed = once(worker, 'message');
-      worker.postMessage('close');
-      await closed;
-      await worker.terminate();
-    },
+    endService: (namespace) => order({ endService: namespace }),
+    close: () => (closing ??= close()),
   };
 }

@@ -30,11 +30,11 @@ export function rowBytes(count: number, { rowLength }: TableShape): number {
 }
 
 /** Milliseconds by the bytes that one worker hands over. */
-export function measureGather(
+export async function measureGather(
   thread: CommunicationThread,
   kernels: Kernels,
   shape: TableShape,
-): MessageCosts {
+): Promise<MessageCosts> {
   const { rank, size } = thread.world;
   const { rowLength, mostRows } = shape;
   const capacity = mostRows * size;
@@ -58,6 +58,8 @@ export function measureGather(
     median(Array.from({ length: WARM_UP + REPEATS }, () => exchange(count)).slice(WARM_UP)),
   );
   segment.close();
+  await table.close(thread);
+  await thread.free(place.rows);
   return slowest(thread, rowCounts(shape), own, shape);
 }
 

@@ -16,7 +16,7 @@ import type { WorkerProcessesOptions } from './worker-processes.ts';
 export interface WorkerMachine {
   readonly name: string;
   readonly workers: number;
-  /** What a command there begins with: `['ssh', 'host-b']`. Default none: it is this machine. */
+  /** What a command there begins with: `['ssh', 'host-b']`; see `WorkerCommand`. Default none: it is this machine. */
   readonly prefix?: readonly string[] | undefined;
   /** The address at which its workers are reached. Default: the one that leads to the first machine. */
   readonly address?: string | undefined;
@@ -87,10 +87,17 @@ export async function takeWorkerPlace(options: WorkerPlaceOptions): Promise<Work
   };
 }
 
-/** The standard input ends with the process that started this one. */
+/** How long a worker may take to end by itself when the first process is gone, or waits for its end. */
+const GRACE_MS = 5000;
+
+/**
+ * The standard input ends with the process that started this one, or when that one waits for the end of this one. Whatever this
+ * one does with the others fails or is done then; it is given the time to clean up behind itself.
+ */
 function endWithTheFirst(): void {
-  process.stdin.on('end', () => process.exit(1));
-  process.stdin.on('error', () => process.exit(1));
+  const end = (): void => void setTimeout(() => process.exit(1), GRACE_MS).unref();
+  process.stdin.once('end', end);
+  process.stdin.once('error', end);
   process.stdin.resume();
   // It must not keep a process alive that is done.
   (process.stdin as { unref?: () => void }).unref?.();

@@ -5,13 +5,17 @@
  */
 import { spawn } from 'node:child_process';
 import type { ChildProcess } from 'node:child_process';
+import { basename } from 'node:path';
 import { createInterface } from 'node:readline';
 import { PeerError } from '../base/index.ts';
 import { WORKER_MARK } from './worker-assignment.ts';
 import type { WorkerAssignment } from './worker-assignment.ts';
 
 export interface WorkerCommand {
-  /** Before the command itself, for a worker elsewhere: `['ip', 'netns', 'exec', 'b']`. Default none. */
+  /**
+   * Before the command itself, for a worker elsewhere: `['ip', 'netns', 'exec', 'b']`, `['ssh', 'host-b']`. By `ssh` the command
+   * runs in the folder of this process. Default none.
+   */
   readonly prefix?: readonly string[] | undefined;
   readonly assignment: WorkerAssignment;
 }
@@ -47,7 +51,7 @@ const IS_TRAILING = /^\s*(at .*|Node\.js v.*)?$/;
 export class WorkerProcesses {
   readonly #running: readonly Running[];
   readonly #options: WorkerProcessesOptions;
-  readonly #endAll = (): void => this.#running.forEach(({ child }) => child.kill('SIGKILL'));
+  readonly #endAll = (): void => this.#running.forEach(({ child }) => endGroup(child));
   /** Settles if a worker ends while it is still needed. */
   readonly failed: Promise<PeerError>;
   #isClosing = false;
@@ -64,13 +68,15 @@ export class WorkerProcesses {
       const choose = () => tell((lost.find(({ wasKilled }) => wasKilled) ?? lost[0]!).error);
       if (lost.length === 1) setTimeout(choose, GATHER_MS);
     };
-    this.#running = workers.map(({ prefix = [], assignment }) => {
-      const [program, ...rest] = [...prefix, ...command];
+    this.#running = workers.map(({ prefix, assignment }) => {
+      const [program, ...rest] = prefix ? commandElsewhere(prefix, command) : command;
       const child = spawn(program!, rest, {
         stdio: ['pipe', 'ignore', 'pipe'],
         env: { ...process.env, [WORKER_MARK]: '1' },
+        // Ctrl-C in a terminal goes to the group of this process: it is for this process to say what it means for the others.
+        detached: true,
       });
-      const running = this.#follow(assignment.rank, child, fail);
+      const running = this.#follow(assignment, child, fail);
       child.stdin.on('error', () => undefined);
       child.stdin.write(`${JSON.stringify(assignment)}\n`);
       return running;
@@ -86,15 +92,20 @@ export class WorkerProcesses {
   /** When all have ended, by themselves or, after a while, not. */
   async close(): Promise<void> {
     this.#isClosing = true;
-    const timer = setTimeout(this.#endAll, this.#options.endMs ?? 10_000);
+    const timer = setTimeout(() => {
+      this.#endAll();
+      // Somebody beyond its group may have it still.
+      for (const { child } of this.#running) child.stderr!.destroy();
+    }, this.#options.endMs ?? 10_000);
     for (const { child } of this.#running) child.stdin!.end();
     await Promise.all(this.#running.map(({ ended }) => ended));
     clearTimeout(timer);
     process.off('exit', this.#endAll);
   }
 
-  #follow(rank: number, child: ChildProcess, fail: (lost: Lost) => void): Running {
+  #follow({ rank, host }: WorkerAssignment, child: ChildProcess, fail: (lost: Lost) => void): Running {
     const lastLines: string[] = [];
+    const where = host === undefined ? '' : ` on ${host}`;
     const { log = (from: number, line: string) => process.stderr.write(`[worker ${from}] ${line}\n`) } =
       this.#options;
     createInterface(child.stderr!).on('line', (line) => {
@@ -104,7 +115,7 @@ export class WorkerProcesses {
     });
     const ended = new Promise<void>((resolve) => {
       const end = (how: string, wasKilled = false) => {
-        if (!this.#isClosing) fail({ error: lostWorker(rank, child.pid, how, lastLines), wasKilled });
+        if (!this.#isClosing) fail({ error: lostWorker(rank, child.pid, how + where, lastLines), wasKilled });
         resolve();
       };
       child.once('error', (error) => end(`could not be started: ${error.message}`));
@@ -123,6 +134,29 @@ function lostWorker(rank: number, pid: number | undefined, how: string, lines: r
     `worker ${rank} (process ${pid ?? 'none'}) ${how}${words}. Look at what ended it, then start again.`,
     { rank, pid },
   );
+}
+
+/** A prefix passes words on as they are; `ssh` makes one text of them, which a shell reads in the home folder of the user. */
+function commandElsewhere(prefix: readonly string[], command: readonly string[]): readonly string[] {
+  const marked = ['env', `${WORKER_MARK}=1`, ...command];
+  if (basename(prefix[0]!) !== 'ssh') return [...prefix, ...marked];
+  return [...prefix, `cd ${quoted(process.cwd())} && exec ${marked.map(quoted).join(' ')}`];
+}
+
+/** For a shell: one word, whatever is in it. */
+function quoted(word: string): string {
+  return `'${word.replaceAll("'", `'\\''`)}'`;
+}
+
+/** With whatever it has started; each worker has a process group of its own. */
+function endGroup({ pid, stderr }: ChildProcess): void {
+  // One that has ended itself may have left others behind, who hold its output.
+  if (pid === undefined || stderr!.closed) return;
+  try {
+    process.kill(-pid, 'SIGKILL');
+  } catch {
+    // It has ended since.
+  }
 }
 
 function thisCommand(): readonly [string, ...string[]] {

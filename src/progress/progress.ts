@@ -70,6 +70,8 @@ export class Progress implements OperationHost, ConversationHost {
   readonly onStall: (report: StallReport) => void;
   /** Whether the processor is handed to others while looking for news. */
   yieldsWhileSpinning: boolean;
+  /** Whether looking on costs nobody a processor at the moment: then nothing sleeps, and nothing is handed to others. */
+  mayKeepLooking: () => boolean = () => false;
   readonly #spinMs: number;
   readonly #conversation: Conversation;
   readonly #groups = new Map<number, GroupState>();
@@ -234,13 +236,16 @@ export class Progress implements OperationHost, ConversationHost {
     let spinUntilMs = (this.inFlight.at(-1)?.startedMs ?? 0) + this.#spinMs;
     for (let polls = 1; this.inFlight.length > 0 && !isCalled(); polls++) {
       if (this.poll()) rounds = 0;
-      else if (++rounds > ROUNDS_BEFORE_YIELD && this.yieldsWhileSpinning) yieldProcessor();
+      else if (++rounds > ROUNDS_BEFORE_YIELD && this.yieldsWhileSpinning && !this.mayKeepLooking())
+        yieldProcessor();
       if (polls % ROUNDS_A_LOOK !== 0) continue;
       const nowMs = performance.now();
       if (nowMs >= endMs) break;
       if (rounds < ROUNDS_A_LOOK) spinUntilMs = nowMs + this.#spinMs;
-      else if (nowMs >= spinUntilMs) this.transport.block(blockMs);
+      else if (nowMs >= spinUntilMs && !this.mayKeepLooking()) this.transport.block(blockMs);
     }
+    // Without waiting: only there peers' processes are looked after.
+    this.transport.block(0);
     this.#lookAfter(performance.now());
   }
 

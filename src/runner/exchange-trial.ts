@@ -78,6 +78,7 @@ async function trySteps(
   const exchange = new CollectiveExchange({ thread, memory, kernels, groups, routes });
   const steps: TriedStep[] = [];
   for (let i = 0; i < WARM_UP + REPEATS; i++) steps.push(await tryStep(replica, samples, exchange));
+  await exchange.close();
   return steps.slice(WARM_UP);
 }
 

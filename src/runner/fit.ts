@@ -10,7 +10,7 @@ import type { Dataset } from '../data/index.ts';
 import type { Model } from '../graph/index.ts';
 import type { Replica } from '../runtime/index.ts';
 import type { Evaluation } from './evaluate.ts';
-import { getRunner, oneDevice } from './get-runner.ts';
+import { oneDevice, runnerOnWorkers } from './get-runner.ts';
 import { Pace } from './pace.ts';
 import type { Resources } from './resources.ts';
 import type { CheckpointEvent } from './run-checkpoints.ts';
@@ -23,7 +23,7 @@ export interface FitOptions extends RunnerConfig, RunOptions {
   readonly test?: Dataset | undefined;
   /**
    * Processes of this machine that train in lock step, with the result of one up to rounding. The script is started again in each
-   * further one, comes to this call there, and ends in it. Default 1.
+   * further one, comes to this call there, and ends in it: a script can do so once, and with no other runner open. Default 1.
    */
   readonly workers?: number | undefined;
   /** Instead of `workers`: machines and the workers on each, or the path of a JSON file of them. Default: this process. */
@@ -115,10 +115,10 @@ function openRunner(model: Model, options: FitOptions): Promise<Runner> {
       { workers },
     );
   }
-  if (resources !== undefined) return getRunner(model, resources, config);
+  if (resources !== undefined) return runnerOnWorkers(model, resources, config, { isAlone: true });
   return workers === undefined || workers === 1
     ? oneDevice(model, config)
-    : getRunner(model, { workers }, config);
+    : runnerOnWorkers(model, { workers }, config, { isAlone: true });
 }
 
 function totalStepsOf({ train, batchSize = 32, epochs = 1, maxSteps = Infinity }: FitOptions): number {

@@ -5,18 +5,20 @@
  * Invariant: when a runner is handed out, all workers have the same model, by name, shape and initial value.
  */
 import { randomBytes } from 'node:crypto';
+import { PeerError } from '../base/index.ts';
 import { OnnxCompute } from '../compute/index.ts';
 import { gradients, type Model } from '../graph/index.ts';
-import { hasSharedMemory, removeStaleSegments, SharedSpace } from '../memory/index.ts';
+import { SharedSpace } from '../memory/index.ts';
 import { Replica } from '../runtime/index.ts';
+import { attemptTogether } from './joint-attempt.ts';
 import { checkModel, compareWorkers } from './model-checks.ts';
 import { openExchange } from './open-exchange.ts';
 import { resolveResources, type Resources } from './resources.ts';
 import { Runner, type RunnerConfig, type RunnerParts } from './runner.ts';
-import { compareSettings, strategyOf } from './settings.ts';
+import { compareSettings } from './settings.ts';
 import { SharedStep } from './shared-step.ts';
 import { Trace } from './trace.ts';
-import { joinWorkers, type Workers } from './workers.ts';
+import { joinWorkers, type JoinOptions, type Workers } from './workers.ts';
 
 export function oneDevice(model: Model, config: RunnerConfig): Promise<Runner> {
   const compute = new OnnxCompute(config.session);
@@ -26,21 +28,31 @@ export function oneDevice(model: Model, config: RunnerConfig): Promise<Runner> {
   return Promise.resolve(openRunner({ replica, compute, config, rank: 0, workers: 1 }));
 }
 
-export async function getRunner(
+export function getRunner(
   model: Model,
   resources: Resources | string = {},
   config: RunnerConfig,
 ): Promise<Runner> {
+  return runnerOnWorkers(model, resources, config);
+}
+
+export async function runnerOnWorkers(
+  model: Model,
+  resources: Resources | string,
+  config: RunnerConfig,
+  options: JoinOptions = {},
+): Promise<Runner> {
   const resolved = resolveResources(resources);
   checkModel(model, config, resolved.workers);
   if (resolved.workers === 1) return oneDevice(model, config);
-  const workers = await joinWorkers(resolved);
+  const workers = await joinWorkers(resolved, options);
   try {
     compareWorkers(workers.thread, model);
     compareSettings(workers.thread, config);
     return createRunner(model, config, workers);
   } catch (error) {
-    await workers.giveUp(error as Error);
+    // What another process has caused may be known here only. All else all workers have found out alike: other runners go on.
+    await (error instanceof PeerError ? workers.giveUp(error) : workers.leave());
     throw error;
   }
 }
@@ -50,47 +62,69 @@ function openRunner(parts: RunnerParts): Runner {
   try {
     return new Runner(parts);
   } catch (error) {
-    parts.replica.close();
-    parts.compute.close();
+    closeReplica(parts);
+    throw error;
+  }
+}
+
+function closeReplica({ replica, compute }: Pick<RunnerParts, 'replica' | 'compute'>): void {
+  replica.close();
+  compute.close();
+}
+
+/** This worker's copy of the model. */
+function makeReplica(
+  model: Model,
+  config: RunnerConfig,
+  { place: { workers }, thread }: Workers,
+): Pick<RunnerParts, 'replica' | 'compute'> {
+  const { optimizer, batchSize = 32, seed = 0, sparseUpdates = 'exact' } = config;
+  const compute = new OnnxCompute(config.session);
+  try {
+    const replica = new Replica(model, {
+      ...{ compute, space: thread.space, optimizer, seed, sparseUpdates, workers },
+      groups: [gradients(model.loss).map(({ parameter }) => parameter.name)],
+      maxBatch: Math.ceil(batchSize / workers),
+      segmentName: `replica-${process.pid}-${randomBytes(6).toString('hex')}`,
+    });
+    return { compute, replica };
+  } catch (error) {
+    compute.close();
     throw error;
   }
 }
 
 function createRunner(model: Model, config: RunnerConfig, workersOfRun: Workers): Runner {
   const { place, thread } = workersOfRun;
-  const { optimizer, batchSize = 32, seed = 0, sparseUpdates = 'exact' } = config;
   const { rank, workers } = place;
-  const compute = new OnnxCompute(config.session);
-  const groups = [gradients(model.loss).map(({ parameter }) => parameter.name)];
-  const replica = new Replica(model, {
-    ...{ compute, space: thread.space, optimizer, seed, sparseUpdates, groups, workers },
-    maxBatch: Math.ceil(batchSize / workers),
-    segmentName: `replica-${process.pid}-${randomBytes(6).toString('hex')}`,
-  });
   const { compareEverySteps = 1000, log = (line: string) => process.stderr.write(`${line}\n`) } = config;
-  const settings = { ...config, strategy: strategyOf(config, replica, rank === 0 ? log : undefined) };
+  const { compute, replica } = attemptTogether(
+    thread,
+    () => makeReplica(model, config, workersOfRun),
+    closeReplica,
+  );
   const trace = config.trace === undefined ? undefined : new Trace();
+  let lateFailure: Error | undefined;
   const shared = new SharedStep({
     ...{ thread, replica, compareEverySteps, log, trace },
     averages: { dense: config.averageDense ?? true, sparse: config.averageSparse ?? true },
     planExchange: (samples) =>
-      openExchange(
-        { thread, replica, config: settings, secret: place.secret, address: place.address },
-        samples,
-      ),
+      openExchange({ thread, replica, config, secret: place.secret, address: place.address }, samples),
   });
   return openRunner({
     ...{ replica, compute, config, rank, workers, shared, thread },
-    onAbort: async (error) => {
-      await workersOfRun.giveUp(error);
-      // Workers that were killed could not clean up; all have ended by now.
-      if (rank === 0 && hasSharedMemory()) removeStaleSegments();
-    },
+    onAbort: (error) => workersOfRun.giveUp(error),
     explain: (error) => Promise.race([place.failed, afterMs(EXPLAIN_MS, error)]),
     onClose: async () => {
-      trace?.write(thread, config.trace!);
+      try {
+        lateFailure = trace?.write(thread, config.trace!);
+      } catch (error) {
+        // The result is not to be lost with the trace.
+        lateFailure = error as Error;
+      }
       await workersOfRun.leave();
     },
+    lateFailure: () => lateFailure,
   });
 }
 

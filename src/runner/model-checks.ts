@@ -38,7 +38,7 @@ export function checkModel(model: Model, config: RunnerConfig, workers: number):
 
 /** A script that builds its model at random, or another version of it, would drift. */
 export function compareWorkers(thread: CommunicationThread, model: Model): void {
-  const own = { model: fingerprint(model), node: process.version, tributary: packageVersion() };
+  const own = { model: fingerprintOf(model), node: process.version, tributary: packageVersion() };
   const all = tellAllTexts(thread, JSON.stringify(own), 'what the workers train').map(
     (text) => JSON.parse(text) as typeof own,
   );
@@ -65,6 +65,23 @@ const remedies = {
   model: 'build it alike in every process, from the same files and without chance',
 } as const;
 
+/** As they were first seen: whoever trains a model adds its gradients to the graph, and may be joined by new workers later. */
+const fingerprints = new WeakMap<Model['graph'], string>();
+
+function fingerprintOf(model: Model): string {
+  const known = fingerprints.get(model.graph) ?? fingerprint(model);
+  fingerprints.set(model.graph, known);
+  return known;
+}
+
+/** A text of every number of an array would take seconds for a large table. */
+function withoutBytes(_: string, value: unknown): unknown {
+  if (!ArrayBuffer.isView(value)) return value;
+  return createHash('sha256')
+    .update(new Uint8Array(value.buffer, value.byteOffset, value.byteLength))
+    .digest('hex');
+}
+
 function fingerprint({ graph }: Model): string {
   const parameters = [...graph.parameters.values()].map(({ name, shape, trainable, initialiser }) => [
     ...[name, shape, trainable, initialiser],
@@ -75,6 +92,6 @@ function fingerprint({ graph }: Model): string {
     inputs.map(({ node }) => node.id),
   ]);
   return createHash('sha256')
-    .update(JSON.stringify([parameters, nodes]))
+    .update(JSON.stringify([parameters, nodes], withoutBytes))
     .digest('hex');
 }

@@ -13,6 +13,7 @@ import {
   ServerExchange,
   startRunServers,
   type Exchange,
+  type MessageCosts,
   type RunServers,
   type TableShape,
 } from '../exchange/index.ts';
@@ -39,12 +40,34 @@ export async function openExchange(
   const { memory, kernels } = replica;
   const table = largestTable(replica);
   const largest = Math.max(...[...memory.parameters.values()].map(({ byteLength }) => byteLength));
-  const messages = measureMessages(thread, Math.max(memory.exchanged.byteLength, table ? largest : 0));
-  const gather = table && measureGather(thread, kernels, table);
+  const messages = await measureMessages(thread, Math.max(memory.exchanged.byteLength, table ? largest : 0));
+  const gather = table && (await measureGather(thread, kernels, table));
   const servers = couldUseServers(table, config) ? await startServers(options) : undefined;
+  try {
+    return await planAndOpen(options, samples, { messages, gather, table, servers });
+  } catch (error) {
+    await servers?.abort();
+    throw error;
+  }
+}
+
+interface Measured {
+  readonly messages: MessageCosts;
+  readonly gather: MessageCosts | undefined;
+  readonly table: TableShape | undefined;
+  readonly servers: RunServers | undefined;
+}
+
+async function planAndOpen(
+  options: OpenExchangeOptions,
+  samples: ArrayLike<number>,
+  { messages, gather, table, servers }: Measured,
+): Promise<PlannedExchange> {
+  const { thread, replica, config } = options;
+  const { memory, kernels } = replica;
   const { localAggregation = true } = config;
   const shape = { thread, table: table ?? NO_TABLE, localAggregation };
-  const costs = servers && (await measureServers({ ...shape, store: servers.store }));
+  const costs = servers && (await measureServers({ ...shape, servers }));
   const run = await planRun(
     {
       ...{ thread, replica, messages, gather, options: config },
@@ -98,7 +121,6 @@ async function withServers(
   names: ReadonlySet<string>,
 ): Promise<Exchange> {
   if (names.size === 0) {
-    await servers.store.close();
     await servers.close();
     return collective;
   }
@@ -109,7 +131,7 @@ async function withServers(
   const clips = replica.model.graph.updateOperations.some(({ kind }) => kind === 'clip_global_norm');
   const boundaryAmongServers = !clips || config.boundaryAmongServers;
   const onServers = {
-    ...{ thread, servers, memory, kernels, names, groups, hasExactRows },
+    ...{ thread, servers, memory, kernels, names, groups, hasExactRows, steps: replica.step },
     ...{ localAggregation, boundaryAmongServers, boundaryBetweenWorkersAndServers },
   };
   return new MixedExchange([collective, await ServerExchange.open(onServers)]);

@@ -68,7 +68,7 @@ export interface PlannedRun {
 export async function planRun(facts: PlanFacts, samples: ArrayLike<number>): Promise<PlannedRun> {
   const { thread, replica, options } = facts;
   const states = [...replica.memory.states.values()].map(({ view }) => ({ view, kept: view.slice() }));
-  const timed = meanOver(thread, timeLayers(replica, samples), samples.length);
+  const timed = await meanOver(thread, timeLayers(replica, samples), samples.length);
   const trial = await tryExchange(thread, replica, samples, timed.segmentMs);
   const times = scaledTo(trial.computeMs, timed);
   for (const { view, kept } of states) view.set(kept);
@@ -117,11 +117,12 @@ function timeLayers(replica: Replica, samples: ArrayLike<number>): LayerTimes {
 }
 
 /** Of the workers that had something to compute. */
-function meanOver(thread: CommunicationThread, own: LayerTimes, samples: number): LayerTimes {
+async function meanOver(thread: CommunicationThread, own: LayerTimes, samples: number): Promise<LayerTimes> {
   const all = thread.allocate('float32', own.backwardMs.length + 2);
   all.view.set([own.forwardMs, own.segmentMs, ...own.backwardMs]);
   thread.allReduce(all, { op: 'mean', weight: Math.min(1, samples) }).wait();
   const [forwardMs, segmentMs, ...backwardMs] = all.view;
+  await thread.free(all);
   return { forwardMs: forwardMs!, segmentMs: segmentMs!, backwardMs };
 }
 

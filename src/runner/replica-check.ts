@@ -1,6 +1,6 @@
 /**
- * Whether the replicas of all workers are still the same: a number for each parameter, which is equal on two workers if the bits
- * are. A difference is an error that names parameters and workers; it would else be found in the results, or never.
+ * Whether the replicas of all workers are still the same: a number for each parameter and state, which is equal on two workers if
+ * the bits are. A difference is an error that names them and the workers; it would else be found in the results, or never.
  */
 import { InternalError } from '../base/index.ts';
 import type { CommunicationThread } from '../communication/index.ts';
@@ -17,10 +17,14 @@ export function compareReplicas(
   const elsewhere = new Set(
     parameters.filter(({ route }) => route.startsWith('server')).map(({ name }) => name),
   );
-  const names = [...memory.parameters.keys()].filter((name) => !elsewhere.has(name));
-  const own = names.map((name) => kernels.absSum(memory.parameters.get(name)!));
+  const here = [...memory.parameters].filter(([name]) => !elsewhere.has(name));
+  const compared = [
+    ...here.map(([name, region]) => [`parameter ${name}`, region] as const),
+    ...[...memory.states].map(([name, region]) => [`state ${name}`, region] as const),
+  ];
+  const own = compared.map(([, region]) => kernels.absSum(region));
   const all = tellAll(thread, own, 'checksums of the replicas');
-  const drifted = names.flatMap((name, i) => {
+  const drifted = compared.flatMap(([name], i) => {
     const ranks = all.flatMap((sums, rank) => (Object.is(sums[i], all[0]![i]) ? [] : [rank]));
     return ranks.length === 0 ? [] : [{ name, ranks, values: all.map((sums) => sums[i]) }];
   });
@@ -28,7 +32,7 @@ export function compareReplicas(
   const [first] = drifted;
   throw new InternalError(
     'BROKEN_INVARIANT',
-    `after step ${step} parameter ${first!.name} of worker ${first!.ranks.join(', ')} is not that of worker 0 (sums of absolute values ${first!.values.join(', ')})${drifted.length > 1 ? `, nor are ${drifted.length - 1} others` : ''}; update all workers from the same gradients, and change parameters on none by hand`,
-    { step, parameters: drifted },
+    `after step ${step} ${first!.name} of worker ${first!.ranks.join(', ')} is not that of worker 0 (sums of absolute values ${first!.values.join(', ')})${drifted.length > 1 ? `, nor are ${drifted.length - 1} others` : ''}; update all workers from the same gradients, and change parameters on none by hand`,
+    { step, drifted },
   );
 }

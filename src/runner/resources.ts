@@ -9,11 +9,11 @@ import { UsageError } from '../base/index.ts';
 import { TRANSPORTS, type TransportChoice, type WorkerMachine } from '../launcher/index.ts';
 
 export interface Machine {
-  /** A name or an address; commands are run there by `ssh`. */
+  /** A name or an address; commands are run there by `ssh`, which must not have to ask for a password. */
   readonly name: string;
   /** Workers there. Default 1. */
   readonly workers?: number | undefined;
-  /** What a command there begins with, instead of `ssh <name>`: `['ip', 'netns', 'exec', 'b']`. */
+  /** What a command there begins with, instead of `ssh <name>`: `['ssh', '-p', '2222', 'b']`, `['ip', 'netns', 'exec', 'b']`. */
   readonly command?: readonly string[] | undefined;
   /** The address at which its workers are reached. Default: the one that leads to the first machine. */
   readonly address?: string | undefined;
@@ -22,7 +22,7 @@ export interface Machine {
 export interface Resources {
   /** Processes that train, if there is but this machine. Default: as many as there are processors. */
   readonly workers?: number | undefined;
-  /** All machines, this one first. The script and the data must be at the same places there. Default: this one. */
+  /** All machines, this one first. Node, the script and the data must be at the same places there. Default: this one. */
   readonly machines?: readonly Machine[] | undefined;
   /** How workers exchange data. Default 'auto': by shared memory inside a machine, by TCP between machines. */
   readonly transport?: TransportChoice | undefined;
@@ -33,6 +33,9 @@ export interface ResolvedResources {
   readonly machines: readonly [WorkerMachine, ...WorkerMachine[]];
   readonly transport: TransportChoice;
 }
+
+/** One that is not there, or wants to ask something, is an error soon. */
+const SSH = ['ssh', '-o', 'BatchMode=yes', '-o', 'ConnectTimeout=15'] as const;
 
 const count = z.number().int().min(1);
 const schema = z
@@ -74,7 +77,7 @@ export function resolveResources(given: Resources | string): ResolvedResources {
   const { machines, workers = availableParallelism(), transport = 'auto' } = data;
   const [first, ...others] = machines ?? [{ name: 'this machine', workers }];
   const here: WorkerMachine = { name: first!.name, workers: first!.workers ?? 1, address: first!.address };
-  const there = others.map(({ name, workers: own = 1, command = ['ssh', name], address }) => ({
+  const there = others.map(({ name, workers: own = 1, command = [...SSH, name], address }) => ({
     ...{ name, workers: own, prefix: command, address },
   }));
   const all: [WorkerMachine, ...WorkerMachine[]] = [here, ...there];

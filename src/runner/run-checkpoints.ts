@@ -10,13 +10,14 @@ import type { SampleOrderState } from '../data/index.ts';
 import { agree } from '../exchange/index.ts';
 import { CheckpointStore, type JsonValue, type Replica } from '../runtime/index.ts';
 import type { Evaluation } from './evaluate.ts';
+import { attemptTogether } from './joint-attempt.ts';
 
 export interface CheckpointOptions {
   /** Folder for checkpoints, on the machine of the first worker. Default: none are written. */
   readonly checkpointDirectory?: string | undefined;
   /** Default: at the end of every epoch and of every run only. */
   readonly checkpointEverySteps?: number | undefined;
-  /** Go on from the newest good checkpoint of the folder, if there is one. Default false. */
+  /** Go on from the newest good checkpoint of the folder, if there is one, by the same calls of `run`, none of them left early. Default false. */
   readonly resume?: boolean | undefined;
 }
 
@@ -30,16 +31,25 @@ export interface RunCheckpointsParts {
   readonly replica: Replica;
   readonly options: CheckpointOptions;
   readonly seed: number;
+  /** Over all workers. */
+  readonly batchSize: number;
   readonly schedule?: ScheduleSpec | undefined;
   /** To the other workers. Default: there are none. */
   readonly thread?: CommunicationThread | undefined;
   readonly onEvent?: ((event: CheckpointEvent) => void) | undefined;
 }
 
+/** Where in the samples of a dataset a run has stopped. */
+export interface PlaceInSamples {
+  readonly state: SampleOrderState;
+  /** Of the dataset. Absent if nothing is known of it. */
+  readonly length?: number | undefined;
+}
+
 interface Found {
   readonly path: string;
   readonly step: number;
-  readonly order: JsonValue;
+  readonly place: PlaceInSamples;
 }
 
 export class RunCheckpoints {
@@ -59,44 +69,53 @@ export class RunCheckpoints {
     return this.#store !== undefined;
   }
 
+  /** Whether this step has one. */
+  get isSaved(): boolean {
+    return this.#savedStep === this.#parts.replica.step;
+  }
+
   /** The newest one that was written or resumed from. */
   get path(): string | undefined {
     return this.#path;
   }
 
   /** Where in the samples the newest good checkpoint was made, if there is one. All workers call it before the first step. */
-  resume(): JsonValue | undefined {
+  resume(): PlaceInSamples | undefined {
     const { replica, thread, options } = this.#parts;
-    if (!this.#store || !options.resume) return undefined;
-    const own = this.#isFirst ? this.#read(this.#store) : undefined;
+    const store = this.#store;
+    if (!store || !options.resume) return undefined;
+    const read = () => (this.#isFirst ? this.#read(store) : undefined);
+    const own = thread ? attemptTogether(thread, read) : read();
     const found = thread ? agree<Found | null>(thread, own ?? null) : (own ?? null);
     if (!found) return undefined;
     if (thread) this.#broadcast(thread);
     replica.step = found.step;
     this.#note(found.path, found.step);
     this.#tell({ type: 'resumed', path: found.path, step: found.step });
-    return found.order;
+    return found.place;
   }
 
   /**
    * Writes a checkpoint, unless this step has one. All workers call it at the same step, when all parameters are in their
    * replicas.
    */
-  save(order: SampleOrderState, evaluation: Evaluation | undefined): void {
-    const { replica, seed, schedule } = this.#parts;
-    if (!this.#store || this.#savedStep === replica.step) return;
-    this.#savedStep = replica.step;
-    if (!this.#isFirst) return;
+  save({ state: order, length }: PlaceInSamples, evaluation: Evaluation | undefined): void {
+    const { replica, seed, batchSize, schedule } = this.#parts;
+    const { step } = replica;
+    if (!this.#store || this.isSaved) return;
+    if (!this.#isFirst) {
+      this.#savedStep = step;
+      return;
+    }
     if (!replica.isFinite()) throw this.notANumber(NaN);
     const { tensors, optimizer } = replica.snapshot();
     const state = {
-      seed,
+      ...{ seed, batchSize, datasetLength: length ?? null },
       optimizer: replica.optimizer.spec as unknown as JsonValue,
       schedule: (schedule ?? null) as JsonValue,
       order: order as unknown as JsonValue,
       metrics: (evaluation ? { ...evaluation } : null) as JsonValue,
     };
-    const { step } = replica;
     const path = this.#store.save({ step, epoch: order.epoch, tensors, optimizer, state });
     this.#note(path, step);
     this.#tell({ type: 'checkpoint', path, step });
@@ -106,9 +125,11 @@ export class RunCheckpoints {
     const { step } = this.#parts.replica;
     const kept = !this.isOn
       ? 'The parameters are those of the step before'
-      : this.#path === undefined
-        ? 'No checkpoint was written yet'
-        : `The last good checkpoint is ${this.#path}`;
+      : !this.#isFirst
+        ? 'The first worker knows the last good checkpoint'
+        : this.#path === undefined
+          ? 'No checkpoint was written yet'
+          : `The last good checkpoint is ${this.#path}`;
     return new UsageError(
       'NOT_A_NUMBER',
       `The loss is ${loss} at step ${step}. ${kept}. Lower the learning rate, clip gradients, or look for broken values in the data.`,
@@ -122,23 +143,34 @@ export class RunCheckpoints {
   }
 
   #read(store: CheckpointStore): Found | undefined {
-    const { replica, seed } = this.#parts;
+    const { replica, seed, batchSize } = this.#parts;
     const { checkpoint, path, skipped } = store.latest();
     for (const { path: bad, reason } of skipped)
       this.#tell({ type: 'checkpoint-skipped', path: bad, reason });
     if (!checkpoint || path === undefined) return undefined;
-    const state = checkpoint.state as { seed?: JsonValue; optimizer?: JsonValue; order?: JsonValue };
+    const state = checkpoint.state as Partial<Record<string, JsonValue>>;
     const { spec } = replica.optimizer;
-    const mine = JSON.stringify({ seed, optimizer: spec });
-    const theirs = JSON.stringify({ seed: state.seed, optimizer: sortedLike(state.optimizer, spec) });
+    const mine = JSON.stringify({ seed, batchSize, optimizer: spec });
+    const theirs = JSON.stringify({
+      // Checkpoints of earlier versions do not say the size of a batch.
+      ...{ seed: state['seed'], batchSize: state['batchSize'] ?? batchSize },
+      optimizer: sortedLike(state['optimizer'], spec),
+    });
     if (mine !== theirs) {
       throw new UsageError(
         'CHECKPOINT_MISMATCH',
-        `${path} was made with ${theirs}, this run has ${mine}. Use the same seed and optimizer, or start in another folder.`,
+        `${path} was made with ${theirs}, this run has ${mine}. Use the same seed, batch size and optimizer, or start in another folder.`,
       );
     }
     replica.restore(checkpoint, checkpoint.step);
-    return { path, step: checkpoint.step, order: state.order ?? null };
+    const length = state['datasetLength'];
+    return {
+      ...{ path, step: checkpoint.step },
+      place: {
+        state: state['order'] as unknown as SampleOrderState,
+        ...(typeof length === 'number' ? { length } : {}),
+      },
+    };
   }
 
   /** All that a snapshot has: the first worker's values are everybody's. */

@@ -7,15 +7,21 @@ import { setImmediate as yieldToEvents } from 'node:timers/promises';
 import { learningRateAt, PeerError, UsageError, type ScheduleSpec } from '../base/index.ts';
 import type { CommunicationThread } from '../communication/index.ts';
 import type { Compute, SessionOptions } from '../compute/index.ts';
-import { openLoader, SampleOrder, type Batch, type Dataset, type SampleOrderState } from '../data/index.ts';
+import { openLoader, SampleOrder, type Batch, type Dataset } from '../data/index.ts';
 import { tellAll, type RemoteUpdate } from '../exchange/index.ts';
 import type { OptimizerSpec } from '../kernels/index.ts';
 import type { ExchangePlan, Merging } from '../plan/index.ts';
 import type { GradientsElsewhere, Replica } from '../runtime/index.ts';
 import { AgreedStop } from './agreed-stop.ts';
+import { compareData } from './dataset-check.ts';
 import { evaluate, evaluatePart, evaluationOf, type EvaluateOptions, type Evaluation } from './evaluate.ts';
 import type { PlanOptions } from './plan-run.ts';
-import { RunCheckpoints, type CheckpointEvent, type CheckpointOptions } from './run-checkpoints.ts';
+import {
+  RunCheckpoints,
+  type CheckpointEvent,
+  type CheckpointOptions,
+  type PlaceInSamples,
+} from './run-checkpoints.ts';
 import { Shard } from './shard.ts';
 import type { SharedStep } from './shared-step.ts';
 
@@ -71,7 +77,7 @@ export interface StepReport {
   readonly waitMs: number;
 }
 
-type StepTimes = Pick<StepReport, 'loss' | 'computeMs' | 'waitMs'>;
+type StepTimes = Pick<StepReport, 'loss' | 'samples' | 'computeMs' | 'waitMs'>;
 
 export interface RunnerParts {
   readonly replica: Replica;
@@ -85,6 +91,8 @@ export interface RunnerParts {
   readonly thread?: CommunicationThread | undefined;
   /** Ends what the runner was made with. */
   readonly onClose?: (() => Promise<void>) | undefined;
+  /** What could not be written when the others left. Only `close` throws it, so that the result of a run is not lost with it. */
+  readonly lateFailure?: (() => Error | undefined) | undefined;
   /** Gives up what the runner was made with; the other workers see this one as lost. */
   readonly onAbort?: ((error: Error) => Promise<void>) | undefined;
   /** Turns an error of a step into one that says more, if it can. */
@@ -99,11 +107,14 @@ export class Runner {
   readonly #checkpoints: RunCheckpoints;
   /** Where parameters were at first; some may move to servers. */
   readonly #home: Replica['memory']['parameters'];
-  /** Where in the samples the last run stopped, and in how many. */
-  #order: { readonly state: unknown; readonly length?: number } | undefined;
+  #order: PlaceInSamples | undefined;
   /** Steps of the checkpoint resumed from that runs have yet to pass over. */
   #stepsAhead = 0;
   #evaluation: Evaluation | undefined;
+  /** Set when the other workers are left, or given up; each is done once. */
+  #leaving: Promise<void> | undefined;
+  #aborting: Promise<void> | undefined;
+  /** Nothing is in common with other workers any more. */
   #hasLeft = false;
   #isClosed = false;
 
@@ -111,13 +122,13 @@ export class Runner {
   constructor(parts: RunnerParts) {
     this.#parts = parts;
     const { replica, config, thread } = parts;
-    const { seed = 0, schedule, onEvent } = config;
-    this.#checkpoints = new RunCheckpoints({ replica, options: config, seed, schedule, thread, onEvent });
+    const { seed = 0, batchSize = 32, schedule, onEvent } = config;
+    this.#checkpoints = new RunCheckpoints({
+      ...{ replica, options: config, seed, batchSize, schedule, thread, onEvent },
+    });
     this.#home = new Map(replica.memory.parameters);
-    const order = this.#checkpoints.resume();
-    if (order === undefined) return;
-    this.#order = { state: order };
-    this.#stepsAhead = replica.step;
+    this.#order = this.#checkpoints.resume();
+    if (this.#order) this.#stepsAhead = replica.step;
   }
 
   /** This worker's number, from 0. */
@@ -151,7 +162,7 @@ export class Runner {
 
   /** Trains on a dataset, of which every worker takes its share if it is a `shard`; one report for each step. */
   async *run(data: Dataset | Shard, options: RunOptions = {}): AsyncGenerator<StepReport> {
-    const { replica, config, rank, workers, shared } = this.#parts;
+    const { replica, config, rank, workers, shared, thread } = this.#parts;
     const { batchSize = 32, checkpointEverySteps = Infinity } = config;
     const { epochs = 1, maxSteps = Infinity, signal } = options;
     const isShared = data instanceof Shard;
@@ -160,12 +171,14 @@ export class Runner {
     for (const name of columns) dataset.column(name);
     const part = isShared ? { index: rank, count: workers } : { index: 0, count: 1 };
     const size = isShared ? batchSize : replica.memory.sampleIds.length;
-    const loader = openLoader({ dataset, order: this.#nextOrder(dataset), batchSize: size, columns, part });
     const steps = Math.min(maxSteps, epochs * Math.ceil(dataset.length / size));
     // A script that resumes makes the same calls again: what they have done already is not done twice.
     const isDone = Math.min(this.#stepsAhead, steps);
     this.#stepsAhead -= isDone;
     const lastStep = replica.step + steps - isDone;
+    if (thread) await this.#explained(() => compareData(thread, { dataset, columns, steps, isShared }));
+    if (lastStep === replica.step) return;
+    const loader = openLoader({ dataset, order: this.#nextOrder(dataset), batchSize: size, columns, part });
     const isStopped = this.#stopper(signal);
     let yieldedMs = performance.now();
     try {
@@ -176,11 +189,11 @@ export class Runner {
         }
         const batch = loader.next(replica.inputs);
         const done = shared
-          ? await this.#explained(() => this.#stepTogether(shared, batch))
+          ? await this.#explained(() => this.#stepTogether(shared, batch, isShared))
           : this.#stepAlone(batch);
         this.#order = { state: loader.state, length: dataset.length };
-        const { epoch, batchSize: samples, last } = batch;
-        yield { step: replica.step, epoch, samples, last, ...done };
+        const { epoch, last } = batch;
+        yield { step: replica.step, epoch, last, ...done };
         const isDue = last || replica.step === lastStep || replica.step % checkpointEverySteps === 0;
         if (isDue && this.#checkpoints.isOn) await this.save();
         if (performance.now() - yieldedMs < YIELD_EVERY_MS) continue;
@@ -197,12 +210,13 @@ export class Runner {
    * whole for itself, the first alone if only that one asks.
    */
   evaluate(data: Dataset | Shard, options: EvaluateOptions = {}): Promise<Evaluation> {
-    const { replica, shared, thread, rank, workers } = this.#parts;
+    const { replica, rank, workers } = this.#parts;
+    const { shared, thread } = this.#withOthers;
     return this.#explained(async () => {
       await shared?.fetchAll();
       if (!(data instanceof Shard)) return evaluate(replica, data, options);
+      if (!thread) return evaluate(replica, data.dataset, options);
       const own = evaluatePart(replica, data.dataset, options, { index: rank, count: workers });
-      if (!thread) return evaluationOf(own);
       const all = tellAll(thread, [own.loss, own.samples, own.correct, own.counted], 'evaluations');
       const sum = (word: number) => all.reduce((total, numbers) => total + numbers[word]!, 0);
       return evaluationOf({ loss: sum(0), samples: sum(1), correct: sum(2), counted: sum(3) });
@@ -214,56 +228,100 @@ export class Runner {
 
   /** Writes a checkpoint, with the last evaluation, unless this step has one. All workers call it at the same step. */
   async save(): Promise<void> {
-    const { replica, config, shared } = this.#parts;
+    const { replica, config, rank } = this.#parts;
+    const { shared } = this.#withOthers;
     if (!this.#checkpoints.isOn) {
       throw new UsageError(
         'INVALID_ARGUMENT',
         `There is no folder for a checkpoint of step ${replica.step}; make the runner with checkpointDirectory.`,
       );
     }
+    if (this.#checkpoints.isSaved) return;
     const { seed = 0 } = config;
-    const order = (this.#order?.state ?? { seed, epoch: 0, position: 0 }) as SampleOrderState;
+    const place = this.#order ?? { state: { seed, epoch: 0, position: 0 } };
     await this.#explained(async () => {
-      await shared?.fetchAll();
-      this.#checkpoints.save(order, this.#evaluation);
+      if (rank === 0) {
+        await shared?.fetchAll();
+        await shared?.fetchState();
+      }
+      this.#checkpoints.save(place, this.#evaluation);
     });
   }
 
   /**
    * Ends the other workers: their processes end here, and what follows runs in the first one only, whose replica has all parameters
-   * and stays until `close`.
+   * with the optimizer's state, and stays until `close`.
    */
-  async leave(): Promise<void> {
-    if (this.#hasLeft) return;
-    this.#hasLeft = true;
-    const { shared, rank, replica, onClose } = this.#parts;
-    if (rank === 0) {
-      await shared?.fetchAll();
-      for (const [name, region] of this.#home) {
-        const now = replica.memory.parameters.get(name)!;
-        if (now.byteOffset === region.byteOffset) continue;
-        region.view.set(now.view);
-        replica.memory.relocate(name, region);
+  leave(): Promise<void> {
+    const { shared, thread, rank } = this.#parts;
+    return (this.#leaving ??= this.#orAbort(async () => {
+      if (rank === 0) {
+        await shared?.fetchAll();
+        await shared?.fetchState();
+        this.#bringHome();
       }
-    }
-    await shared?.close();
-    if (rank > 0) this.#closeReplica();
-    await onClose?.();
+      // Servers in the others' processes stay until the first worker has everything.
+      await thread?.barrier({ name: 'the first worker has all parameters' });
+      await this.#leaveOthers();
+    }));
   }
 
   /** Ends the run. Processes that were started as further workers end here too: what follows runs in the first one only. */
   async close(): Promise<void> {
-    if (this.#isClosed) return;
-    const { shared, onClose } = this.#parts;
-    if (!this.#hasLeft) await shared?.close();
+    if (this.#isClosed || this.#aborting) return this.#aborting;
+    await (this.#leaving ??= this.#orAbort(() => this.#leaveOthers()));
     this.#closeReplica();
-    if (!this.#hasLeft) await onClose?.();
+    const failure = this.#parts.lateFailure?.();
+    if (failure) throw failure;
   }
 
   /** Ends this worker's part at once, as after an error; the others see it as lost. */
-  async abort(error: Error): Promise<void> {
-    if (!this.#hasLeft) await this.#parts.onAbort?.(error);
+  abort(error: Error): Promise<void> {
+    return (this.#aborting ??= this.#giveUp(error));
+  }
+
+  async #giveUp(error: Error): Promise<void> {
+    const { shared, onAbort } = this.#parts;
+    if (!this.#hasLeft) {
+      await Promise.allSettled([shared?.abort()]);
+      await onAbort?.(error);
+      this.#hasLeft = true;
+    }
     this.#closeReplica();
+  }
+
+  async #leaveOthers(): Promise<void> {
+    const { shared, rank, onClose } = this.#parts;
+    await shared?.close();
+    // Further workers end in what follows.
+    if (rank > 0) this.#closeReplica();
+    await onClose?.();
+    this.#hasLeft = true;
+  }
+
+  get #withOthers(): Pick<RunnerParts, 'shared' | 'thread'> {
+    return this.#hasLeft ? {} : this.#parts;
+  }
+
+  /** Nothing stays open behind an end that failed. */
+  async #orAbort(end: () => Promise<void>): Promise<void> {
+    try {
+      await this.#explained(end);
+    } catch (error) {
+      await this.abort(error as Error);
+      throw error;
+    }
+  }
+
+  /** Parameters that lie in the memory of servers get back to where they were. */
+  #bringHome(): void {
+    const { memory } = this.#parts.replica;
+    for (const [name, region] of this.#home) {
+      const now = memory.parameters.get(name)!;
+      if (now.byteOffset === region.byteOffset) continue;
+      region.view.set(now.view);
+      memory.relocate(name, region);
+    }
   }
 
   #closeReplica(): void {
@@ -279,7 +337,7 @@ export class Runner {
     if (!this.#order) return new SampleOrder(length, { seed });
     const { state, length: before = length } = this.#order;
     if (before === length) return SampleOrder.restore(length, state);
-    const { epoch, position } = state as SampleOrderState;
+    const { epoch, position } = SampleOrder.restore(before, state).state;
     return new SampleOrder(length, { seed }).seek(position > 0 ? epoch + 1 : epoch, 0);
   }
 
@@ -291,19 +349,30 @@ export class Runner {
     return () => stop.isDue();
   }
 
-  async #stepTogether(shared: SharedStep, { samples }: Batch): Promise<StepTimes> {
-    const { loss, elsewhere, computeMs, waitMs } = await shared.compute(samples);
+  async #stepTogether(
+    shared: SharedStep,
+    { samples, batchSize }: Batch,
+    isShared: boolean,
+  ): Promise<StepTimes> {
+    const total = isShared ? batchSize : this.#samplesOfAll(batchSize);
+    const { loss, elsewhere, computeMs, waitMs } = await shared.compute(samples, total);
     await shared.apply(this.#update(loss, elsewhere));
-    return { loss, computeMs, waitMs };
+    return { loss, samples: total, computeMs, waitMs };
+  }
+
+  /** In batches of a dataset that is not shared out, which are each worker's own. */
+  #samplesOfAll(own: number): number {
+    const all = tellAll(this.#parts.thread!, [own], 'samples in the batches of all workers');
+    return all.reduce((sum, [samples]) => sum + samples!, 0);
   }
 
   /** Without a promise: a small step takes no longer than a few of them. */
-  #stepAlone({ samples }: Batch): StepTimes {
+  #stepAlone({ samples, batchSize }: Batch): StepTimes {
     const startedMs = performance.now();
     const loss = this.#parts.replica.computeGradients(samples);
     const computeMs = performance.now() - startedMs;
     this.#update(loss);
-    return { loss, computeMs, waitMs: 0 };
+    return { loss, samples: batchSize, computeMs, waitMs: 0 };
   }
 
   #update(loss: number, elsewhere?: GradientsElsewhere): RemoteUpdate {

@@ -66,8 +66,8 @@ export class SharedStep {
     return this.#planned?.plan;
   }
 
-  /** `samples` are those of this worker's share, which lie in the replica's inputs. */
-  async compute(samples: ArrayLike<number>): Promise<SharedGradients> {
+  /** `samples` are those of this worker's share, which lie in the replica's inputs; `total` counts those of all workers. */
+  async compute(samples: ArrayLike<number>, total: number): Promise<SharedGradients> {
     const { thread, replica, planExchange, compareEverySteps } = this.#options;
     this.#planned ??= await planExchange(samples);
     if (this.#steps > 0 && this.#steps % REPLAN_EVERY_STEPS === 0) this.#planAnew(this.#planned);
@@ -81,7 +81,7 @@ export class SharedStep {
     const follow = this.#follower(startedMs);
     if (samples.length > 0) {
       for (const group of replica.gradientGroups(samples)) {
-        this.#multiply(exchange.groups[group]!);
+        this.#multiply(exchange.groups[group]!, total / samples.length);
         exchange.start(group);
         follow?.(group);
         if (exchange.needsThread) await yieldToEvents();
@@ -92,6 +92,7 @@ export class SharedStep {
     }
     const computedMs = performance.now();
     const elsewhere = await exchange.finish();
+    replica.memory.takeStates(replica.kernels);
     this.#times.add(computedMs - startedMs, exchange.lastMessages);
     this.#traceMessages(exchange);
     const [computeMs, waitMs] = [computedMs - startedMs, performance.now() - computedMs];
@@ -112,8 +113,18 @@ export class SharedStep {
     await this.#planned?.exchange.fetchAll();
   }
 
+  /** What the optimizer keeps is in the replica afterwards, too. */
+  async fetchState(): Promise<void> {
+    await this.#planned?.exchange.fetchState();
+  }
+
   async close(): Promise<void> {
     await this.#planned?.exchange.close();
+  }
+
+  /** Without waiting for the others, as after an error. */
+  async abort(): Promise<void> {
+    await this.#planned?.exchange.abort();
   }
 
   /** Other groups from the next step on, by a merging of one's choice; all workers call it between the same steps. */
@@ -145,16 +156,16 @@ export class SharedStep {
     return run.plan;
   }
 
-  /** An average of gradients that were multiplied by the workers is their sum. */
-  #multiply(names: readonly string[]): void {
-    const { replica, thread, averages } = this.#options;
+  /** The average by samples, of gradients that were divided by the share that counts for them, is their sum. */
+  #multiply(names: readonly string[], factor: number): void {
+    const { replica, averages } = this.#options;
     if (averages.dense && averages.sparse) return;
     for (const name of names) {
       const place = replica.memory.gradients.get(name)!;
       if (averages[place.kind]) continue;
       const values =
         place.kind === 'dense' ? place.region : place.rows.slice(0, place.count * place.rowLength);
-      if (values.length > 0) replica.kernels.scale(values, thread.world.size);
+      if (values.length > 0) replica.kernels.scale(values, factor);
     }
   }
 
@@ -162,12 +173,12 @@ export class SharedStep {
   #follower(startedMs: number): ((group: number) => void) | undefined {
     const { trace, replica } = this.#options;
     if (!trace) return undefined;
+    const { timeOrigin } = performance;
     let lastMs = startedMs;
     return (group) => {
       const nowMs = performance.now();
       const name = group === 0 ? 'forward, group 0' : `group ${group}`;
-      const { timeOrigin } = performance;
-      trace.add('computing', name, timeOrigin + lastMs, timeOrigin + nowMs, { step: replica.step });
+      trace.add('computing', name, timeOrigin + lastMs, timeOrigin + nowMs, replica.step);
       lastMs = nowMs;
     };
   }
@@ -175,7 +186,7 @@ export class SharedStep {
   #traceMessages({ lastMessages }: Exchange): void {
     const { trace, replica } = this.#options;
     for (const { name, bytes, startedMs, endedMs } of trace ? lastMessages : []) {
-      trace!.add('communication', name, startedMs, endedMs, { step: replica.step, bytes });
+      trace!.add('communication', name, startedMs, endedMs, replica.step, bytes);
     }
   }
 

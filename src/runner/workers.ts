@@ -1,14 +1,15 @@
 /**
  * The workers of a script, which all its runners share: they are joined for the first runner and left with the last one, so that models
  * or ways to exchange gradients can be compared side by side. Knows nothing of models.
- * Invariant: all workers of a script make and close their runners in the same order.
+ * Invariants: all workers of a script make and close their runners in the same order; further workers, which run the script from its
+ * beginning, come to no other call than the first process has come to.
  */
 import { availableParallelism } from 'node:os';
 import { isDeepStrictEqual } from 'node:util';
 import { UsageError } from '../base/index.ts';
-import { CommunicationThread } from '../communication/index.ts';
+import { CommunicationThread, type CommunicationOptions } from '../communication/index.ts';
 import { takeWorkerPlace, type WorkerPlace } from '../launcher/index.ts';
-import { SharedSpace } from '../memory/index.ts';
+import { hasSharedMemory, removeStaleSegments, SharedSpace } from '../memory/index.ts';
 import type { ResolvedResources } from './resources.ts';
 
 export interface Workers {
@@ -16,21 +17,32 @@ export interface Workers {
   readonly thread: CommunicationThread;
   /** The last one to leave ends the connections; processes that were started as further workers end here too. */
   leave(): Promise<void>;
-  /** Something went wrong before there was a runner: all workers are given up. */
+  /** What cannot go on with all workers: they are given up, with all runners on them. */
   giveUp(error: Error): Promise<void>;
+}
+
+export interface JoinOptions {
+  /** Whether no other runner may use the workers meanwhile. Default false. */
+  readonly isAlone?: boolean | undefined;
 }
 
 interface Joined {
   readonly resources: ResolvedResources;
-  readonly workers: Promise<Omit<Workers, 'leave' | 'giveUp'>>;
+  readonly isAlone: boolean;
+  readonly workers: Promise<Pick<Workers, 'place' | 'thread'>>;
   runners: number;
 }
 
 let joined: Joined | undefined;
+/** Workers that were given up do not count: whoever tries the same again comes to the same call. */
+let haveLeft = false;
 
-export async function joinWorkers(resources: ResolvedResources): Promise<Workers> {
-  joined ??= { resources, workers: join(resources), runners: 0 };
+export async function joinWorkers(resources: ResolvedResources, options: JoinOptions = {}): Promise<Workers> {
+  const { isAlone = false } = options;
+  if (!joined && haveLeft) throw secondTime(resources);
+  joined ??= { resources, isAlone, workers: join(resources), runners: 0 };
   const own = joined;
+  if (own.runners > 0 && (isAlone || own.isAlone)) throw notAlone(own.runners);
   if (!isDeepStrictEqual(own.resources, resources)) {
     throw new UsageError(
       'INVALID_ARGUMENT',
@@ -45,41 +57,90 @@ export async function joinWorkers(resources: ResolvedResources): Promise<Workers
       ...{ place, thread },
       leave: async () => {
         if (--own.runners > 0) return;
-        joined = undefined;
-        await thread.close();
-        await place.close();
+        if (joined === own) haveLeft = true;
+        forget(own);
+        await farewell(thread);
+        await thread.close().finally(() => end(place));
         if (place.rank > 0) process.exit();
       },
       giveUp: async (error) => {
-        joined = undefined;
-        await thread.abort(error);
-        await place.close();
+        forget(own);
+        await thread.abort(error).finally(() => end(place));
       },
     };
   } catch (error) {
-    joined = undefined;
+    forget(own);
     throw error;
   }
 }
 
-/** Whether each worker here can have one for messages beside the one that computes: only then may messages spin on it. */
-function hasProcessorsToSpare(machines: ResolvedResources['machines'], host: string | undefined): boolean {
+const FAREWELL_MS = 10_000;
+
+/** Nobody leaves while another is still in an operation that came before, which would fail there. */
+async function farewell(thread: CommunicationThread): Promise<void> {
+  try {
+    await thread.barrier({ name: 'all workers are done', deadlineMs: FAREWELL_MS });
+  } catch {
+    // One has left already, for whom it had ended, or has died: no harm is done to what came before.
+  }
+}
+
+/** Workers that were killed could not clean up; when the first process is done with it, all have ended. */
+async function end(place: WorkerPlace): Promise<void> {
+  await place.close();
+  if (place.rank === 0 && hasSharedMemory()) removeStaleSegments();
+}
+
+/** There may be others by now. */
+function forget(own: Joined): void {
+  if (joined === own) joined = undefined;
+}
+
+function secondTime({ workers }: ResolvedResources): UsageError {
+  return new UsageError(
+    'INVALID_ARGUMENT',
+    `This script has ended its workers, and asks for ${workers} again; they would run it from its beginning and come to the first call instead of this one. Close no runner of getRunner before all are done, or train each time in a process of its own.`,
+    { workers },
+  );
+}
+
+function notAlone(open: number): UsageError {
+  return new UsageError(
+    'INVALID_ARGUMENT',
+    `fit ends the further workers, and ${open} runner(s) are open on them. Use getRunner for all that they are to train, or close the others first.`,
+    { open },
+  );
+}
+
+/**
+ * Messages look for news without a pause where each worker here has a processor for them beside the one that computes; where it has
+ * one only, while it waits for them; where it has none to itself, never.
+ */
+function spinning(
+  machines: ResolvedResources['machines'],
+  host: string | undefined,
+): Pick<CommunicationOptions, 'spinMicros' | 'yieldWhileSpinning' | 'spinWhileCallerWaits'> {
   const { workers } = machines.find(({ name }) => name === host) ?? machines[0];
-  return 2 * workers <= availableParallelism();
+  const processors = availableParallelism();
+  if (2 * workers <= processors) return {};
+  return { spinMicros: 0, yieldWhileSpinning: true, spinWhileCallerWaits: workers <= processors };
 }
 
 async function join({ machines, transport }: ResolvedResources): Promise<Pick<Workers, 'place' | 'thread'>> {
   const place = await takeWorkerPlace({ machines, transport });
+  const stop = new AbortController();
   const joining = CommunicationThread.start({
+    signal: stop.signal,
     ...{ space: SharedSpace.create(), scheduler: place.scheduler, secret: place.secret },
     ...{ wantedRank: place.rank, transport: place.transport, host: place.host, address: place.address },
-    ...(hasProcessorsToSpare(machines, place.host) ? {} : { spinMicros: 0, yieldWhileSpinning: true }),
+    ...spinning(machines, place.host),
   });
   try {
     const thread = await Promise.race([joining, place.failed.then((error) => Promise.reject(error))]);
     return { place, thread };
   } catch (error) {
-    void joining.then((thread) => thread.abort(error as Error)).catch(() => undefined);
+    stop.abort();
+    await joining.then((thread) => thread.abort(error as Error)).catch(() => undefined);
     await place.close();
     throw error;
   }

@@ -54,7 +54,7 @@ export class Backward {
       }
       yield group;
     }
-    for (const [name, next] of memory.nextStates) this.#options.kernels.copy(memory.states.get(name)!, next);
+    memory.takeStates(this.#options.kernels);
     return memory.loss.view[0]!;
   }
 

@@ -13,7 +13,7 @@ import {
   type SparseGradient,
   type Tensor,
 } from '../graph/index.ts';
-import { allocateRowPlan, rowPlanBytes, type RowPlan, type Slots } from '../kernels/index.ts';
+import { allocateRowPlan, rowPlanBytes, type Kernels, type RowPlan, type Slots } from '../kernels/index.ts';
 import {
   alignUp,
   bytesPerElement,
@@ -116,6 +116,7 @@ function walkWeights(
 
 interface Work {
   readonly nextStates: Map<string, Region<'float32'>>;
+  readonly lossAndStates: Region<'float32'>;
   readonly gradients: Map<string, GradientPlace>;
   readonly inputs: Map<string, Region>;
   readonly masks: Map<string, Region<'float32'>>;
@@ -140,23 +141,27 @@ function walkWork(
   workers: number,
   allocator: WorkAllocator,
 ): Work {
-  const floats = (shape: readonly number[]) => allocator.region('float32', elementCount(shape));
-  const lengths = gradients.map(({ kind, parameter }) =>
-    kind === 'dense' ? alignUp(elementCount(parameter.shape), FLOATS_A_LINE) : 0,
-  );
+  const updated = graph.stateUpdates.map(({ state }) => state);
+  const dense = gradients.filter(({ kind }) => kind === 'dense').map(({ parameter }) => parameter);
+  const inLines = ({ shape }: { readonly shape: readonly number[] }) =>
+    alignUp(elementCount(shape), FLOATS_A_LINE);
   const exchanged = allocator.region(
     'float32',
-    lengths.reduce((sum, length) => sum + length, FLOATS_A_LINE),
+    [...updated, ...dense].reduce((sum, one) => sum + inLines(one), FLOATS_A_LINE),
   );
   let used = FLOATS_A_LINE;
-  const nextStates = new Map<string, Region<'float32'>>();
-  for (const { state } of graph.stateUpdates) nextStates.set(state.name, floats(state.shape));
+  const nextPart = (one: { readonly shape: readonly number[] }): Region<'float32'> => {
+    const part = exchanged.slice(used, elementCount(one.shape));
+    used += inLines(one);
+    return part;
+  };
+  const nextStates = new Map(updated.map((state) => [state.name, nextPart(state)]));
+  const lossAndStates = exchanged.slice(0, used);
   const places = new Map<string, GradientPlace>();
-  for (const [i, gradient] of gradients.entries()) {
+  for (const gradient of gradients) {
     const { name, shape } = gradient.parameter;
     if (gradient.kind === 'dense') {
-      places.set(name, { kind: 'dense', gradient, region: exchanged.slice(used, elementCount(shape)) });
-      used += lengths[i]!;
+      places.set(name, { kind: 'dense', gradient, region: nextPart(gradient.parameter) });
       continue;
     }
     const [tableRows, rowLength] = shape as [number, number];
@@ -180,7 +185,7 @@ function walkWork(
   for (const [name, tensor] of graph.dropoutMasks)
     masks.set(name, allocator.region('float32', count(tensor, maxBatch)));
   const [loss, sampleIds] = [exchanged.slice(0, 1), allocator.region('int32', maxBatch)];
-  return { nextStates, gradients: places, inputs, masks, exchanged, loss, sampleIds };
+  return { nextStates, lossAndStates, gradients: places, inputs, masks, exchanged, loss, sampleIds };
 }
 
 /** Bytes of what is not weights, as `ModelMemoryOptions.work` must have them free. */
@@ -219,10 +224,12 @@ export class ModelMemory {
   readonly inputs: ReadonlyMap<string, Region>;
   readonly masks: ReadonlyMap<string, Region<'float32'>>;
   /**
-   * The loss, then all dense gradients in the order backward makes them, each from a new line on: what workers exchange, so
-   * that neighbours can go as one message. What fills up lines is 0.
+   * The loss, the next states, then all dense gradients in the order backward makes them, each from a new line on: what workers
+   * exchange, so that neighbours can go as one message. What fills up lines is 0.
    */
   readonly exchanged: Region<'float32'>;
+  /** The beginning of it: what the first segment of backward makes, whatever its gradients are. */
+  readonly lossAndStates: Region<'float32'>;
   readonly loss: Region<'float32'>;
   readonly sampleIds: Region<'int32'>;
 
@@ -258,12 +265,18 @@ export class ModelMemory {
     this.inputs = own.inputs;
     this.masks = own.masks;
     this.exchanged = own.exchanged;
+    this.lossAndStates = own.lossAndStates;
     this.loss = own.loss;
     this.sampleIds = own.sampleIds;
   }
 
   get parameters(): ReadonlyMap<string, Region<'float32'>> {
     return this.#parameters;
+  }
+
+  /** The states of the step become those of the model. */
+  takeStates(kernels: Kernels): void {
+    for (const [name, next] of this.nextStates) kernels.copy(this.states.get(name)!, next);
   }
 
   /** A parameter lies elsewhere from now on, with the value that is there; what was compiled must be compiled again. */

@@ -52,7 +52,8 @@ export class HeldReader {
     const rowLength = key.rowLength!;
     checkCovers(held, key);
     const room = this.#roomFor(rowLength);
-    const most = Math.floor(room.rows.length / rowLength);
+    // Room that was made for longer rows has space for more short ones than there are places to note.
+    const most = Math.min(PASS_ELEMENTS, Math.floor(room.rows.length / rowLength));
     // Other cores write other rows of the same target meanwhile, so that rows are scaled before they go there.
     for (let first = 0; first < indices.length; first += most) {
       const count = Math.min(most, indices.length - first);

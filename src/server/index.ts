@@ -13,7 +13,7 @@ export type { ParameterServerOptions, ServiceAccess, ServiceOptions } from './pa
 export { MEMBER_LIMITS, ProtocolFault } from './wire/frame.ts';
 export { MessageStream, StreamResources } from './wire/message-stream.ts';
 export type { Header, Incoming, StreamUser } from './wire/message-stream.ts';
-export { behindIndices, readWelcome, SERVER_PROTOCOL_VERSION } from './wire/messages.ts';
+export { behindIndices, MAX_STEPS, readWelcome, SERVER_PROTOCOL_VERSION } from './wire/messages.ts';
 export type {
   KeyShape,
   ListEntry,
@@ -25,5 +25,5 @@ export type {
   SharedRows,
   Welcome,
 } from './wire/messages.ts';
-export { joined } from './wire/scattered-bytes.ts';
+export { joined, windowOf } from './wire/scattered-bytes.ts';
 export { segmentPrefix } from './wire/segment-names.ts';

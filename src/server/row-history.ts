@@ -18,6 +18,8 @@ export class RowHistory {
   readonly #kernels: Kernels;
   /** The last update of each row. */
   readonly #seen: Int32Array;
+  /** The last update that all rows are known to have seen, so that a table is not searched again for nothing. */
+  #seenByAll: number;
   /** Learning rates of updates that some rows have missed, where they were not those of the rule. */
   readonly #rates = new Map<number, number>();
   /** Indices of a group of rows, and zeros for their gradients. */
@@ -28,11 +30,13 @@ export class RowHistory {
   constructor(kernels: Kernels, rows: number, version: number) {
     this.#kernels = kernels;
     this.#seen = new Int32Array(rows).fill(version);
+    this.#seenByAll = version;
   }
 
   /** Brings the rows up to the table's version; all without indices. Indices may repeat. */
   catchUp(rule: UpdateRule, table: TableState, indices?: Int32Array): void {
     const { version } = table;
+    if (!indices && this.#seenByAll === version) return;
     const behind = new Map<number, number[]>();
     const look = (row: number) => {
       const seen = this.#seen[row]!;
@@ -47,7 +51,9 @@ export class RowHistory {
     if (rule.movesWithoutGradient) {
       for (const [seen, rows] of behind) this.#apply(rule, table, rows, seen);
     }
-    if (!indices) this.#rates.clear();
+    if (indices) return;
+    this.#rates.clear();
+    this.#seenByAll = version;
   }
 
   /** The learning rate of an update; undefined: that of the rule. */
@@ -65,6 +71,7 @@ export class RowHistory {
     if (indices) for (const row of indices) this.#seen[row] = version;
     else {
       this.#seen.fill(version);
+      this.#seenByAll = version;
       this.#rates.clear();
     }
   }

@@ -181,6 +181,27 @@ export class ServerCore {
     return this.#keys.get(name)!.slots;
   }
 
+  /** What the rule keeps of a key, the slots themselves, with all updates that rows had missed; and how many there were. */
+  stateOf(worker: number, name: string): { readonly slots: Slots; readonly version: number } {
+    const key = this.#keyOf({ worker, key: name });
+    this.#updates.catchUp(key);
+    return { slots: key.slots, version: key.version };
+  }
+
+  /** The slots of a key, for the caller to fill. */
+  stateToSet(worker: number, name: string): { readonly slots: Slots; readonly version: number } {
+    this.#checkBetweenSteps(worker, this.#keyOf({ worker, key: name }));
+    return this.stateOf(worker, name);
+  }
+
+  /** The caller has filled the slots of a key, which is now as after so many updates. */
+  setVersion(worker: number, name: string, version: number): void {
+    const key = this.#keyOf({ worker, key: name });
+    this.#checkBetweenSteps(worker, key);
+    this.#updates.catchUp(key);
+    this.restore(name, version, {});
+  }
+
   /** Value and slots were put back by the caller; what was pushed and not applied is forgotten. */
   restore(name: string, version: number, lastSteps: Readonly<Record<string, number>>): void {
     const key = this.#keys.get(name)!;
@@ -429,6 +450,19 @@ export class ServerCore {
       'INVALID_ARGUMENT',
       `worker ${worker} asked for the combined gradient of step ${step} of key '${key.title}', of which ${actual === undefined ? 'nothing' : `step ${actual}`} is held; push it on all workers, await the answers, and ask before apply`,
       { worker, key: key.title, expected: step, actual },
+    );
+  }
+
+  #checkBetweenSteps(worker: number, key: Key): void {
+    const { kind } = this.#consistency;
+    const isUnderWay = key.waiting.size > 0 || key.held?.step !== undefined;
+    if (kind === 'synchronous' && !isUnderWay) return;
+    throw new UsageError(
+      'INVALID_ARGUMENT',
+      kind === 'synchronous'
+        ? `worker ${worker} sets the optimizer's state of key '${key.title}' while its step ${key.version + 1} is under way; do it between two steps of all workers`
+        : `worker ${worker} sets the optimizer's state of key '${key.title}' in ${kind} training, where others go on meanwhile; do it in synchronous training`,
+      { worker, key: key.title, consistency: kind },
     );
   }
 

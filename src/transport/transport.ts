@@ -5,7 +5,7 @@
  * completes exactly the receive that has the same sender, group, tag, sequence and step, whatever order they came in.
  */
 import type { PeerError } from '../base/index.ts';
-import type { Region, SharedSpace } from '../memory/index.ts';
+import type { Region, Segment, SharedSpace } from '../memory/index.ts';
 
 /** What a message belongs to. All but `weight` are whole numbers from 0 to 2^32 - 1. */
 export interface Envelope {
@@ -77,6 +77,8 @@ export interface InPlace {
    */
   enter(envelope: Envelope): void;
   leave(): void;
+  /** Nothing in the segment is lent or sent again: peers that have mapped it give its memory back. */
+  letGo?(segment: Segment): void;
   /** Whether peers can map any named segment of the shared-memory file system by its name. */
   readonly mapsNamedSegments?: boolean;
   /** Whether peers can map the region; others are copied through memory that they can map. */

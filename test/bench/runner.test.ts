@@ -11,6 +11,7 @@ import { ourGroup, together } from '../../src/bench/runner/our-groups.ts';
 import { writePeerTask } from '../../src/bench/runner/peer-task.ts';
 import { madeUpImages, runnerModels } from '../../src/bench/runner/runner-models.ts';
 import type { RunnerModel } from '../../src/bench/runner/index.ts';
+import { parseTicks } from '../../src/bench/stolen-time.ts';
 import { fromWord, toWord } from '../../src/bench/runner/step-parts.ts';
 import { torchGroup } from '../../src/bench/torch-group.ts';
 import { run } from '../cli/fake-io.ts';
@@ -24,7 +25,7 @@ beforeAll(() => {
 afterAll(() => rmSync(cwd, { recursive: true, force: true }));
 
 const figures = {
-  ...{ single: 1000, ceiling: 2000, workers: 1900, computeMs: 30, waitMs: 1 },
+  ...{ single: 1000, ceiling: 2000, inStep: 1950, workers: 1900, computeMs: 30, waitMs: 1 },
   ...{ ddp: 1200, ddpSingle: 800 },
 };
 
@@ -35,6 +36,7 @@ describe('a case', () => {
       samplesPerSec: 1900,
       speedup: 1.9,
       efficiency: 0.95,
+      efficiencyInStep: 1900 / 1950,
       ddpSamplesPerSec: 1200,
     });
   });
@@ -69,6 +71,13 @@ function copyAnswering(micros: number): Promise<PeerGroup> {
   } as unknown as PeerGroup);
 }
 
+it('reads how much time the hypervisor took', () => {
+  const text = 'cpu  100 5 20 60 3 0 2 10 7 0\ncpu0 1 2 3 4 5 6 7 8 0 0\n';
+  expect(parseTicks(text)).toEqual({ stolen: 10, all: 200 });
+  expect(parseTicks('cpu 1 2 3\n')).toBeUndefined();
+  expect(parseTicks('')).toBeUndefined();
+});
+
 it('carries the parts of a step in one word', () => {
   expect(fromWord(toWord({ computeMs: 12.34567, waitMs: 0 }))).toEqual({ computeMs: 12.3457, waitMs: 0 });
   expect(() => fromWord('direct')).toThrow("a worker said 'direct'");
@@ -83,7 +92,7 @@ it('measures workers against one device and against independent copies', async (
     { cwd },
   );
   expect(code, stderr).toBe(0);
-  expect(stderr).toContain('round 1 of 1, 3 sides');
+  expect(stderr).toContain('round 1 of 1, 4 sides');
   expect(stdout).toMatch(/^model +workers +batch .* efficiency /m);
   expect(stdout).toMatch(/^CNN \(LeNet\) on 1 x 28 x 28 +2 +4 +[\d,]+ /m);
   expect(readFileSync(join(cwd, 'p.svg'), 'utf8')).toContain('Workers by getRunner');

@@ -3,10 +3,13 @@ import { join } from 'node:path';
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import { Random } from '../../src/base/index.ts';
+import { evaluateAmongAllWords } from '../../src/cli/all-words-loss.ts';
 import { reportOf } from '../../src/cli/classification-report.ts';
 import { draw } from '../../src/cli/generate.ts';
 import { drawPicture } from '../../src/cli/picture.ts';
+import { openTrainedModel } from '../../src/cli/trained-model.ts';
 import { importOnnx } from '../../src/graph/index.ts';
+import { evaluate } from '../../src/runner/index.ts';
 import { temporaryFolders } from '../data/temporary-folder.ts';
 import { run } from './fake-io.ts';
 import { writeTinyRun } from './tiny-run.ts';
@@ -165,6 +168,47 @@ describe('a language model', () => {
     expect(await drawn('1')).not.toBe(await drawn('2'));
     expect((await run(['predict', 'runs/cat', '--temperature', '-1'], { cwd })).code).toBe(1);
     expect((await run(['export', 'runs/cat'], { cwd })).stdout).toContain('Read back and compared');
+  });
+
+  test('with drawn words is trained among them, and evaluated among all', async () => {
+    const cwd = folder();
+    writeFileSync(join(cwd, 'train.txt'), text);
+    const data = { kind: 'text', unit: 'word', train: 'train.txt', test: 'train.txt', sequenceLength: 6 };
+    const model = { name: 'sampled-lm', size: 8, units: 8, drawn: 3 };
+    writeConfig(cwd, 'few.json', { model, data, epochs: 30, learners: 1 });
+    const { code, stdout, stderr } = await run(['train', 'few.json'], { cwd });
+    expect(code, stderr).toBe(0);
+    expect(stdout).toMatch(/among 3 words drawn for each sample, .* among all \d+ words/);
+    expect(stdout).not.toContain('accuracy');
+    const sampled = Number(/Done: test loss ([\d.]+)/.exec(stdout)![1]);
+    const evaluated = JSON.parse((await run(['evaluate', 'runs/few', '--json'], { cwd })).stdout) as {
+      loss: number;
+      accuracy: number;
+    };
+    expect(evaluated.accuracy).toBeGreaterThan(0.6);
+    expect(evaluated.loss).toBeGreaterThan(sampled);
+    const told = await run(['predict', 'runs/few', 'the cat', '--length', '3', '--temperature', '0'], {
+      cwd,
+    });
+    expect(told.stdout).toBe('the cat sat on the \n');
+    const exported = await run(['export', 'runs/few'], { cwd });
+    expect(exported.stdout).toContain('Read back and compared');
+  });
+
+  test('has the same loss and accuracy by its scores of all words as by its own loss', async () => {
+    const cwd = folder();
+    writeFileSync(join(cwd, 'train.txt'), text);
+    const data = { kind: 'text', train: 'train.txt', test: 'train.txt', sequenceLength: 16 };
+    const model = { name: 'lstm-lm', size: 8, units: 8 };
+    writeConfig(cwd, 'all.json', { model, data, epochs: 2, learners: 1 });
+    await run(['train', 'all.json'], { cwd });
+    const trained = await openTrainedModel(join(cwd, 'runs', 'all'));
+    const { train } = trained.loadTask();
+    const expected = evaluate(trained.replica, train);
+    const { loss, accuracy } = evaluateAmongAllWords(trained.replica, train, undefined);
+    trained.close();
+    expect(loss).toBeCloseTo(expected.loss, 5);
+    expect(accuracy).toBeCloseTo(expected.accuracy!, 12);
   });
 
   test('of the examples takes a text file by --data', async () => {

@@ -7,17 +7,18 @@ import { fileURLToPath } from 'node:url';
 import { afterAll, describe, expect, it } from 'vitest';
 import type { ExchangePlan } from '../../src/plan/index.ts';
 import { planPicture } from '../../src/cli/plan-picture.ts';
+import { programOf } from '../support/test-program.ts';
 
 const MAIN = fileURLToPath(new URL('../../src/cli/main.ts', import.meta.url));
 const folder = mkdtempSync(join(tmpdir(), 'plan-'));
 afterAll(() => rmSync(folder, { recursive: true }));
 
 function run(...args: string[]): { status: number | null; stdout: string; stderr: string } {
-  const { status, stdout, stderr } = spawnSync(
-    process.execPath,
-    ['--import', import.meta.resolve('tsx'), MAIN, 'plan', ...args],
-    { cwd: folder, encoding: 'utf8', timeout: 100_000 },
-  );
+  const { status, stdout, stderr } = spawnSync(process.execPath, [...programOf(MAIN), 'plan', ...args], {
+    cwd: folder,
+    encoding: 'utf8',
+    timeout: 100_000,
+  });
   return { status, stdout, stderr };
 }
 

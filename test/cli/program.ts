@@ -1,12 +1,12 @@
-/** The program as its users start it: a process of its own, here from the sources. Every child is gone after its test. */
+/** The program as its users start it: a process of its own, here of these sources. Every child is gone after its test. */
 import { spawn, type ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
 import { createInterface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
 import { afterEach } from 'vitest';
+import { programOf } from '../support/test-program.ts';
 
 const main = fileURLToPath(new URL('../../src/cli/main.ts', import.meta.url));
-const loader = import.meta.resolve('tsx');
 const children = new Set<ChildProcess>();
 
 afterEach(() => {
@@ -34,7 +34,7 @@ export interface Program {
 }
 
 export function start(args: readonly string[], cwd: string): Program {
-  const child = spawn(process.execPath, ['--import', loader, main, ...args], {
+  const child = spawn(process.execPath, [...programOf(main), ...args], {
     cwd,
     stdio: ['ignore', 'pipe', 'pipe'],
   });

@@ -67,12 +67,14 @@ describe('train --workers 2', () => {
     expect(step).toBeLessThan(STEPS);
     expect(readdirSync(join(cwd, 'cut', 'checkpoints')).map((name) => Number(name.slice(5)))).toContain(step);
 
-    const done = await start(['train', 'cut', '--resume', '--trace', 'trace.json'], cwd).ended;
+    const done = await start(['train', 'cut', '--resume', '--trace', 'new/trace.json'], cwd).ended;
     expect(done.code, done.stderr).toBe(0);
     expect(done.stderr).toBe('');
     expect(done.lines.join('\n')).toMatch(/Resumed from .* at step \d+\.\n.*parameters, \d+ steps\n/);
-    expect(done.lines.join('\n')).toMatch(/Done: accuracy .* samples\/s\n2 workers trained in lock step/);
-    const { traceEvents } = JSON.parse(readFileSync(join(cwd, 'trace.json'), 'utf8')) as {
+    expect(done.lines.join('\n')).toMatch(
+      /Done: accuracy .* samples\/s\n2 workers trained in lock step, with the result of one up to rounding\./,
+    );
+    const { traceEvents } = JSON.parse(readFileSync(join(cwd, 'new', 'trace.json'), 'utf8')) as {
       traceEvents: { pid: number }[];
     };
     expect(new Set(traceEvents.map(({ pid }) => pid))).toEqual(new Set([0, 1]));
@@ -92,6 +94,63 @@ describe('train --workers 2', () => {
     expect(metrics('cut').final.workers).toBe(2);
   }, 240_000);
 
+  test('says how to start again when there is no checkpoint, and does so; a trace that fails at the end hides no result', async () => {
+    const cwd = folder();
+    writeTinyRun(cwd, { ...slow, config: { ...slow.config, checkpointEverySteps: undefined } });
+    const small = ['--batch-size', '2', '--workers', '2'];
+    const killed = start(['train', 'tiny.json', '--output', 'again', '--json', ...small], cwd);
+    await killed.waitFor('started');
+    process.kill(workersOf(killed)[0]!, 'SIGKILL');
+    const { lines } = await killed.ended;
+    const { error } = parse(lines.at(-1)!) as { error?: { message: string } };
+    expect(error!.message).toContain('No checkpoint was written yet');
+    expect(error!.message).toContain('npx tributary train again --overwrite');
+
+    // What is to be replaced is also what says how to train, to every worker.
+    const large = ['--batch-size', '128', '--epochs', '1', '--workers', '2'];
+    // It can be opened, but nothing can be written to it.
+    const full = ['--trace', '/dev/full'];
+    const ended = await start(['train', 'again', '--overwrite', '--json', ...full, ...large], cwd).ended;
+    expect(ended.code, ended.stderr).toBe(1);
+    const [finished, failed] = ended.lines.slice(-2).map(parse);
+    expect(finished).toMatchObject({ type: 'finished', steps: 5, workers: 2 });
+    expect(failed).toMatchObject({ error: { code: 'FILE_NOT_WRITTEN' } });
+    expect(JSON.stringify(failed)).toContain('The run itself is complete');
+    expect(readdirSync(join(cwd, 'again')).sort()).toEqual(
+      ['checkpoints', 'config.json', 'labels.json', 'metrics.json', 'model.onnx', 'vocabulary.json'].sort(),
+    );
+    const config = JSON.parse(readFileSync(join(cwd, 'again', 'config.json'), 'utf8')) as object;
+    expect(config).toMatchObject({ batchSize: 128, epochs: 1, workers: 2 });
+  }, 120_000);
+
+  test.each([
+    ['tiny.json/trace.json', /tiny\.json is a file, not a folder/],
+    ['.', /it is a folder/],
+  ])('refuses to begin with a trace in %j', async (file, words) => {
+    const cwd = folder();
+    writeTinyRun(cwd);
+    const { code, stderr } = await run(['train', 'tiny.json', '--workers', '2', '--trace', file], { cwd });
+    expect(code).toBe(1);
+    expect(stderr).toContain('error [FILE_NOT_WRITTEN]');
+    expect(stderr).toMatch(words);
+    expect(stderr).toContain('Give another file by --trace');
+    expect(readdirSync(cwd)).not.toContain('runs');
+  });
+
+  test.each([{ workers: 2 }, { resources: { workers: 2 } }])(
+    'refuses --mode with a configuration of %j',
+    async (config) => {
+      const cwd = folder();
+      writeTinyRun(cwd, { config });
+      const { code, stderr } = await run(['train', 'tiny.json', '--mode', 'direct locked'], { cwd });
+      expect(code).toBe(2);
+      expect(stderr).toContain(
+        `takes --mode for learners, and tiny.json has the field ${Object.keys(config)[0]}`,
+      );
+      expect(readdirSync(cwd)).not.toContain('runs');
+    },
+  );
+
   test.each([
     [['--workers', '2', '--learners', '2'], /--workers or --learners, not both/],
     [['--workers', '2', '--mode', 'direct lock-free'], /--workers or --mode, not both/],
@@ -109,6 +168,10 @@ describe('train --workers 2', () => {
   test.each([
     [{ workers: 2, learners: 2 }, /workers and learners \(2\) are both there/],
     [{ workers: 2, resources: { workers: 2 } }, /workers and resources are both there/],
+    [
+      { workers: 2, learnerMode: 'direct locked' },
+      /workers and learnerMode \(direct locked\) are both there/,
+    ],
   ])('refuses a configuration with %j', async (config, words) => {
     const cwd = folder();
     writeTinyRun(cwd, { config });

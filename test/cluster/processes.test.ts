@@ -7,6 +7,7 @@ import { fileURLToPath } from 'node:url';
 import { afterEach, describe, expect, it } from 'vitest';
 import { hostIdentity, Membership, Scheduler } from '../../src/cluster/index.ts';
 import type { World } from '../../src/cluster/index.ts';
+import { programOf } from '../support/test-program.ts';
 
 const MEMBER = fileURLToPath(new URL('./member.ts', import.meta.url));
 const SECRET = 'a secret for tests';
@@ -21,8 +22,8 @@ class MemberProcess {
   readonly #lines: AsyncIterator<string>;
 
   constructor(role: string, scheduler: Scheduler, rank?: number) {
-    const args = [MEMBER, role, scheduler.address, SECRET, ...(rank === undefined ? [] : [String(rank)])];
-    this.child = spawn(process.execPath, ['--import', 'tsx', ...args], {
+    const args = [role, scheduler.address, SECRET, ...(rank === undefined ? [] : [String(rank)])];
+    this.child = spawn(process.execPath, [...programOf(MEMBER), ...args], {
       stdio: ['ignore', 'pipe', 'inherit'],
     });
     this.#lines = createInterface(this.child.stdout!)[Symbol.asyncIterator]();

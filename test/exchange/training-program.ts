@@ -102,7 +102,7 @@ async function openExchange(
   const servers = await startRunServers({ thread, secret, optimizer, rows: 'exact', sharedMemory });
   const isPlaced = way !== 'hybrid without placement';
   const options = {
-    ...{ thread, servers, memory, kernels, names, groups, hasExactRows: true },
+    ...{ thread, servers, memory, kernels, names, groups, steps: 0, hasExactRows: true },
     ...{ localAggregation: isPlaced, boundaryAmongServers: isPlaced },
     boundaryBetweenWorkersAndServers: isPlaced,
   };

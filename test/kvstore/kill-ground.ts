@@ -15,6 +15,7 @@ import { removeStaleSegments } from '../../src/memory/index.ts';
 import type { ServiceAccess, ServiceOptions } from '../../src/server/index.ts';
 import { RankProcess } from '../support/rank-processes.ts';
 import type { ServerAssignment } from './server-program.ts';
+import { programOf } from '../support/test-program.ts';
 
 export interface GroundOptions {
   readonly servers: number;
@@ -159,7 +160,7 @@ export class KillGround {
 
   #launch(program: string, assignment: object): RankProcess {
     const path = fileURLToPath(new URL(`./${program}.ts`, import.meta.url));
-    const args = ['--import', 'tsx', path, JSON.stringify(assignment)];
+    const args = [...programOf(path), JSON.stringify(assignment)];
     const child = spawn(process.execPath, args, { stdio: ['pipe', 'pipe', 'pipe'] });
     return new RankProcess(child, () => this.#news());
   }

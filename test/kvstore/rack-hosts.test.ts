@@ -9,6 +9,7 @@ import { component } from '../support/components.ts';
 import { createHosts } from '../../src/bench/hosts.ts';
 import type { Host, Hosts } from '../../src/bench/hosts.ts';
 import type { RackLine } from './rack-program.ts';
+import { programOf } from '../support/test-program.ts';
 
 const SECRET = 'racks';
 const DEADLINE_MS = 40_000;
@@ -25,7 +26,7 @@ describe.skipIf(!component('iproute2').present)('hosts as racks', () => {
     net?.close();
   });
   const start = (host: Host, program: string, ...programArguments: readonly string[]) => {
-    const command = host.command(process.execPath, '--import', 'tsx', program, ...programArguments);
+    const command = host.command(process.execPath, ...programOf(program), ...programArguments);
     const child = spawn(...command, { stdio: 'pipe', timeout: DEADLINE_MS, killSignal: 'SIGKILL' });
     children.push(child);
     return child;

@@ -11,6 +11,7 @@ import { createInterface } from 'node:readline';
 import { setTimeout as pause } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import type { TrainEvent, TrainOptions, TrainResult } from '../../src/learners/index.ts';
+import { moduleOf, programOf } from '../support/test-program.ts';
 
 type Result = Pick<
   TrainResult,
@@ -31,11 +32,10 @@ export class WatchdogProcess {
 
   constructor(options: Omit<TrainOptions, 'signal' | 'onEvent'>) {
     const program = fileURLToPath(new URL('./watchdog-program.ts', import.meta.url));
-    this.#process = spawn(
-      process.execPath,
-      ['--import', import.meta.resolve('tsx'), program, JSON.stringify(options)],
-      { stdio: ['ignore', 'pipe', 'inherit'] },
-    );
+    const source = { ...options.source, module: moduleOf(options.source.module) };
+    this.#process = spawn(process.execPath, [...programOf(program), JSON.stringify({ ...options, source })], {
+      stdio: ['ignore', 'pipe', 'inherit'],
+    });
     // After its output was read to the end.
     this.#ended = once(this.#process, 'close');
     createInterface(this.#process.stdout!).on('line', (text) => this.#hear(JSON.parse(text) as WatchdogLine));

@@ -13,6 +13,7 @@ import {
   removeStaleSegments,
   SharedSpace,
 } from '../../src/memory/index.ts';
+import { programOf } from '../support/test-program.ts';
 
 const PEER = fileURLToPath(new URL('./peer.ts', import.meta.url));
 
@@ -33,7 +34,7 @@ describe.skipIf(!hasSharedMemory())('segments between processes', () => {
   });
 
   function start(role: string, name: string): ChildProcess {
-    const child = spawn(process.execPath, ['--import', 'tsx', PEER, role, name, directory], {
+    const child = spawn(process.execPath, [...programOf(PEER), role, name, directory], {
       stdio: ['ignore', 'pipe', 'inherit'],
     });
     children.push(child);

@@ -7,7 +7,14 @@ import { expect, it } from 'vitest';
 
 const pathOf = (name: string): string => fileURLToPath(new URL(`../../examples/${name}.ts`, import.meta.url));
 
-async function run(name: string): Promise<{ output: string; errors: string; code: number | null }> {
+interface Outcome {
+  readonly output: string;
+  readonly errors: string;
+  readonly code: number | null;
+  readonly pid: number;
+}
+
+async function run(name: string): Promise<Outcome> {
   const child = spawn(process.execPath, ['--import', 'tsx', pathOf(name)], {
     stdio: ['ignore', 'pipe', 'pipe'],
   });
@@ -18,7 +25,7 @@ async function run(name: string): Promise<{ output: string; errors: string; code
   });
   const [code] = (await once(child, 'close')) as [number | null];
   const [output, errors] = await Promise.all(texts);
-  return { output: output!, errors: errors!, code };
+  return { output: output!, errors: errors!, code, pid: child.pid! };
 }
 
 const numbers = (text: string): number[] => (text.match(/\d+\.\d+/g) ?? []).map(Number);
@@ -42,5 +49,5 @@ it('give the same losses and the same accuracy on one device and on all workers'
   expect(expected).toHaveLength(3);
   expect(all.output.split('\n')).toHaveLength(one.output.split('\n').length);
   expected.forEach((value, i) => expect(Math.abs(actual[i]! - value)).toBeLessThanOrEqual(0.0021));
-  expect(readdirSync('/dev/shm').filter((name) => name.includes('replica-'))).toEqual([]);
+  expect(readdirSync('/dev/shm').filter((name) => name.includes(`-${all.pid}-`))).toEqual([]);
 }, 120_000);

@@ -2,34 +2,37 @@
 import { spawnSync } from 'node:child_process';
 import { fileURLToPath } from 'node:url';
 import { expect, it } from 'vitest';
+import { programOf } from '../support/test-program.ts';
 
 const PROGRAM = fileURLToPath(new URL('./faulty-workers-program.ts', import.meta.url));
 
-function run(fault: string): { status: number | null; stdout: string } {
-  const { status, stdout } = spawnSync(
-    process.execPath,
-    ['--import', import.meta.resolve('tsx'), PROGRAM, fault],
-    { encoding: 'utf8', timeout: 60_000 },
-  );
-  return { status, stdout };
+function run(fault: string): { status: number | null; stdout: string; unhandled: boolean } {
+  const { status, stdout, stderr } = spawnSync(process.execPath, [...programOf(PROGRAM), fault], {
+    encoding: 'utf8',
+    timeout: 60_000,
+  });
+  return { status, stdout, unhandled: /unhandled/i.test(stderr) };
 }
 
 it.each([
   ['other model', /the model of worker 1 is not that of worker 0/],
+  ['other data', /the samples of worker 1 and worker 0 are not the same; load the data alike/],
   ['ends early', /worker 1 \(process \d+\) ended with code 1; it last wrote: .*no licence/],
   ['drifts', /after step 5 parameter .* of worker 1 is not that of worker 0/],
   ['killed', /worker 1 \(process \d+\) was ended by SIGKILL/],
+  ['killed with servers', /worker 1 \(process \d+\) was ended by SIGKILL/],
+  ['killed at the end', /rank 1/],
   ['unreachable', /worker 1 \(process \d+\) ended with code 1/],
 ])(
   'a worker that %s',
   (fault, words) => {
-    const { status, stdout } = run(fault);
+    const { stdout, ...others } = run(fault);
     expect(stdout).toMatch(words);
-    expect(status).toBe(1);
+    expect(others).toEqual({ status: 1, unhandled: false });
   },
   70_000,
 );
 
 it('trains without a fault', () => {
-  expect(run('none')).toEqual({ status: 0, stdout: 'trained\n' });
+  expect(run('none with servers')).toEqual({ status: 0, stdout: 'trained\n', unhandled: false });
 }, 70_000);

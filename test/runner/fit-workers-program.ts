@@ -14,6 +14,9 @@ const result = await fit(circlesModel(), {
 });
 const { steps, finished, evaluation, workers } = result;
 const parameters = [...result.replica.memory.parameters.values()].map(({ view }) => [...view]);
+const slots = [...result.replica.memory.slots.values()].flatMap((own) =>
+  Object.values(own).map(({ view }) => [...view]),
+);
 await result.close();
 // What follows `fit` runs once.
-console.log(JSON.stringify({ steps, finished, evaluation, workers, parameters, events }));
+console.log(JSON.stringify({ steps, finished, evaluation, workers, parameters, slots, events }));

@@ -7,6 +7,7 @@ import { fit, type Evaluation, type FitEvent, type FitOptions } from '../../src/
 import { CheckpointStore } from '../../src/runtime/index.ts';
 import { temporaryFolders } from '../data/temporary-folder.ts';
 import { circlesModel, circlesRun } from './circles.ts';
+import { programOf } from '../support/test-program.ts';
 
 const PROGRAM = fileURLToPath(new URL('./fit-workers-program.ts', import.meta.url));
 const folder = temporaryFolders();
@@ -17,13 +18,15 @@ interface Outcome {
   readonly evaluation?: Evaluation;
   readonly workers: number;
   readonly parameters: readonly (readonly number[])[];
+  /** What the optimizer keeps. */
+  readonly slots: readonly (readonly number[])[];
   readonly events: readonly FitEvent[];
 }
 
 function run(options: Partial<FitOptions>): Outcome {
   const { stdout, stderr, status, pid } = spawnSync(
     process.execPath,
-    ['--import', import.meta.resolve('tsx'), PROGRAM, JSON.stringify(options)],
+    [...programOf(PROGRAM), JSON.stringify(options)],
     { encoding: 'utf8', timeout: 100_000 },
   );
   expect({ status, stderr }).toEqual({ status: 0, stderr: '' });
@@ -38,15 +41,20 @@ async function oneDevice(options: Partial<FitOptions> = {}): Promise<Outcome> {
   const result = await fit(circlesModel(), { ...circlesRun, ...options, onEvent });
   const { steps, finished, evaluation, workers } = result;
   const parameters = [...result.replica.memory.parameters.values()].map(({ view }) => [...view]);
+  const slots = [...result.replica.memory.slots.values()].flatMap((own) =>
+    Object.values(own).map(({ view }) => [...view]),
+  );
   await result.close();
-  return { steps, finished, workers, parameters, events, ...(evaluation ? { evaluation } : {}) };
+  return { steps, finished, workers, parameters, slots, events, ...(evaluation ? { evaluation } : {}) };
 }
 
 function expectClose(actual: Outcome, expected: Outcome): void {
-  const differences = expected.parameters.flatMap((values, i) =>
-    values.map((value, j) => Math.abs(actual.parameters[i]![j]! - value)),
-  );
-  expect(Math.max(...differences)).toBeLessThan(1e-4);
+  for (const what of ['parameters', 'slots'] as const) {
+    const differences = expected[what].flatMap((values, i) =>
+      values.map((value, j) => Math.abs(actual[what][i]![j]! - value)),
+    );
+    expect(Math.max(...differences)).toBeLessThan(1e-4);
+  }
   expect(actual.evaluation!.loss).toBeCloseTo(expected.evaluation!.loss, 4);
   expect(actual.evaluation!.accuracy).toBeCloseTo(expected.evaluation!.accuracy!, 2);
   const [steps, before] = [actual, expected].map(({ events }) =>
@@ -76,16 +84,23 @@ it('goes on in the middle of an epoch as if it had never stopped, on two workers
   expectClose(rest, await oneDevice());
 }, 110_000);
 
-it('brings home what lived on servers, for the checkpoint and for the caller', async () => {
-  const checkpointDirectory = folder();
-  const optimizer = { name: 'sgd', lr: 0.1 } as const;
-  const result = run({ workers: 2, strategy: 'servers', optimizer, checkpointDirectory, maxSteps: 23 });
-  expectClose(result, await oneDevice({ optimizer, maxSteps: 23 }));
+it('brings home what lived on servers, for the checkpoint and for the caller, and goes on from there', async () => {
+  const [checkpointDirectory, ofOneDevice] = [folder(), folder()];
+  const result = run({ workers: 2, strategy: 'servers', checkpointDirectory, maxSteps: 23 });
+  expectClose(result, await oneDevice({ maxSteps: 23, checkpointDirectory: ofOneDevice }));
   const { checkpoint } = new CheckpointStore(checkpointDirectory).latest();
   expect(checkpoint!.step).toBe(23);
+  const { optimizer } = new CheckpointStore(ofOneDevice).latest().checkpoint!;
+  for (const [name, { data }] of Object.entries(optimizer)) {
+    (data as Float32Array).forEach((value, i) =>
+      expect(checkpoint!.optimizer[name]!.data[i]).toBeCloseTo(value, 5),
+    );
+  }
   // A file has its tensors in an order of its own.
   const stored = Object.values(checkpoint!.tensors).map(({ data }) => [...(data as Float32Array)].join());
   expect(stored.sort()).toEqual(result.parameters.map((values) => values.join()).sort());
+  const rest = run({ workers: 2, strategy: 'servers', checkpointDirectory, resume: true });
+  expectClose(rest, await oneDevice());
 }, 110_000);
 
 it('takes workers or resources, not both', async () => {

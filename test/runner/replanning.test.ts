@@ -14,6 +14,7 @@ const alone = {
   world: { id: 1, rank: 0, size: 1, hosts: ['here'], members: [0] },
   allocate: (dtype: DType, length: number) =>
     space.allocate(length * bytesPerElement(dtype)).allocate(dtype, length),
+  free: () => Promise.resolve(),
   broadcast: () => done,
   allGather: (input: Region<'float64'>, output: Region<'float64'>) => {
     output.view.set(input.view);

@@ -23,11 +23,12 @@ describe('resources', () => {
       ],
     });
     expect(workers).toBe(6);
-    expect(machines.map(({ prefix }) => prefix)).toEqual([
-      undefined,
-      ['ssh', 'b'],
-      ['ip', 'netns', 'exec', 'c'],
-    ]);
+    const [here, b, c] = machines.map(({ prefix }) => prefix);
+    expect(here).toBeUndefined();
+    expect([b!.at(0), b!.at(-1)]).toEqual(['ssh', 'b']);
+    // It has no terminal to ask at.
+    expect(b).toContain('BatchMode=yes');
+    expect(c).toEqual(['ip', 'netns', 'exec', 'c']);
   });
 
   it('may be a file', () => {

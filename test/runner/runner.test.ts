@@ -46,6 +46,25 @@ it('is resumed by the same calls, which pass over what was done', async () => {
   expect(events).toEqual(['resumed', 'checkpoint', 'checkpoint']);
 });
 
+it('is resumed in the second of two datasets, and by batches of the same size only', async () => {
+  const other = circles(101, 3);
+  const train2 = async (changes: Partial<RunnerConfig>, maxSteps: number) => {
+    const runner = await oneDevice(circlesModel(), { ...config, ...changes });
+    let made = (await steps(runner, { maxSteps: 5 })).length;
+    for await (const { samples } of runner.run(shard(other), { maxSteps, epochs: 2 }))
+      made += Math.sign(samples);
+    const parameters = [...runner.replica.memory.parameters.values()].map(({ view }) => [...view]);
+    await runner.close();
+    return { made, parameters };
+  };
+  const whole = await train2({}, 9);
+  const checkpointDirectory = folder();
+  await train2({ checkpointDirectory }, 3);
+  const saved = { checkpointDirectory, resume: true };
+  expect(await train2(saved, 9)).toEqual({ made: 6, parameters: whole.parameters });
+  await expect(train2({ ...saved, batchSize: 8 }, 9)).rejects.toMatchObject({ code: 'CHECKPOINT_MISMATCH' });
+});
+
 it('writes checkpoints every so many steps, at ends of epochs and runs, and when it is told to', async () => {
   const checkpointDirectory = folder();
   const written: number[] = [];

@@ -56,6 +56,13 @@ export function trainingFrames(): Frame[] {
     frame({ ...exchange, push: false, pull: true, fromHeld: true, steps: [1] }),
     frame({ op: 'apply', step: 1, scale: 0.5, lr: 0.1 }),
     frame({ op: 'optimizer', number: 0, spec: { name: 'sgd', lr: 0.1, momentum: 0.9 } }),
+    frame({ op: 'state', piece: 1 }),
+    frame({ op: 'pull-state', piece: 1, slot: 'momentum_buffer', first: 4, count: 8 }),
+    frame(
+      { op: 'push-state', piece: 0, slot: 'momentum_buffer', first: 8, count: 16 },
+      gradient.subarray(64),
+    ),
+    frame({ op: 'set-steps', piece: 1, steps: 3 }),
     frame({ op: 'barrier', number: 0 }),
     frame({ op: 'bye' }),
   ];
@@ -66,10 +73,13 @@ const ODD: readonly unknown[] = [
   ...[-1, 0.5, -0, null, true, false, '', 'w', 't', '0', '__proto__', 'constructor', [], [0], [[0, 1]], {}],
   ...[[0, 0], [[0, 32]], [[0, 16], [0, 16]], [-1], [1, 2, 3], { length: 3 }, { name: 'adam' }, ['', 0]], // prettier-ignore
 ];
+/** Of requests without a body, those that are worth making often. */
+const BODILESS: ReadonlySet<unknown> = new Set(['apply', 'optimizer', 'pull-state', 'set-steps']);
 /** Each is a segment of its own, and many of them make every further one slow. */
 const MAX_BATCHES = 40;
 const OPS = [
   ...['open', 'values', 'list', 'exchange', 'push-rows', 'pull-rows', 'apply', 'optimizer', 'barrier', 'bye'],
+  ...['state', 'pull-state', 'push-state', 'set-steps'],
 ];
 
 export class Mutations {
@@ -88,7 +98,7 @@ export class Mutations {
     if (fate < 95) {
       const { header, body } = this.#oneOf(
         this.#frames.filter(
-          ({ header, body }) => body.length > 0 || header.op === 'apply' || header.fromHeld === true,
+          ({ header, body }) => body.length > 0 || BODILESS.has(header.op) || header.fromHeld === true,
         ),
       );
       return this.#encode({ id, ...this.#another(header) }, this.#noise(body));
@@ -132,6 +142,9 @@ export class Mutations {
     const step = this.#below(8);
     const samples = this.#oneOf([1, 1, 2, 1e-30, 1e300, 0]);
     if (header.op === 'apply') return { ...header, step, scale: this.#oneOf([0, 1, -1, 1e-300, 1e300]) };
+    if (header.op === 'set-steps') return { ...header, steps: this.#oneOf([0, step, 2 ** 30]) };
+    if (header.op === 'pull-state') return { ...header, first: 4 * step, count: this.#oneOf([0, 1, 4]) };
+    if (header.op === 'push-state') return { ...header, first: this.#below(17) };
     if (header.op === 'push-rows') return { ...header, step, samples, isSkipped: this.#below(2) === 0 };
     if (header.heldStep !== undefined) return { ...header, heldStep: step };
     if (header.op !== 'exchange') return header;

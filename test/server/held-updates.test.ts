@@ -34,9 +34,16 @@ class HeldCores extends Cores {
     return answers;
   }
 
-  rows(worker: number, step: number, indices: readonly number[], values: Float32Array, samples = 1): Answers {
+  rows(
+    worker: number,
+    step: number,
+    indices: readonly number[],
+    values: Float32Array,
+    samples = 1,
+    key = 't',
+  ): Answers {
     const answers: Answers = { replies: [], errors: [] };
-    const push = { worker, key: 't', step, indices: this.whole(indices), rows: this.floats(values), samples };
+    const push = { worker, key, step, indices: this.whole(indices), rows: this.floats(values), samples };
     this.cores[0]!.pushRows(
       push,
       (reply) => answers.replies.push(reply),
@@ -352,6 +359,22 @@ describe('a held step', () => {
       expect(isRight, `seed ${seed}`).toBe(true);
     },
   );
+
+  it('can be looked at by short rows after very long ones', () => {
+    const { cores } = open({ workers: 1 });
+    const core = cores.cores[0]!;
+    const [long, rowCount] = [40_000, 20_000];
+    cores.open('long', new Float32Array(long), long);
+    cores.open('short', new Float32Array(rowCount), 1);
+    cores.rows(0, 1, [0], new Float32Array(long).fill(2), 1, 'long');
+    const values = Float32Array.from({ length: rowCount }, (_, i) => i + 1);
+    cores.rows(0, 1, [...values.keys()], values, 1, 'short');
+    const [longRow, short] = [long, rowCount].map((length) => cores.floats(new Float32Array(length)));
+    core.pullHeldRows(0, 'long', 1, cores.whole([0]), longRow!);
+    core.pullHeldRows(0, 'short', 1, cores.whole([...values.keys()].reverse()), short!);
+    expect(longRow!.view.every((value) => value === 2)).toBe(true);
+    expect(short!.view).toEqual(values.reverse());
+  });
 
   it('is not shown to one that waits with the next push, nor after training went back', () => {
     const { cores } = open();

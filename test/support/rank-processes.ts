@@ -16,6 +16,7 @@ import { setTimeout as pause } from 'node:timers/promises';
 import { Scheduler } from '../../src/cluster/index.ts';
 import { removeStaleSegments } from '../../src/memory/index.ts';
 import { decodeHeader } from '../../src/memory/segment-header.ts';
+import { programOf } from './test-program.ts';
 
 /** What a rank says: its kind, when by `machineMs`, and what belongs to it. */
 export interface RankLine {
@@ -37,7 +38,7 @@ export interface RankSettings {
 }
 
 export interface RankProcessesOptions {
-  /** Path of the program, run by Node with tsx. */
+  /** Path of the program's source. */
   readonly program: string;
   readonly transport: RankTransport;
   readonly size: number;
@@ -171,7 +172,7 @@ export class RankProcesses {
   /** Starts one process more: with a scheduler, a newcomer. */
   add(options: Readonly<Record<string, unknown>> = {}): RankProcess {
     const settings = JSON.stringify({ ...this.settings, ...options });
-    const node = [process.execPath, '--import', 'tsx', this.#program, settings];
+    const node = [process.execPath, ...programOf(this.#program), settings];
     const mpirun = ['mpirun', '--oversubscribe', '--bind-to', 'none', '-n', `${this.settings.size}`];
     const [file, ...args] = this.scheduler ? node : [...mpirun, ...node];
     const child = spawn(file!, args, {

@@ -1,10 +1,9 @@
 /** The folder of shared oracle vectors and datasets; tests that need it are skipped where it is absent. */
 import { existsSync, readFileSync } from 'node:fs';
-import { fileURLToPath } from 'node:url';
 import { resolve } from 'node:path';
+import { packageFolder } from './test-program.ts';
 
-const root = fileURLToPath(new URL('../..', import.meta.url));
-export const sharedFolder = resolve(root, process.env.TRIBUTARY_SHARED ?? '../shared');
+export const sharedFolder = resolve(packageFolder, process.env.TRIBUTARY_SHARED ?? '../shared');
 
 export interface VectorTensor {
   name: string;

@@ -12,6 +12,7 @@ import { text } from 'node:stream/consumers';
 import { fileURLToPath } from 'node:url';
 import type { Host, Hosts } from '../../src/bench/hosts.ts';
 import type { RankLine, RankPlan, RankTimes } from './namespaces-rank.ts';
+import { programOf } from '../support/test-program.ts';
 
 type RankError = Extract<RankLine, { error: unknown }>['error'];
 
@@ -87,7 +88,7 @@ export async function runByMpirun(
       'mpirun',
       ...['--host', hosts.map(({ name }) => `${name}:1`).join(','), '--bind-to', 'none'],
       ...Object.entries(parameters).flatMap(([name, value]) => ['--mca', name, value]),
-      ...[process.execPath, '--import', 'tsx', RANK_PROGRAM, JSON.stringify(plan)],
+      ...[process.execPath, ...programOf(RANK_PROGRAM), JSON.stringify(plan)],
     );
     const env = { ...process.env, OMPI_ALLOW_RUN_AS_ROOT: '1', OMPI_ALLOW_RUN_AS_ROOT_CONFIRM: '1' };
     return outcome([await gather(spawn(...command, { env, stdio: ['ignore', 'pipe', 'pipe'] }))]);
@@ -102,7 +103,7 @@ function start(
   programArguments: readonly string[],
   options: SpawnOptions = { stdio: ['ignore', 'pipe', 'pipe'] },
 ): ChildProcess {
-  return spawn(...host.command(process.execPath, '--import', 'tsx', program, ...programArguments), options);
+  return spawn(...host.command(process.execPath, ...programOf(program), ...programArguments), options);
 }
 
 interface Gathered {

@@ -10,6 +10,7 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { createMpiTransport } from '../../src/transport/mpi/index.ts';
 import { component } from '../support/components.ts';
 import { scenarios } from './conformance.ts';
+import { programOf } from '../support/test-program.ts';
 
 const RANK_PROGRAM = fileURLToPath(new URL('./mpi-rank.ts', import.meta.url));
 const DEADLINE_MS = 55_000;
@@ -28,7 +29,7 @@ async function runRanks(suite: string, ranks: number, transportClass: string): P
     'mpirun',
     [
       ...['--oversubscribe', '--bind-to', 'none', ...settings, '-n', `${ranks}`],
-      ...[process.execPath, '--import', 'tsx', RANK_PROGRAM, suite, `${seed}`],
+      ...[process.execPath, ...programOf(RANK_PROGRAM), suite, `${seed}`],
     ],
     {
       env: {

@@ -1,5 +1,6 @@
 import { mkdtempSync, readdirSync, rmSync } from 'node:fs';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import type { TributaryError } from '../../src/base/index.ts';
 import { hasSharedMemory } from '../../src/memory/index.ts';
 import type { Segment } from '../../src/memory/index.ts';
 import type { Receiving } from '../../src/transport/index.ts';
@@ -120,6 +121,37 @@ describe.skipIf(!hasSharedMemory())('shared memory in place', () => {
     for (const segment of used) segment.close();
   });
 
+  it('lets go of a segment of the peer when the peer has, once nobody reads it', () => {
+    const taken = (): number => {
+      try {
+        b.space.allocate(b.space.capacityBytes).close();
+      } catch (error) {
+        return (error as TributaryError).facts['usedBytes'] as number;
+      }
+      return 0;
+    };
+    const into = b.segment.allocate('int32', 80_000);
+    const before = taken();
+    for (const sequence of [1, 2]) {
+      const segment = a.space.createSegment(`freed-${sequence}-${process.pid}`, 320_000, { directory });
+      const region = segment.allocate('int32', 80_000);
+      region.view.fill(sequence);
+      a.transport.send(1, envelope({ sequence }), region);
+      const receiving = b.transport.receive(0, envelope({ sequence }), into);
+      settle(sides);
+      segment.close();
+      a.transport.letGo(segment);
+      a.transport.letGo(segment);
+      settle(sides);
+      expect(receiving.region.view[79_999]).toBe(sequence);
+      expect(taken()).toBeGreaterThan(before);
+      receiving.release();
+      expect(taken()).toBe(before);
+      settle(sides);
+    }
+    expect([a.told.lost, b.told.lost]).toEqual([[], []]);
+  });
+
   it('uses staging memory again once it was read', () => {
     const region = a.space.allocate(2 ** 20).allocate('float32', 200_000);
     const into = b.segment.allocate('float32', 200_000);
@@ -226,7 +258,7 @@ describe.skipIf(!hasSharedMemory())('shared memory in place', () => {
   it('refuses addresses that no transport gives', async () => {
     const good = addressOf(b).address;
     for (const [change, code] of [
-      [{ version: 2 }, 'REFUSED'],
+      [{ version: 1 }, 'REFUSED'],
       [{ version: undefined }, 'REFUSED'],
       [{ control: '../../etc/passwd' }, 'PROTOCOL_VIOLATION'],
       [{ control: 5 }, 'PROTOCOL_VIOLATION'],

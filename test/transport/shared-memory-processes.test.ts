@@ -1,4 +1,4 @@
-import { fork } from 'node:child_process';
+import { spawn } from 'node:child_process';
 import type { ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
 import { mkdtempSync, readdirSync, rmSync } from 'node:fs';
@@ -7,6 +7,7 @@ import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { hasSharedMemory, removeStaleSegments } from '../../src/memory/index.ts';
 import { addressOf, closeSides, envelope, makeSide, runAsRank } from './shared-memory-pair.ts';
 import type { Side } from './shared-memory-pair.ts';
+import { programOf } from '../support/test-program.ts';
 
 const PEER = fileURLToPath(new URL('./shared-memory-peer.ts', import.meta.url));
 const DEADLINE_MS = 20_000;
@@ -33,7 +34,8 @@ describe.skipIf(!hasSharedMemory())('shared memory between processes', () => {
   });
 
   async function start(role: string, seed = 0): Promise<ChildProcess> {
-    const started = fork(PEER, [role, directory, String(seed)], { execArgv: ['--import', 'tsx'] });
+    const args = [...programOf(PEER), role, directory, String(seed)];
+    const started = spawn(process.execPath, args, { stdio: ['inherit', 'inherit', 'inherit', 'ipc'] });
     child = started;
     const [address] = (await once(started, 'message')) as [Record<string, unknown>];
     started.send(addressOf(side));

@@ -13,6 +13,7 @@ import type { Region } from '../../src/memory/index.ts';
 import { createTcpTransport } from '../../src/transport/tcp/tcp-transport.ts';
 import { closeEnds, envelope, memberAddress, openEnd, openEnds, SECRET, until } from './tcp-pair.ts';
 import type { End } from './tcp-pair.ts';
+import { programOf } from '../support/test-program.ts';
 
 const PEER = fileURLToPath(new URL('./tcp-peer.ts', import.meta.url));
 
@@ -36,7 +37,7 @@ describe.skipIf(!hasSharedMemory())('the TCP transport', () => {
     ends.push(end);
     const child = spawn(
       process.execPath,
-      ['--import', 'tsx', PEER, SECRET, JSON.stringify(end.transport.address)],
+      [...programOf(PEER), SECRET, JSON.stringify(end.transport.address)],
       { stdio: ['ignore', 'pipe', 'inherit'] },
     );
     try {

@@ -7,6 +7,7 @@ import { cpus } from 'node:os';
 import { TributaryError, UsageError } from '../../base/index.ts';
 import { requireCounts } from '../argument-checks.ts';
 import { createHosts, type Hosts } from '../hosts.ts';
+import { StolenTime } from '../stolen-time.ts';
 import { describeMachine } from '../machine.ts';
 import { resourcesOf, runScript } from '../runner-script.ts';
 import { casesOf, titleOf, type HybridBench, type HybridCase } from './hybrid-case.ts';
@@ -61,6 +62,7 @@ export async function benchHybrid(options: HybridBenchOptions): Promise<HybridBe
   const { rateMbit = 1000, rounds = 4, steps = 15 } = options;
   requireCounts({ workers, hosts, rateMbit, rounds, steps });
   requireLayout(options);
+  const stolen = new StolenTime();
   const cases: HybridCase[] = [];
   const skipped: string[] = [];
   for (const link of links) {
@@ -81,12 +83,14 @@ export async function benchHybrid(options: HybridBenchOptions): Promise<HybridBe
     ...{ bench: 'hybrid', date: new Date().toISOString(), machine: describeMachine() },
     configuration: configurationOf(models, { rateMbit, rounds, steps }),
     skipped,
-    notes:
-      most >= cores
+    notes: [
+      ...(most >= cores
         ? [
             `Up to ${most} workers, their servers and all links share ${cores} cores: more workers are not more samples a second here. Compare strategies of one group only.`,
           ]
-        : [],
+        : []),
+      ...stolen.notes(),
+    ],
     cases,
   };
 }

@@ -9,6 +9,7 @@ import type { Merging } from '../../plan/index.ts';
 import { median } from '../allreduce/index.ts';
 import { requireCounts } from '../argument-checks.ts';
 import { createHosts, type Hosts } from '../hosts.ts';
+import { StolenTime } from '../stolen-time.ts';
 import { describeMachine, type Machine } from '../machine.ts';
 import { resourcesOf, runScript } from '../runner-script.ts';
 import { MERGE_MODELS, mergeModels, type MergeModel } from './merge-models.ts';
@@ -69,6 +70,7 @@ export async function benchMerge(options: MergeBenchOptions): Promise<MergeBench
   const { models = MERGE_MODELS, links = MERGE_LINKS, onProgress = () => undefined } = options;
   const { workers = 2, rateMbit = 1000, batchSize, rounds = 8, steps = 8 } = options;
   requireCounts({ workers, rateMbit, rounds, steps, ...(batchSize === undefined ? {} : { batchSize }) });
+  const stolen = new StolenTime();
   const cases: MergeCase[] = [];
   const skipped: string[] = [];
   for (const link of links) {
@@ -106,8 +108,11 @@ export async function benchMerge(options: MergeBenchOptions): Promise<MergeBench
       hosts?.close();
     }
   }
-  const notes =
-    workers >= cpus().length ? [`${workers} workers and all links share ${cpus().length} cores.`] : [];
+  const cores = cpus().length;
+  const notes = [
+    ...(workers >= cores ? [`${workers} workers and all links share ${cores} cores.`] : []),
+    ...stolen.notes(),
+  ];
   return {
     ...{ bench: 'merge', date: new Date().toISOString(), machine: describeMachine() },
     configuration: {

@@ -30,6 +30,7 @@ function barsOf(one: RunnerCase): Bar[] {
   };
   return [
     ...bar('one device', one.singleSamplesPerSec, OURS_ALONE),
+    ...bar('copies in step', one.inStepSamplesPerSec, OURS_ALONE),
     ...bar('getRunner', one.samplesPerSec, OURS),
     ...bar('PyTorch alone', one.ddpSingleSamplesPerSec, TORCH_ALONE),
     ...bar('PyTorch DDP', one.ddpSamplesPerSec, TORCH),

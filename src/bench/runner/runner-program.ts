@@ -7,6 +7,7 @@ import { InternalError } from '../../base/index.ts';
 import { getRunner, oneDevice, shard, type StepReport } from '../../runner/index.ts';
 import { serveTurns } from '../allreduce/index.ts';
 import type { ControlAddress, Turn, TurnResult } from '../allreduce/index.ts';
+import { IN_STEP, MeetingPlace, type MeetingPlaceOptions } from './meeting-place.ts';
 import { madeUpImages, runnerModels, TRAINING, type RunnerModel } from './runner-models.ts';
 import { toWord } from './step-parts.ts';
 
@@ -21,6 +22,8 @@ export interface RunnerOrder {
   readonly totalBatch: number;
   /** Of the first steps on one device; empty where the batch is another one. */
   readonly losses: readonly number[];
+  /** Where copies meet behind every step of turns that say so. */
+  readonly meeting?: MeetingPlaceOptions | undefined;
 }
 
 /** Of losses, relative; that of every result which must not depend on the number of workers. */
@@ -38,16 +41,20 @@ const runner =
     ? await oneDevice(described.build(), config)
     : await getRunner(described.build(), { workers }, config);
 const steps = runner.run(shard(madeUpImages(described, totalBatch)), { epochs: Infinity });
+const meetingPlace = order.meeting && new MeetingPlace(order.meeting);
 for (const expected of losses) compare(await nextStep(), expected);
 await serveTurns(control, runner.rank, take);
 await steps.return(undefined);
+meetingPlace?.close();
 await runner.close();
 
-async function take({ iterations }: Turn): Promise<TurnResult> {
+async function take({ iterations, algorithm }: Turn): Promise<TurnResult> {
+  const meets = algorithm === IN_STEP;
   const parts = { computeMs: 0, waitMs: 0 };
   const startedMs = performance.now();
   for (let i = 0; i < iterations; i++) {
     const { computeMs, waitMs } = await nextStep();
+    if (meets) meetingPlace!.meet();
     parts.computeMs += computeMs / iterations;
     parts.waitMs += waitMs / iterations;
   }

@@ -8,6 +8,7 @@ import { cpus, tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { UsageError } from '../../base/index.ts';
 import { describeMachine, type Machine } from '../machine.ts';
+import { StolenTime } from '../stolen-time.ts';
 import { RUNNER_MODELS, runnerModels, TRAINING, type RunnerModel } from './runner-models.ts';
 import { COMPARED_STEPS, measureSides, type SideFigures } from './sides.ts';
 
@@ -42,10 +43,14 @@ export interface RunnerCase {
   readonly singleSamplesPerSec: number;
   /** Of as many independent copies as workers, at the same time. */
   readonly ceilingSamplesPerSec: number;
+  /** Of those copies when they wait for each other behind every step: what lock step alone costs here. */
+  readonly inStepSamplesPerSec: number;
   /** To one device. */
   readonly speedup: number;
   /** To the ceiling. */
   readonly efficiency: number;
+  /** To the copies in step: what is left for the exchange. */
+  readonly efficiencyInStep: number;
   /** Of a step of the first worker: forward and backward pass. */
   readonly computeMs: number;
   /** Of a step of the first worker: for gradients of others, behind the backward pass. */
@@ -75,6 +80,7 @@ export async function benchRunner(options: RunnerBenchOptions): Promise<RunnerBe
   check('batch', batch, 1, 4096);
   check('rounds', rounds, 1, 100);
   check('turnMs', turnMs, 1, 60_000);
+  const stolen = new StolenTime();
   const folder = await mkdtemp(join(tmpdir(), 'tributary-bench-'));
   const setting = { workers, batch, rounds, turnMs, withPeers, folder, env, signal, onProgress };
   const measured: (readonly [RunnerModel, SideFigures])[] = [];
@@ -90,13 +96,15 @@ export async function benchRunner(options: RunnerBenchOptions): Promise<RunnerBe
       step: 'loading, forward, backward, exchange and update; PyTorch takes its batches as views of memory, without copying',
       single: 'one device alone, which exchanges with nobody',
       ceiling: 'as many independent single devices as workers, at the same time',
+      inStep:
+        'the same, but each waits for the others behind every step, on a word of shared memory, and exchanges nothing',
       statistic:
         'median of alternating rounds; all processes live as long as their model and sleep between turns',
       ddp: 'the same model from the same parameters on the same samples by plain SGD; the fastest variant',
       peers: measured.flatMap(([model, figures]) => figures.peers.map((peer) => ({ model, ...peer }))),
     },
     skipped: [...new Set(measured.flatMap(([, { skipped }]) => skipped))],
-    notes: notesOn(models, workers),
+    notes: [...notesOn(models, workers), ...stolen.notes()],
     cases: measured.map(([model, figures]) => caseOf(runnerModels[model].title, { workers, batch }, figures)),
   };
 }
@@ -107,11 +115,12 @@ export function caseOf(
   { workers, batch }: Pick<RunnerCase, 'workers' | 'batch'>,
   figures: Omit<SideFigures, 'peers' | 'skipped'>,
 ): RunnerCase {
-  const { single, ceiling, computeMs, waitMs, ddp, ddpSingle } = figures;
+  const { single, ceiling, inStep, computeMs, waitMs, ddp, ddpSingle } = figures;
   return {
     ...{ model, workers, batch, samplesPerSec: figures.workers },
-    ...{ singleSamplesPerSec: single, ceilingSamplesPerSec: ceiling },
-    ...{ speedup: figures.workers / single, efficiency: figures.workers / ceiling, computeMs, waitMs },
+    ...{ singleSamplesPerSec: single, ceilingSamplesPerSec: ceiling, inStepSamplesPerSec: inStep },
+    ...{ speedup: figures.workers / single, efficiency: figures.workers / ceiling },
+    ...{ efficiencyInStep: figures.workers / inStep, computeMs, waitMs },
     ...{ ddpSamplesPerSec: ddp, ddpSingleSamplesPerSec: ddpSingle },
   };
 }

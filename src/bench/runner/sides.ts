@@ -3,6 +3,7 @@
  * DDP. Knows no cases. Invariants: one side at a time is at work, the others sleep; no side takes a turn before the losses of all that
  * share batches were compared; a peer that is not installed is left out and named.
  */
+import { randomBytes } from 'node:crypto';
 import { InternalError, TributaryError } from '../../base/index.ts';
 import { alternate, type AlternatingSide } from '../alternation.ts';
 import { median, PeerGroup } from '../allreduce/index.ts';
@@ -13,6 +14,7 @@ import { trainOnOneDevice } from './one-device-losses.ts';
 import { ourGroup, together } from './our-groups.ts';
 import { writePeerTask } from './peer-task.ts';
 import { madeUpImages, runnerModels, type RunnerModel } from './runner-models.ts';
+import { IN_STEP } from './meeting-place.ts';
 import { fromWord, type StepParts } from './step-parts.ts';
 
 export interface SidesSetting {
@@ -34,6 +36,8 @@ export interface SidesSetting {
 export interface SideFigures extends StepParts {
   readonly single: number;
   readonly ceiling: number;
+  /** Of the copies of the ceiling when they wait for each other behind every step, and still exchange nothing. */
+  readonly inStep: number;
   readonly workers: number;
   /** Null where PyTorch was not measured. */
   readonly ddp: number | null;
@@ -81,16 +85,18 @@ export async function measureSides(model: RunnerModel, setting: SidesSetting): P
     };
     const single = await side(copies[0]!, OUR_VARIANTS);
     const ceiling = await side(together(`${workers} independent copies`, copies), OUR_VARIANTS);
+    const inStep = await side(together(`${workers} copies in step`, copies), [IN_STEP]);
     const sharing = await side(working, OUR_VARIANTS);
     const torchSingle = torch && (await side(torch[0], torchVariants));
     const ddp = torch && (await side(torch[1], torchVariants));
-    const sides = [single, ceiling, sharing, torchSingle, ddp].filter((one) => one !== undefined);
+    const sides = [single, ceiling, inStep, sharing, torchSingle, ddp].filter((one) => one !== undefined);
     await alternate(sides, rounds, (round) =>
       onProgress(`${title}: round ${round + 1} of ${rounds}, ${sides.length} sides`),
     );
     const parts = sharing.turns.map(({ word }) => fromWord(word));
     return {
-      ...{ single: rateOf(single), ceiling: rateOf(ceiling), workers: rateOf(sharing) },
+      ...{ single: rateOf(single), ceiling: rateOf(ceiling), inStep: rateOf(inStep) },
+      workers: rateOf(sharing),
       ...{ ddp: ddp ? rateOf(ddp) : null, ddpSingle: torchSingle ? rateOf(torchSingle) : null },
       computeMs: median(parts.map(({ computeMs }) => computeMs)),
       waitMs: median(parts.map(({ waitMs }) => waitMs)),
@@ -115,10 +121,14 @@ async function commandsFor(model: RunnerModel, setting: SidesSetting): Promise<C
   const steps = COMPARED_STEPS;
   const alone = await trainOnOneDevice(described, { dataset, workers, batchSize: totalBatch, steps });
   const shared = { model, batch, totalBatch, env };
+  const meetingName = `meeting-${process.pid}-${randomBytes(6).toString('hex')}`;
   const ours = {
     workers: ourGroup({ ...shared, workers, name: `${workers} workers by getRunner`, losses: alone.losses }),
     copies: Array.from({ length: workers }, (_, copy) =>
-      ourGroup({ ...shared, workers: 1, name: copy === 0 ? 'one device' : `copy ${copy + 1}`, losses: [] }),
+      ourGroup({
+        ...{ ...shared, workers: 1, name: copy === 0 ? 'one device' : `copy ${copy + 1}`, losses: [] },
+        meeting: { name: meetingName, index: copy, count: workers },
+      }),
     ),
   };
   if (!withPeers) return { ours, peers: [] };

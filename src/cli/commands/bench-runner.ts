@@ -61,11 +61,26 @@ function print({ machine, cases, notes, skipped }: RunnerBench, io: CommandIo): 
   const rows = cases.map((one) => [
     ...[one.model, String(one.workers), String(one.batch), rate(one.samplesPerSec)],
     ...[rate(one.singleSamplesPerSec), rate(one.ceilingSamplesPerSec), `${one.speedup.toFixed(2)}x`],
-    ...[percent(one.efficiency), one.computeMs.toFixed(2), one.waitMs.toFixed(2)],
+    ...[
+      percent(one.efficiency),
+      percent(one.efficiencyInStep),
+      one.computeMs.toFixed(2),
+      one.waitMs.toFixed(2),
+    ],
     ...[rate(one.ddpSamplesPerSec), rate(one.ddpSingleSamplesPerSec)],
   ]);
   const head = [
-    ...['model', 'workers', 'batch', 'samples/s', 'one', 'ceiling', 'speed-up', 'efficiency'],
+    ...[
+      'model',
+      'workers',
+      'batch',
+      'samples/s',
+      'one',
+      'ceiling',
+      'speed-up',
+      'efficiency',
+      'of copies in step',
+    ],
     ...['compute ms', 'wait ms', 'DDP', 'PyTorch, one'],
   ];
   io.stdout.write(

@@ -5,6 +5,7 @@ import type { Dataset } from '../../data/index.ts';
 import { loadMnist } from '../../data/index.ts';
 import { evaluate } from '../../runner/index.ts';
 import { confusionOf, printReport, reportOf } from '../classification-report.ts';
+import { evaluateAmongAllWords } from '../all-words-loss.ts';
 import { defineCommand, type OptionSpecs } from '../command.ts';
 import { lossText, percent, thousands } from '../format.ts';
 import { bold, ExitCode, type CommandIo } from '../io.ts';
@@ -69,7 +70,9 @@ function chooseData(trained: TrainedModel, path: string | undefined): Dataset {
 function show(trained: TrainedModel, dataset: Dataset, json: boolean, io: CommandIo): void {
   const { replica, average, facts } = trained;
   if (trained.kind === 'language-model' || !('logits' in replica.model.outputs)) {
-    const { loss, accuracy } = evaluate(replica, dataset, average === undefined ? {} : { average });
+    const { loss, accuracy } = trained.built.hasSampledLoss
+      ? evaluateAmongAllWords(replica, dataset, average)
+      : evaluate(replica, dataset, average === undefined ? {} : { average });
     const result = {
       loss,
       perplexity: Math.exp(loss),

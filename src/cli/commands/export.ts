@@ -1,13 +1,12 @@
 /** `tributary export`: the trained model as an ONNX file that has been read back and compared. */
-import { mkdirSync, writeFileSync } from 'node:fs';
-import { dirname, resolve } from 'node:path';
-import { UsageError } from '../../base/index.ts';
+import { resolve } from 'node:path';
 import { OnnxCompute } from '../../compute/index.ts';
 import { printShape, type Tensor } from '../../graph/index.ts';
 import { checkExport } from '../check-export.ts';
 import { defineCommand, type OptionSpecs } from '../command.ts';
 import { bytesText, table } from '../format.ts';
 import { ExitCode } from '../io.ts';
+import { writeOutputFile } from '../output-file.ts';
 import { exportTrained, openTrainedModel } from '../trained-model.ts';
 
 const options = {
@@ -32,7 +31,7 @@ export const exportCommand = defineCommand({
       const valueOf = (source: Tensor) => replica.memory.source(source, average).view as Float32Array;
       const checked = checkExport(bytes, built.exports, { compute, valueOf, tokens: facts.vocabulary ?? 1 });
       const file = given.output === undefined ? trained.folder.modelFile : resolve(io.cwd, given.output);
-      write(file, bytes);
+      writeOutputFile(file, bytes, '--output');
       const ports = (tensors: Readonly<Record<string, Tensor>>) =>
         Object.entries(tensors).map(([name, { shape, dtype }]) => ({
           name,
@@ -64,18 +63,3 @@ export const exportCommand = defineCommand({
     }
   },
 });
-
-function write(file: string, bytes: Uint8Array): void {
-  try {
-    mkdirSync(dirname(file), { recursive: true });
-    writeFileSync(file, bytes);
-  } catch (cause) {
-    const reason = cause instanceof Error ? cause.message : String(cause);
-    throw new UsageError(
-      'FILE_NOT_WRITTEN',
-      `${file} could not be written: ${reason}. Give another place by --output.`,
-      { file },
-      cause,
-    );
-  }
-}

@@ -1,15 +1,15 @@
 /** `tributary plan`: how the gradients of a model would travel between workers here, what that is predicted to take, and why. */
-import { writeFileSync } from 'node:fs';
 import { availableParallelism } from 'node:os';
 import { resolve } from 'node:path';
 import type { Model } from '../../graph/index.ts';
 import type { ExchangePlan } from '../../plan/index.ts';
-import { getRunner, shard } from '../../runner/index.ts';
+import { getRunner, shard, WORKER_MARK } from '../../runner/index.ts';
 import { buildModel } from '../build-model.ts';
 import { defineCommand, type OptionSpecs, type OptionValues } from '../command.ts';
 import { bytesText, table } from '../format.ts';
 import { findConfig } from '../find-config.ts';
 import { ExitCode, type CommandIo } from '../io.ts';
+import { checkOutputFile, writeOutputFile } from '../output-file.ts';
 import { planPicture } from '../plan-picture.ts';
 import { loadTask } from '../task.ts';
 
@@ -52,6 +52,10 @@ const WARM_UP_STEPS = 5;
 
 async function plan(target: string, given: Options, io: CommandIo): Promise<number> {
   const config = await findConfig('plan', target, given.data, io);
+  const [trace, picture] = [given.trace, given.picture].map((file) => file && resolve(io.cwd, file));
+  const isFirst = io.env[WORKER_MARK] !== '1';
+  if (isFirst && trace) checkOutputFile(trace, '--trace');
+  if (isFirst && picture) checkOutputFile(picture, '--picture');
   const task = loadTask(config.data, config.seed);
   const built = buildModel(config, task);
   const { workers = availableParallelism(), strategy, merging, steps = 30 } = given;
@@ -61,7 +65,7 @@ async function plan(target: string, given: Options, io: CommandIo): Promise<numb
     {
       ...{ optimizer: config.optimizer, batchSize: given['batch-size'] ?? config.batchSize },
       ...{ seed: config.seed, sparseUpdates: config.sparseUpdates },
-      trace: given.trace === undefined ? undefined : resolve(io.cwd, given.trace),
+      trace,
       ...{ strategy: strategy as ExchangePlan['strategy'], merging: merging as ExchangePlan['merging'] },
     },
   );
@@ -72,19 +76,20 @@ async function plan(target: string, given: Options, io: CommandIo): Promise<numb
     if (step > WARM_UP_STEPS) times.push(performance.now() - lastMs);
     lastMs = performance.now();
   }
-  const made = runner.plan;
   // The other workers end here.
-  await runner.close();
-  if (!made) {
-    io.stdout.write('One worker exchanges nothing; give --workers 2 or more.\n');
-    return ExitCode.ok;
+  await runner.leave();
+  try {
+    const { plan: made } = runner;
+    const measuredMs = median(times);
+    const title = `One iteration of ${config.name} on ${workers} workers`;
+    if (!made) io.stdout.write('One worker exchanges nothing; give --workers 2 or more.\n');
+    else if (given.json) io.stdout.write(`${JSON.stringify({ ...made, workers, measuredMs, picture })}\n`);
+    else io.stdout.write(`${printed(made, built.model, measuredMs)}\n`);
+    if (made && picture) writeOutputFile(picture, planPicture(made, title), '--picture');
+  } finally {
+    // Throws if the trace could not be written; the plan is shown by now.
+    await runner.close();
   }
-  const measuredMs = median(times);
-  const picture = given.picture === undefined ? undefined : resolve(io.cwd, given.picture);
-  if (picture)
-    writeFileSync(picture, planPicture(made, `One iteration of ${config.name} on ${workers} workers`));
-  if (given.json) io.stdout.write(`${JSON.stringify({ ...made, workers, measuredMs, picture })}\n`);
-  else io.stdout.write(`${printed(made, built.model, measuredMs)}\n`);
   return ExitCode.ok;
 }
 

@@ -11,6 +11,7 @@ import { examples } from '../examples.ts';
 import { findConfig } from '../find-config.ts';
 import { thousands } from '../format.ts';
 import { bold, type CommandIo } from '../io.ts';
+import { checkOutputFile } from '../output-file.ts';
 import { createReporter } from '../reporter.ts';
 import { RunFolder } from '../run-folder.ts';
 import { loadTask } from '../task.ts';
@@ -35,7 +36,7 @@ const options = {
   },
   workers: {
     kind: 'count',
-    help: 'Processes that train in lock step, with the result of one. Not with --learners. Default 1.',
+    help: 'Processes that train in lock step, with the result of one up to rounding. Not with --learners. Default 1.',
   },
   trace: {
     kind: 'text',
@@ -71,6 +72,7 @@ export const trainCommand = defineCommand({
     '',
     'Workers, for --workers: each computes its share of every batch, and all wait for the sum of their gradients. The model is',
     'that of one process up to rounding, whatever their number; checkpoints go from one number to another.',
+    'Batch normalisation alone (model resnet) goes by the mean and variance of each share, not of the whole batch.',
     '',
     'Modes, for --mode: who applies the gradients of learners to the weights',
     '  direct lock-free  each learner its own, whenever it has one',
@@ -92,7 +94,9 @@ export const trainCommand = defineCommand({
 
 async function train(target: string, given: Options, io: CommandIo): Promise<number> {
   checkTeam(given);
-  const config = override(await findConfig('train', target, given.data, io), given);
+  const found = await findConfig('train', target, given.data, io);
+  checkMode(given, found, target);
+  const config = override(found, given);
   if (given.trace !== undefined && !hasWorkers(config)) {
     throw new UsageError(
       'INVALID_COMMAND',
@@ -110,7 +114,12 @@ async function train(target: string, given: Options, io: CommandIo): Promise<num
   const built = buildModel(config, task);
   const adapted = { ...task, train: built.adapt(task.train), test: task.test && built.adapt(task.test) };
   // Workers that this command has started find the folder as the first process has made it, and write nothing.
-  const continued = io.env[WORKER_MARK] === '1' ? resume : folder.prepare({ resume, overwrite });
+  const isFirst = io.env[WORKER_MARK] !== '1';
+  const trace = given.trace === undefined ? undefined : resolve(io.cwd, given.trace);
+  if (isFirst && trace !== undefined) checkOutputFile(trace, '--trace');
+  const continued = isFirst ? folder.prepare({ resume, overwrite }) : resume;
+  // What is replaced may be what this command, and with it every worker, is told to train by.
+  if (isFirst && overwrite && !resume) folder.writeRun(config, task);
   const reporter = createReporter(io, { json, epochs: config.epochs });
   try {
     reporter.record({ type: 'run', name: config.name, output: folder.path, resumed: continued });
@@ -121,7 +130,7 @@ async function train(target: string, given: Options, io: CommandIo): Promise<num
       ...{ config, task: adapted, built, folder, reporter, io },
       // All workers must ask for the same: in a folder without checkpoints this means nothing.
       resume: hasWorkers(config) ? resume : continued,
-      trace: given.trace === undefined ? undefined : resolve(io.cwd, given.trace),
+      trace,
     });
     return await run.run();
   } finally {
@@ -170,6 +179,17 @@ function checkTeam({ workers, learners, mode }: Options): void {
     'INVALID_COMMAND',
     `tributary train takes --workers or ${other}, not both: workers train in lock step with the result of one, learners each at its own pace. See: tributary train --help`,
     { options: ['--workers', other] },
+  );
+}
+
+/** A mode says something of learners, and without `--learners` it is the file that says who trains. */
+function checkMode({ mode, learners }: Options, config: ResolvedConfig, target: string): void {
+  if (mode === undefined || learners !== undefined || !hasWorkers(config)) return;
+  const field = config.resources === undefined ? 'workers' : 'resources';
+  throw new UsageError(
+    'INVALID_COMMAND',
+    `tributary train takes --mode for learners, and ${target} has the field ${field}: workers train in lock step and have no modes. Leave out --mode, or add --learners to train with learners instead. See: tributary train --help`,
+    { option: 'mode', field },
   );
 }
 

@@ -29,6 +29,8 @@ import { LentSegments } from './lent-segments.ts';
 const PATIENCE_MS = 0.1;
 /** The same where ranks share processors: somebody may have to be given the processor first. */
 const YIELDING_PATIENCE_MS = 2;
+/** How much longer where looking on costs nobody a processor, and nothing else waits to be driven. */
+const FREE_PATIENCE_MS = 20;
 const ROUNDS_A_YIELD = 4;
 const ROUNDS_A_LOOK = 128;
 const FAILED = -1;
@@ -143,11 +145,15 @@ export class Lane {
     const patienceMs = progress.yieldsWhileSpinning ? YIELDING_PATIENCE_MS : PATIENCE_MS;
     let deadlineMs = 0;
     for (let round = 1; Atomics.load(words, at) !== complete; round++) {
-      if (progress.yieldsWhileSpinning && round % ROUNDS_A_YIELD === 0) yieldProcessor();
+      if (progress.yieldsWhileSpinning && round % ROUNDS_A_YIELD === 0 && !progress.mayKeepLooking())
+        yieldProcessor();
       if (round % ROUNDS_A_LOOK !== 0) continue;
       const nowMs = performance.now();
       if (deadlineMs === 0) deadlineMs = nowMs + patienceMs;
-      if (nowMs >= deadlineMs && close(words, at, sequence, size)) return false;
+      if (nowMs < deadlineMs) continue;
+      const isFree = progress.inFlight.length === 0 && progress.mayKeepLooking();
+      if (isFree && nowMs < deadlineMs + FREE_PATIENCE_MS) continue;
+      if (close(words, at, sequence, size)) return false;
     }
     return true;
   }

@@ -28,6 +28,7 @@ export class LentSegments {
 
   /** The place of a segment of this rank in its table. */
   indexOf(segment: Segment): number {
+    this.#withdrawClosed();
     const known = this.#own.get(segment);
     if (known !== undefined) return known;
     const index = this.#next++ % SEGMENTS;
@@ -59,6 +60,7 @@ export class LentSegments {
     length: number,
   ): Region {
     const key = rank * SEGMENTS + (index & (SEGMENTS - 1));
+    this.#letGoOfWithdrawn(rank);
     let mapped = this.#mapped.get(key);
     if (mapped?.version !== version) {
       mapped?.segment.close();
@@ -72,6 +74,26 @@ export class LentSegments {
   close(): void {
     for (const { segment } of this.#mapped.values()) segment.close();
     this.#mapped.clear();
+  }
+
+  /** Nothing is lent from a closed segment any more: a new version tells the others so. */
+  #withdrawClosed(): void {
+    this.#owners.forEach((owner, index) => {
+      if (!owner?.closed) return;
+      this.#own.delete(owner);
+      this.#owners[index] = undefined;
+      this.#words[nameWord(this.#rank, index) + NameWord.VERSION]!++;
+    });
+  }
+
+  #letGoOfWithdrawn(rank: number): void {
+    for (let index = 0; index < SEGMENTS; index++) {
+      const key = rank * SEGMENTS + index;
+      const mapped = this.#mapped.get(key);
+      if (!mapped || mapped.version === this.#words[nameWord(rank, index) + NameWord.VERSION]) continue;
+      mapped.segment.close();
+      this.#mapped.delete(key);
+    }
   }
 
   #nameOf(rank: number, index: number): string {

@@ -29,6 +29,8 @@ import { HeldSteps } from './held-steps.ts';
 import type { ApplyOptions, RemoteKeyStatus } from './held-steps.ts';
 import { KeyTable } from './key-table.ts';
 import type { KnownKey } from './key-table.ts';
+import { StateExchange } from './optimizer-state.ts';
+import type { KeyState } from './optimizer-state.ts';
 import { StoreRecovery } from './recovery.ts';
 import { RowExchange } from './rows.ts';
 import { ServerLines } from './server-lines.ts';
@@ -50,6 +52,7 @@ export class RemoteStore implements KVStore {
   readonly #memory: StoreMemory;
   readonly #lists: ExchangeLists;
   readonly #rows: RowExchange;
+  readonly #state: StateExchange;
   readonly #tunnel: TlsTunnel | undefined;
   readonly #keys: KeyTable;
   readonly #recovery: StoreRecovery;
@@ -86,6 +89,7 @@ export class RemoteStore implements KVStore {
     this.#keys = new KeyTable(options.worker, lines, kernels, options.chunkBytes);
     if (options.held) this.#held = new HeldSteps(worker, this.#keys, options.rows ?? 'lazy');
     const isSynchronous = (options.consistency?.kind ?? 'synchronous') === 'synchronous';
+    this.#state = new StateExchange({ worker, lines: lines.lines, space: kernels.space, isSynchronous });
     const told = [this.#lists, this.#rows];
     this.#recovery = new StoreRecovery(options.worker, lines.lines, this.#keys, told, isSynchronous);
   }
@@ -271,6 +275,32 @@ export class RemoteStore implements KVStore {
   }
 
   /**
+   * What the optimizer keeps of a key on the servers, as one device would have it after as many steps: rows of tables that are
+   * exact get the updates first that they missed. To be called between two steps, when what was pushed is answered and
+   * applied; calls that follow wait. `into`: a tensor for each slot. Default: new ones in plain memory.
+   */
+  pullState(key: string, into?: KeyState['slots']): Promise<KeyState> {
+    return this.#inOrder(async () => {
+      this.#recovery.check();
+      return this.#state.fetch(this.#keys.get(key), into);
+    });
+  }
+
+  /**
+   * Gives keys the optimizer's state after so many steps, to go on from there; values are those of `init`. To be called after
+   * `init` and `setOptimizer` by all workers, in synchronous training: the slots of the first worker count, and `steps`
+   * must be the same. Done when all have come.
+   */
+  initState(states: OneOrMany<KeyState>): Promise<void> {
+    return this.#inOrder(async () => {
+      this.#recovery.check();
+      const all = listOf(states).map((state) => ({ known: this.#keys.get(state.key), state }));
+      this.#recovery.hasBegun();
+      await this.#state.give(all, () => this.#meet());
+    });
+  }
+
+  /**
    * Keeps the parameters as they are after a step, in the background. In synchronous training all workers call it between
    * the same two steps. `isDurable`: done only when it is on the servers' disks.
    */
@@ -294,9 +324,7 @@ export class RemoteStore implements KVStore {
   }
 
   async barrier(): Promise<void> {
-    await this.#answered(() =>
-      Promise.resolve([this.#lines.lines[0]!.request({ op: 'barrier', number: this.#meetings++ })]),
-    );
+    await this.#answered(() => Promise.resolve([this.#meet()]));
   }
 
   async close(): Promise<void> {
@@ -311,8 +339,13 @@ export class RemoteStore implements KVStore {
     await this.#sending.catch(() => undefined);
     await this.#tunnel?.close();
     this.#keys.close();
+    this.#state.close();
     this.#memory.close();
     this.#resources.close();
+  }
+
+  #meet(): Promise<unknown> {
+    return this.#lines.lines[0]!.request({ op: 'barrier', number: this.#meetings++ });
   }
 
   #exchange(

@@ -16,7 +16,7 @@ import type { PieceResult, Place, Request, SharedRows } from '../wire/messages.t
 import type { Piece } from './piece.ts';
 import type { Tenant } from './tenant.ts';
 
-type RowRequest = Extract<Request, { op: 'push-rows' | 'pull-rows' }>;
+export type RowRequest = Extract<Request, { op: 'push-rows' | 'pull-rows' }>;
 
 export interface RowHost {
   readonly tenant: Tenant;

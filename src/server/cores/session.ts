@@ -16,6 +16,9 @@ import type { Office, SpaceRange } from './office.ts';
 import { rangesIn } from './piece.ts';
 import type { Piece } from './piece.ts';
 import { expectBytes, RowRequests } from './row-requests.ts';
+import type { RowRequest } from './row-requests.ts';
+import { StateRequests } from './state-requests.ts';
+import type { StateRequest } from './state-requests.ts';
 import type { Batch, Tenant } from './tenant.ts';
 
 type RequestOf<Op extends Request['op']> = Extract<Request, { op: Op }>;
@@ -57,6 +60,7 @@ export class Session implements StreamUser {
   readonly #lists = new Map<number, readonly PreparedEntry[]>();
   readonly #segments = new Map<string, SpaceRange>();
   readonly #rows: RowRequests;
+  readonly #state: StateRequests;
 
   constructor(
     tenant: Tenant,
@@ -77,6 +81,7 @@ export class Session implements StreamUser {
       reply: (...args) => this.#reply(...args),
       refuse: (id, error) => this.#refuse(id, error),
     });
+    this.#state = new StateRequests(tenant, this.worker, (...args) => this.#reply(...args));
   }
 
   receive(header: Header, bodyBytes: number): Incoming {
@@ -103,13 +108,21 @@ export class Session implements StreamUser {
         this.tenant.recovery.check();
         if (request.op === 'push-rows' && request.pulls) this.#checkNotHeld();
         return this.#rows.place(request, this.#pieceOf(request.piece), bodyBytes);
+      case 'state':
+      case 'pull-state':
+      case 'push-state':
+      case 'set-steps':
+        this.tenant.recovery.check();
+        return this.#state.place(request, this.#pieceOf(request.piece), bodyBytes);
       default:
         if (bodyBytes > 0) throw new ProtocolFault(`sent a body of ${bodyBytes} bytes with '${request.op}'`);
         return { into: NOTHING, done: () => this.#answer(request) };
     }
   }
 
-  #answer(request: Exclude<Request, { op: 'values' | 'exchange' | 'push-rows' | 'pull-rows' }>): void {
+  #answer(
+    request: Exclude<Request, { op: 'values' | 'exchange' | RowRequest['op'] | StateRequest['op'] }>,
+  ): void {
     const { id } = request;
     switch (request.op) {
       case 'open':

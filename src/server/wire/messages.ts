@@ -12,10 +12,12 @@ import type { RowsMode } from '../server-core.ts';
 import { check, countOf, countsOf, finiteOf, isCount, listOf, malformed, objectOf } from './fields.ts';
 import type { Header } from './message-stream.ts';
 
-export const SERVER_PROTOCOL_VERSION = 3;
+export const SERVER_PROTOCOL_VERSION = 4;
 const MAX_WORKERS = 65536;
 const LINE_BYTES = 64;
 const MAX_ELEMENTS = 2 ** 30;
+/** Updates that a worker may say a key has seen: far below what the words hold in which rows remember their last one. */
+export const MAX_STEPS = 2 ** 30;
 /** Also a name of a folder, which must not lead out of where it is. */
 const NAMESPACE = /^[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}$/;
 
@@ -162,6 +164,18 @@ export type Request = { readonly id: number } & (
       /** undefined: the learning rate of the rule. */
       readonly lr: number | undefined;
     }
+  /** What the update rule keeps of a piece: the names of its slots, and how many updates the piece has seen. */
+  | { readonly op: 'state'; readonly piece: number }
+  /** Elements of a slot, counted through the ranges of the piece; in the body of the answer, or of the request. */
+  | {
+      readonly op: 'pull-state' | 'push-state';
+      readonly piece: number;
+      readonly slot: string;
+      readonly first: number;
+      readonly count: number;
+    }
+  /** The piece is as after so many updates: its slots have come. In synchronous training, between two steps. */
+  | { readonly op: 'set-steps'; readonly piece: number; readonly steps: number }
   /** A segment in which rows will lie. */
   | { readonly op: 'map'; readonly segment: string }
   /** The first worker's counts; the number tells a retry from another call. */
@@ -265,6 +279,20 @@ export function readRequest(header: Header): Request {
     case 'apply': {
       const lr = header.lr === undefined ? undefined : finiteOf(header, 'lr');
       return { id, op, step: countOf(header, 'step'), scale: finiteOf(header, 'scale'), lr };
+    }
+    case 'state':
+      return { id, op, piece: countOf(header, 'piece') };
+    case 'pull-state':
+    case 'push-state': {
+      const { slot } = header;
+      check(typeof slot === 'string', op, header);
+      const window = { first: countOf(header, 'first'), count: countOf(header, 'count') };
+      return { id, op, piece: countOf(header, 'piece'), slot, ...window };
+    }
+    case 'set-steps': {
+      const { steps } = header;
+      check(isCount(steps, MAX_STEPS), op, header);
+      return { id, op, piece: countOf(header, 'piece'), steps };
     }
     case 'map': {
       const { segment } = header;

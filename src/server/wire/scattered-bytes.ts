@@ -64,6 +64,19 @@ export function joined(ranges: readonly ByteRange[]): ByteRange[] {
   return result;
 }
 
+/** So many of the bytes that lie in the ranges, without the first. */
+export function windowOf(ranges: readonly ByteRange[], first: number, byteLength: number): ByteRange[] {
+  const window: ByteRange[] = [];
+  let passed = 0;
+  for (const range of ranges) {
+    const from = Math.max(0, first - passed);
+    const to = Math.min(range.byteLength, first + byteLength - passed);
+    if (from < to) window.push({ byteOffset: range.byteOffset + from, byteLength: to - from });
+    passed += range.byteLength;
+  }
+  return window;
+}
+
 /** The structures through which the kernel learns of ranges; one for a thread. */
 export class KernelVectors {
   readonly #segment: Segment;

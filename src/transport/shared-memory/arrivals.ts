@@ -232,10 +232,10 @@ export class Arrivals {
   #takeSegmentName(link: Link, word: number): Fault | undefined {
     const bytes = link.reader.words[word + EntryWord.PAYLOAD_BYTES]!;
     const slot = link.reader.words[word + EntryWord.SLOT]!;
-    if (bytes < 1 || bytes > Math.min(100, link.reader.payloadRoom) || slot < 0 || slot >= SEGMENT_SLOTS) {
+    if (bytes < 0 || bytes > Math.min(100, link.reader.payloadRoom) || slot < 0 || slot >= SEGMENT_SLOTS) {
       return { what: `named segment ${slot} with ${bytes} bytes` };
     }
-    link.foreign.announce(slot, this.#textOf(link, word, bytes, 'latin1'));
+    link.foreign.announce(slot, bytes === 0 ? undefined : this.#textOf(link, word, bytes, 'latin1'));
     return undefined;
   }
 

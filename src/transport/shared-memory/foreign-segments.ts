@@ -37,7 +37,8 @@ export class ForeignSegments {
     this.#directory = directory;
   }
 
-  announce(slot: number, name: string): void {
+  /** Without a name: the peer lends and sends nothing from it any more. */
+  announce(slot: number, name: string | undefined): void {
     this.#names[slot] = name;
     this.#unmap(slot);
   }

@@ -5,7 +5,7 @@
  */
 import type { DType } from '../../memory/index.ts';
 
-export const LAYOUT_VERSION = 1;
+export const LAYOUT_VERSION = 2;
 
 export const CACHE_LINE_BYTES = 64;
 
@@ -75,7 +75,7 @@ export const EntryKind = {
   LENT: 4,
   ACKNOWLEDGEMENT: 5,
   NOTICE: 6,
-  /** Gives the segment named in the payload a slot. */
+  /** Gives the segment named in the payload a slot; without a name the slot's segment is used no more. */
   SEGMENT: 7,
 } as const;
 

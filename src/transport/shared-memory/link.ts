@@ -146,6 +146,15 @@ export class Link {
     return slot;
   }
 
+  /** The peer need not keep the segment mapped: its slot gets no name until it is used again. */
+  letGo(segment: Segment): void {
+    const slot = this.#slots.get(segment);
+    if (slot === undefined) return;
+    this.#slots.delete(segment);
+    this.#slotOwners[slot] = undefined;
+    this.push(textEntry(this.member, EntryKind.SEGMENT, Buffer.alloc(0), slot));
+  }
+
   /** Gives a send a number that its acknowledgement will name. */
   expectAcknowledgement(outgoing: Outgoing): void {
     outgoing.id = this.#nextId;

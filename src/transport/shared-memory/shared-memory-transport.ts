@@ -262,6 +262,10 @@ export class SharedMemoryTransport implements Transport, InPlace {
     this.#control.writing = 0;
   }
 
+  letGo(segment: Segment): void {
+    for (const link of this.#links.values()) link.letGo(segment);
+  }
+
   get mapsNamedSegments(): boolean {
     return this.#options.directory === '/dev/shm';
   }

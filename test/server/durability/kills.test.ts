@@ -8,6 +8,7 @@ import { fileURLToPath } from 'node:url';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { PushLog, ServerCheckpoints } from '../../../src/server/durability/index.ts';
 import { isSame, samplePush, sampleState } from './samples.ts';
+import { programOf } from '../../support/test-program.ts';
 
 const PROGRAM = fileURLToPath(new URL('durability-program.ts', import.meta.url));
 const KILLS = Number(process.env['TRIBUTARY_KILLS'] ?? 5);
@@ -30,7 +31,7 @@ function runAndKill(role: string, reports: number, delayMs: number): Promise<num
   return new Promise((resolve, reject) => {
     const own = (child = spawn(
       process.execPath,
-      ['--import', 'tsx', PROGRAM, role, folder, String(STATE_ELEMENTS)],
+      [...programOf(PROGRAM), role, folder, String(STATE_ELEMENTS)],
       { stdio: ['ignore', 'pipe', 'inherit'] },
     ));
     let output = '';
@@ -110,7 +111,7 @@ describe.runIf(process.platform === 'linux')('when a file cannot grow any more',
   it('what was written before stays whole, and the log goes on', async () => {
     // 2^20 elements are 4 MB; no file of the process may be longer than 2 MB.
     const command = `ulimit -f 4096; exec "$@"`;
-    const args = ['--import', 'tsx', PROGRAM, 'full', folder, String(2 ** 20)];
+    const args = [...programOf(PROGRAM), 'full', folder, String(2 ** 20)];
     const own = (child = spawn('sh', ['-c', command, 'sh', process.execPath, ...args], {
       stdio: ['ignore', 'pipe', 'inherit'],
     }));

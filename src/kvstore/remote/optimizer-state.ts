@@ -1,0 +1,255 @@
+/**
+ * What the optimizer keeps on servers, on its way: slots of keys are fetched, or put there, in passes of a few megabytes, one
+ * after the other on each core. Not for every step: it goes by the connections, also on one host. Terms: a slot is what an
+ * optimizer keeps for each element, as momentum; a window is the elements of one pass.
+ * Invariants: in synchronous training all that is fetched is of the same step; no memory is taken beyond a window for each core.
+ */
+import { UsageError } from '../../base/index.ts';
+import type { Region, Segment, SharedSpace } from '../../memory/index.ts';
+import { joined, MAX_STEPS, windowOf } from '../../server/index.ts';
+import type { ByteRange } from '../../sockets/index.ts';
+import type { Tensor } from '../kv-store.ts';
+import type { CoreLine } from './core-line.ts';
+import type { KnownKey } from './key-table.ts';
+import { checkLength, elementsOf } from './tensors.ts';
+
+/** What an optimizer keeps of a key, as that of one device would. */
+export interface KeyState {
+  readonly key: string;
+  /** Updates that the key has seen. */
+  readonly steps: number;
+  /** By the optimizer's names, as `exp_avg`; each as long as the key. None for an optimizer that keeps nothing. */
+  readonly slots: Readonly<Record<string, Tensor>>;
+}
+
+/** A state for a key that is there. */
+export interface GivenState {
+  readonly known: KnownKey;
+  readonly state: KeyState;
+}
+
+export interface StateExchangeOptions {
+  readonly worker: number;
+  readonly lines: readonly CoreLine[];
+  readonly space: SharedSpace;
+  readonly isSynchronous: boolean;
+}
+
+/** Elements of one slot of one piece that travel in one message. */
+interface Window {
+  readonly core: number;
+  readonly tensor: Tensor;
+  /** Where the elements lie in the key. */
+  readonly ranges: readonly ByteRange[];
+  readonly count: number;
+  readonly request: { readonly piece: number; readonly slot: string; readonly first: number };
+}
+
+const WINDOW_ELEMENTS = 1024 * 1024;
+
+export class StateExchange {
+  readonly #options: StateExchangeOptions;
+  /** By core, for tensors that lie elsewhere; one for each, so that an answer that nobody awaits any more harms no other. */
+  readonly #staging = new Map<number, { readonly segment: Segment; readonly room: Region<'float32'> }>();
+
+  constructor(options: StateExchangeOptions) {
+    this.#options = options;
+  }
+
+  /** Into the given tensors, or new ones. */
+  async fetch(known: KnownKey, into?: KeyState['slots']): Promise<KeyState> {
+    const { steps, names } = await this.#kept(known);
+    const slots =
+      into ?? Object.fromEntries(names.map((name) => [name, new Float32Array(known.length)] as const));
+    this.#checkSlots(known, names, slots);
+    await this.#eachWindow(known, slots, (window) => this.#fetch(window, known));
+    return { key: known.key, steps, slots };
+  }
+
+  /** To the servers, by the first worker; all have come when `meet` is done. */
+  async give(states: readonly GivenState[], meet: () => Promise<unknown>): Promise<void> {
+    // On all workers, so that all of them hear of a mistake that all have made.
+    for (const state of states) await this.#checkGiven(state);
+    const put = this.#options.worker === 0 ? this.#putAll(states) : Promise.resolve();
+    // Others wait for one that has failed, too; they see that the state is not there.
+    await put.catch(() => undefined);
+    await meet();
+    await put;
+    for (const state of states) await this.#follow(state);
+  }
+
+  close(): void {
+    for (const { segment } of this.#staging.values()) segment.close();
+    this.#staging.clear();
+  }
+
+  async #checkGiven({ known, state: { steps, slots } }: GivenState): Promise<void> {
+    const { worker, isSynchronous } = this.#options;
+    const { key } = known;
+    if (!isSynchronous) {
+      throw new UsageError(
+        'INVALID_ARGUMENT',
+        `worker ${worker} gave key '${key}' a state of the optimizer where workers do not wait for each other; do it in synchronous training`,
+        { worker, key },
+      );
+    }
+    if (!(Number.isInteger(steps) && steps >= 0 && steps <= MAX_STEPS)) {
+      throw new UsageError(
+        'INVALID_ARGUMENT',
+        `worker ${worker} gave key '${key}' the state after ${steps} steps; give a whole number from 0 to ${MAX_STEPS}`,
+        { worker, key, steps: String(steps) },
+      );
+    }
+    const [first] = known.pieces;
+    if (first) this.#checkSlots(known, (await this.#ask(first)).names, slots);
+  }
+
+  async #putAll(states: readonly GivenState[]): Promise<void> {
+    for (const { known, state } of states) {
+      await this.#eachWindow(known, state.slots, (window) => this.#put(window));
+      const request = { op: 'set-steps', steps: state.steps };
+      await Promise.all(
+        known.pieces.map(({ core, number }) => this.#line(core).request({ ...request, piece: number })),
+      );
+    }
+  }
+
+  /** Counts on from where the servers are now. */
+  async #follow({ known, state: { steps: expected } }: GivenState): Promise<void> {
+    const { worker } = this.#options;
+    const answers = await Promise.all(known.pieces.map((piece) => this.#ask(piece)));
+    const versions = answers.map(({ version }) => version);
+    known.step = Math.min(expected, ...versions);
+    const actual = versions.find((version) => version !== expected);
+    if (actual === undefined) return;
+    throw new UsageError(
+      'INVALID_ARGUMENT',
+      `worker ${worker} gave key '${known.key}' the state after ${expected} steps, the servers have it after ${actual}; give the same on all workers, and see whether worker 0 has failed`,
+      { worker, key: known.key, expected, actual },
+    );
+  }
+
+  /** What all pieces of a key say, which is the same between two steps. */
+  async #kept(known: KnownKey): Promise<{ readonly steps: number; readonly names: readonly string[] }> {
+    const answers = await Promise.all(known.pieces.map((piece) => this.#ask(piece)));
+    for (const { version } of answers) this.#checkStep(known, version);
+    const steps = answers.length === 0 ? known.step : Math.min(...answers.map(({ version }) => version));
+    return { steps, names: answers[0]?.names ?? [] };
+  }
+
+  async #ask({ core, number }: KnownKey['pieces'][number]): Promise<{
+    readonly version: number;
+    readonly names: readonly string[];
+  }> {
+    const answer = await this.#line(core).request({ op: 'state', piece: number });
+    return { version: answer.version as number, names: answer.slots as string[] };
+  }
+
+  /** Cores work side by side. All have ended when this has, so that nothing arrives afterwards. */
+  async #eachWindow(
+    known: KnownKey,
+    slots: KeyState['slots'],
+    move: (window: Window) => Promise<void>,
+  ): Promise<void> {
+    const byCore = this.#options.lines.map(async (_, core) => {
+      for (const piece of known.pieces.filter((one) => one.core === core)) {
+        for (const [slot, tensor] of Object.entries(slots)) {
+          for (const window of windowsOf(piece, slot, tensor)) await move(window);
+        }
+      }
+    });
+    const failed = (await Promise.allSettled(byCore)).find(({ status }) => status === 'rejected');
+    if (failed) throw (failed as PromiseRejectedResult).reason;
+  }
+
+  async #fetch({ core, tensor, ranges, count, request }: Window, known: KnownKey): Promise<void> {
+    const direct = this.#rangesIn(tensor, ranges);
+    const room = direct ? undefined : this.#room(core).slice(0, count);
+    const answer = await this.#line(core).request(
+      { op: 'pull-state', ...request, count },
+      [],
+      () => direct ?? [room!],
+    );
+    this.#checkStep(known, answer.version as number);
+    if (!room) return;
+    visit(ranges, (at, from, length) => elementsOf(tensor).set(room.view.subarray(from, from + length), at));
+  }
+
+  async #put({ core, tensor, ranges, count, request }: Window): Promise<void> {
+    const direct = this.#rangesIn(tensor, ranges);
+    const room = direct ? undefined : this.#room(core).slice(0, count);
+    if (room) {
+      visit(ranges, (at, to, length) => room.view.set(elementsOf(tensor).subarray(at, at + length), to));
+    }
+    await this.#line(core).request({ op: 'push-state', ...request, count }, direct ?? [room!]);
+  }
+
+  /** Undefined: the tensor lies where connections do not reach. */
+  #rangesIn(tensor: Tensor, ranges: readonly ByteRange[]): readonly ByteRange[] | undefined {
+    if (tensor instanceof Float32Array || tensor.space !== this.#options.space) return undefined;
+    return ranges.map(({ byteOffset, byteLength }) => ({
+      byteOffset: tensor.byteOffset + byteOffset,
+      byteLength,
+    }));
+  }
+
+  #room(core: number): Region<'float32'> {
+    let staging = this.#staging.get(core);
+    if (staging === undefined) {
+      const segment = this.#options.space.allocate(4 * WINDOW_ELEMENTS);
+      this.#staging.set(core, (staging = { segment, room: segment.allocate('float32', WINDOW_ELEMENTS) }));
+    }
+    return staging.room;
+  }
+
+  #line(core: number): CoreLine {
+    return this.#options.lines[core]!;
+  }
+
+  #checkStep({ key, step }: KnownKey, actual: number): void {
+    const { worker, isSynchronous } = this.#options;
+    if (!isSynchronous || actual === step) return;
+    throw new UsageError(
+      'INVALID_ARGUMENT',
+      `worker ${worker} asked for the optimizer's state of key '${key}' after step ${step}, a server has it after step ${actual}; ask between two steps of all workers, when pushes are answered and applied`,
+      { worker, key, expected: step, actual },
+    );
+  }
+
+  #checkSlots({ key, length }: KnownKey, expected: readonly string[], slots: KeyState['slots']): void {
+    const actual = Object.keys(slots);
+    if (actual.length !== expected.length || !expected.every((name) => Object.hasOwn(slots, name))) {
+      const print = (names: readonly string[]) => names.join(', ') || 'nothing';
+      throw new UsageError(
+        'INVALID_ARGUMENT',
+        `worker ${this.#options.worker} named ${print(actual)} of key '${key}', for which the optimizer on the servers keeps ${print(expected)}; set the same optimizer before`,
+        { worker: this.#options.worker, key, expected, actual },
+      );
+    }
+    for (const name of expected) checkLength(key, `given slot '${name}' of`, slots[name]!.length, length);
+  }
+}
+
+function* windowsOf(piece: KnownKey['pieces'][number], slot: string, tensor: Tensor): Iterable<Window> {
+  const { core, number, start, ranges, elements } = piece;
+  const whole = joined(
+    ranges.map(([from, length]) => ({ byteOffset: 4 * (start + from), byteLength: 4 * length })),
+  );
+  for (let first = 0; first < elements; first += WINDOW_ELEMENTS) {
+    const count = Math.min(WINDOW_ELEMENTS, elements - first);
+    const window = windowOf(whole, 4 * first, 4 * count);
+    yield { core, tensor, count, ranges: window, request: { piece: number, slot, first } };
+  }
+}
+
+/** Calls back with each range of a key: where it begins in the key, where in the window, and its elements. */
+function visit(
+  ranges: readonly ByteRange[],
+  act: (inKey: number, inWindow: number, length: number) => void,
+): void {
+  let at = 0;
+  for (const { byteOffset, byteLength } of ranges) {
+    act(byteOffset / 4, at, byteLength / 4);
+    at += byteLength / 4;
+  }
+}

@@ -1,0 +1,60 @@
+/**
+ * Whether all workers train on the same samples for as many steps: every process loads its data for itself, and one that shuffles or
+ * splits by chance would train on samples that another one tests on. Some samples of every column stand for all.
+ * Invariant: a difference is an error on all workers alike, before the first step.
+ */
+import { createHash } from 'node:crypto';
+import { UsageError } from '../base/index.ts';
+import type { CommunicationThread } from '../communication/index.ts';
+import type { Dataset } from '../data/index.ts';
+import { tellAllTexts } from '../exchange/index.ts';
+
+export interface RunData {
+  readonly dataset: Dataset;
+  /** That the model reads. */
+  readonly columns: readonly string[];
+  readonly steps: number;
+  /** Whether workers share its batches out; otherwise each has samples of its own. */
+  readonly isShared: boolean;
+}
+
+const LOOKED_AT = 32;
+
+/** All workers call it when a run begins. */
+export function compareData(
+  thread: CommunicationThread,
+  { dataset, columns, steps, isShared }: RunData,
+): void {
+  const own = {
+    steps,
+    ...(isShared ? { 'number of samples': dataset.length, samples: someSamples(dataset, columns) } : {}),
+  };
+  const texts = tellAllTexts(thread, JSON.stringify(own), 'what the workers train on');
+  const [first, ...others] = texts.map((text) => JSON.parse(text) as Record<string, unknown>);
+  for (const [i, other] of others.entries()) {
+    const what = Object.keys({ ...first, ...other }).find((name) => first![name] !== other[name]);
+    if (what === undefined) continue;
+    const values = what === 'samples' ? '' : ` (${String(other[what])} and ${String(first![what])})`;
+    throw new UsageError(
+      'INVALID_DATA',
+      `the ${what} of worker ${i + 1} and worker 0 are not the same${values}; load the data alike in every process, with a seed where it is shuffled or split`,
+      { worker: i + 1, what },
+    );
+  }
+}
+
+/** A fingerprint of samples from all over the dataset. */
+function someSamples(dataset: Dataset, columns: readonly string[]): string {
+  const hash = createHash('sha256');
+  const count = Math.min(LOOKED_AT, dataset.length);
+  const places = Array.from({ length: count }, (_, i) => Math.floor((i * dataset.length) / count));
+  for (const name of columns) {
+    const { data } = dataset.column(name);
+    const size = data.length / dataset.length;
+    for (const place of places) {
+      const { buffer, byteOffset, byteLength } = data.subarray(place * size, (place + 1) * size);
+      hash.update(new Uint8Array(buffer, byteOffset, byteLength));
+    }
+  }
+  return hash.digest('hex');
+}
