@@ -12,7 +12,7 @@ import type { AbandonNotice, AnswerNotice, CallNotice, JoinNotice, Notice } from
 import { abandoned, asError } from './operation-errors.ts';
 import { keyOf, nameOf } from './operation.ts';
 import type { Members, Operation, Steps } from './operation.ts';
-import { Stall } from './stall.ts';
+import { ANSWER_MS, Stall } from './stall.ts';
 import type { StallReport } from './stall.ts';
 import type { TributaryError } from '../base/index.ts';
 
@@ -48,9 +48,7 @@ export class Conversation {
 
   tellGroup(group: Members, notice: Notice): void {
     const text = JSON.stringify(notice);
-    group.members.forEach((member, rank) => {
-      if (rank !== group.rank && !this.#host.isLost(member)) this.#host.transport.notify(member, text);
-    });
+    for (const member of this.#others(group)) this.#host.transport.notify(member, text);
   }
 
   hear(member: number, text: string): void {
@@ -143,8 +141,10 @@ export class Conversation {
       if (isLong) this.#onStall(stall.report(nowMs));
     } else if (nowMs >= operation.reportMs) {
       operation.reportMs = Infinity;
+      // At the deadline, answers of the last time say more than questions that nobody had the time to answer.
+      if (stall && operation.deadlineMs - nowMs < ANSWER_MS) return;
       this.#stalls.set(operation, new Stall(operation, nowMs));
-      this.tellGroup(operation.group, { kind: 'inquiry', ...keyOf(operation) });
+      this.#inquire(operation);
     }
   }
 
@@ -175,6 +175,17 @@ export class Conversation {
       if (state.contributes(member, operation.tag, operation.sequence)) continue;
       const notice = { kind: 'call', ...keyOf(operation), spec: operation.call.spec } satisfies Notice;
       this.#host.transport.notify(member, JSON.stringify(notice));
+    }
+  }
+
+  /** Whoever has left in order is asked only if it is waited for: that finds it lost. */
+  #inquire(operation: Operation): void {
+    const { group } = operation;
+    const awaited = operation.waitsFor().map((rank) => group.members[rank]!);
+    const text = JSON.stringify({ kind: 'inquiry', ...keyOf(operation) } satisfies Notice);
+    const { transport } = this.#host;
+    for (const member of this.#others(group)) {
+      if (awaited.includes(member) || !transport.hasLeft(member)) transport.notify(member, text);
     }
   }
 
@@ -281,6 +292,10 @@ export class Conversation {
   /** Whether an operation that is not in flight cannot begin here any more. */
   #isOver({ group, tag, sequence }: OperationKey, state: GroupState | undefined): boolean {
     return state ? state.hasBegun(tag, sequence) : this.#ended.has(group);
+  }
+
+  #others({ members, rank }: Members): number[] {
+    return members.filter((member, i) => i !== rank && !this.#host.isLost(member));
   }
 
   #find(key: OperationKey): Operation | undefined {

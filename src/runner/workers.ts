@@ -59,7 +59,6 @@ export async function joinWorkers(resources: ResolvedResources, options: JoinOpt
         if (--own.runners > 0) return;
         if (joined === own) haveLeft = true;
         forget(own);
-        await farewell(thread);
         await thread.close().finally(() => end(place));
         if (place.rank > 0) process.exit();
       },
@@ -71,17 +70,6 @@ export async function joinWorkers(resources: ResolvedResources, options: JoinOpt
   } catch (error) {
     forget(own);
     throw error;
-  }
-}
-
-const FAREWELL_MS = 10_000;
-
-/** Nobody leaves while another is still in an operation that came before, which would fail there. */
-async function farewell(thread: CommunicationThread): Promise<void> {
-  try {
-    await thread.barrier({ name: 'all workers are done', deadlineMs: FAREWELL_MS });
-  } catch {
-    // One has left already, for whom it had ended, or has died: no harm is done to what came before.
   }
 }
 

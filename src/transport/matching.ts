@@ -74,6 +74,17 @@ export class Matching<Posted, Arrived> {
     return this.#forgotten.size > 0 && this.#forgotten.has(operationName(operation));
   }
 
+  /** Whether a receive waits for a message of the peer. */
+  expects(peer: number): boolean {
+    if (this.#posted === 0) return false;
+    for (const first of this.#entries.values()) {
+      for (let entry: Entry<Posted, Arrived> | undefined = first; entry; entry = entry.next) {
+        if (entry.peer === peer && entry.posted !== undefined) return true;
+      }
+    }
+    return false;
+  }
+
   /** Drops everything of a peer; returns the messages that nobody wants now. */
   drop(peer: number): Arrived[] {
     return this.#remove((entry) => entry.peer === peer);

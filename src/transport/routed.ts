@@ -76,6 +76,10 @@ export class RoutedTransport implements Transport {
     ]);
   }
 
+  hasLeft(peer: number): boolean {
+    return this.#route(peer).hasLeft(peer);
+  }
+
   disconnect(peer: number): void {
     this.#routes.get(peer)?.disconnect(peer);
     this.#routes.delete(peer);

@@ -40,7 +40,10 @@ export interface Receiving extends Transfer {
 export interface TransportEvents {
   /** A notice; those of one peer come in the order in which they were sent. */
   notice(peer: number, text: string): void;
-  /** Nothing will come from the peer any more: it died, its connection broke, or it broke the protocol. Told once. */
+  /**
+   * Nothing will come from the peer any more: it died, its connection broke, it broke the protocol, or it left while
+   * something was expected of it. Told once.
+   */
   lost(peer: number, error: PeerError): void;
   /** A message for a posted receive has another signature or length; it is dropped and the receive never completes. */
   mismatch(peer: number, envelope: Envelope, payloadBytes: number): void;
@@ -110,6 +113,11 @@ export interface Transport {
 
   /** Reaches the peers, and is reached by them; returns when messages can flow both ways. May be called for more. */
   connect(self: number, peers: readonly MemberAddress[], options?: ConnectOptions): Promise<void>;
+  /**
+   * Whether the peer has closed its transport in order and all that it sent has come. What came can still be received;
+   * it counts as lost only once something else is expected of it, so that whoever is done may leave before the others.
+   */
+  hasLeft(peer: number): boolean;
   /** Gives up the resources for a peer; nothing more comes from it, and `lost` is not told. */
   disconnect(peer: number): void;
   /** Who is told; set once, before anything is sent. */

@@ -86,6 +86,10 @@ export class InProcessTransport implements Transport {
   async connect(): Promise<void> {}
   disconnect(): void {}
 
+  hasLeft(): boolean {
+    return false;
+  }
+
   listen(events: TransportEvents): void {
     this.#events = events;
   }

@@ -316,6 +316,39 @@ const bodies: { name: string; sizes: readonly number[]; ends?: boolean; body: Bo
   },
 ];
 
+/** For transports whose ranks can be had once only it comes apart from the others: rank 1 is closed afterwards. */
+export const closingScenario: Scenario = {
+  name: 'lets a peer that is done leave, and counts it as lost once something more is expected of it',
+  sizes: [2, 3],
+  endsConnections: true,
+  async run(endpoint) {
+    const ground = new Ground(endpoint, 900);
+    const { transport } = ground;
+    await ground.meet();
+    if (ground.rank === 1) {
+      for (const peer of ground.peers) ground.send(peer, { tag: 1 }, 4, 'float32', 20);
+      return transport.close();
+    }
+    await ground.until(() => transport.hasLeft(1));
+    const sent = ground.receive(1, { tag: 1 }, 'float32', 20);
+    await ground.allDone([sent]);
+    ground.check(sent, 4);
+    for (const peer of ground.peers.filter((one) => one !== 1)) {
+      const receiving = ground.receive(peer, { tag: 2 }, 'float32', 50_000);
+      const sending = ground.send(peer, { tag: 2 }, 5, 'float32', 50_000);
+      await ground.allDone([receiving]);
+      ground.check(receiving, 5);
+      await ground.allDone([sending]);
+    }
+    expect(endpoint.told.lost).toEqual([]);
+    const missing = ground.receive(1, { tag: 3 }, 'float32', 20);
+    await ground.until(() => endpoint.told.lost.length > 0);
+    expect(missing.done).toBe(false);
+    expect(transport.hasLeft(1)).toBe(false);
+    expect(endpoint.told.lost.map(({ peer, error }) => [peer, error.code])).toEqual([[1, 'PEER_LOST']]);
+  },
+};
+
 /** Every rank sends a wrong and a right message to every other, small and large, before and after the receive is there. */
 async function mismatch(
   ground: Ground,

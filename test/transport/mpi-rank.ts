@@ -7,7 +7,7 @@ import { SharedSpace } from '../../src/memory/index.ts';
 import type { DType, Region, Segment } from '../../src/memory/index.ts';
 import { createMpiTransport } from '../../src/transport/mpi/index.ts';
 import type { MpiTransport } from '../../src/transport/mpi/index.ts';
-import { recordEvents, scenarios } from './conformance.ts';
+import { closingScenario, recordEvents, scenarios } from './conformance.ts';
 import type { Endpoint, Scenario } from './conformance.ts';
 import { leaveScenarios, withdrawScenarios } from './mpi-leaving.ts';
 import { nativeScenarios } from './mpi-native.ts';
@@ -42,13 +42,14 @@ for (const scenario of chosen()) {
 // Whoever leaves without MPI_Finalize ends the job; the lines are out by then.
 if (failed || suite === 'leaving') process.exit(1);
 // Nobody closes while others still look at whom they lost.
-transport.native.allReduce(everyone, endpoint.allocate('int32', 1), 'sum');
+if (suite !== 'closing') transport.native.allReduce(everyone, endpoint.allocate('int32', 1), 'sum');
 await transport.close();
 report({ rank, scenario: 'closed' });
 
 function chosen(): readonly Pick<Scenario, 'name' | 'run'>[] {
   if (suite === 'native') return [...nativeScenarios(transport), ...withdrawScenarios];
   if (suite === 'leaving') return leaveScenarios;
+  if (suite === 'closing') return [closingScenario];
   return scenarios.filter(({ sizes }) => sizes.includes(size));
 }
 

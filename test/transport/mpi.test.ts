@@ -88,6 +88,11 @@ describe.skipIf(!openMpi.present)(`the MPI transport (${openMpi.needs})`, () => 
     expect(lines.filter(({ scenario }) => scenario === 'closed')).toHaveLength(ranks);
   });
 
+  it.each([2, 3])('lets a rank leave that is done, between %i ranks', async (ranks) => {
+    const lines = await runRanks('closing', ranks, 'vader');
+    expect(lines.filter(({ scenario }) => scenario === 'closed')).toHaveLength(ranks);
+  });
+
   it('names a rank that gave up', async () => {
     const lines = await runRanks('leaving', 2, 'vader');
     expect(lines).toEqual([{ rank: 0, scenario: 'names a rank that gave up, with its reason' }]);

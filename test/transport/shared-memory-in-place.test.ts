@@ -214,7 +214,7 @@ describe.skipIf(!hasSharedMemory())('shared memory in place', () => {
     expect(sending.done).toBe(true);
   });
 
-  it('tells once that a peer closed, after what it had sent', async () => {
+  it('tells once that a peer closed of which something is expected, after what it had sent', async () => {
     const receiving = b.transport.receive(0, envelope(), b.segment.allocate('int32', 3));
     a.transport.send(1, envelope(), a.segment.allocate('int32', 3));
     a.transport.notify(1, 'goodbye');
@@ -223,6 +223,9 @@ describe.skipIf(!hasSharedMemory())('shared memory in place', () => {
     expect([receiving.done, b.told.notices, b.told.lost]).toEqual([false, [], []]);
     b.transport.poll();
     expect(receiving.done).toBe(true);
+    b.transport.checkPeers();
+    expect([b.transport.hasLeft(0), b.told.lost]).toEqual([true, []]);
+    b.transport.send(0, envelope({ step: 1 }), b.segment.allocate('int32', 3));
     b.transport.block(1000);
     b.transport.checkPeers();
     expect(b.told.notices).toEqual([{ peer: 0, text: 'goodbye' }]);

@@ -74,6 +74,8 @@ describe.skipIf(!hasSharedMemory())('shared memory between processes', () => {
       expect(receiving.region.view.every((value, i) => value === (i % 1000) + 1)).toBe(true);
       receiving.release();
     }
+    waitFor(() => side.transport.hasLeft(1));
+    side.transport.notify(1, 'too late');
     waitFor(() => side.told.lost.length > 0);
     expect(side.told.lost[0]!.error.message).toContain('has closed its transport');
     expect(await exit).toEqual([0, null]);

@@ -2,7 +2,7 @@ import { mkdtempSync, readdirSync, rmSync } from 'node:fs';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { hasSharedMemory, SharedSpace } from '../../src/memory/index.ts';
 import { createSharedMemoryTransport } from '../../src/transport/shared-memory/index.ts';
-import { scenarios } from './conformance.ts';
+import { closingScenario, scenarios } from './conformance.ts';
 import { runRanks } from './ranks.ts';
 import type { RankSetup } from './ranks.ts';
 
@@ -27,7 +27,7 @@ describe.skipIf(!hasSharedMemory())('the shared-memory transport', () => {
     };
   }
 
-  for (const scenario of scenarios) {
+  for (const scenario of [...scenarios, closingScenario]) {
     for (const size of scenario.sizes) {
       it(`${scenario.name}, ${size} ranks`, () => runRanks(scenario, size, makeRank));
     }

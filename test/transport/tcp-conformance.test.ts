@@ -2,13 +2,13 @@
 import { describe, it } from 'vitest';
 import { hasSharedMemory, SharedSpace } from '../../src/memory/index.ts';
 import { createTcpTransport } from '../../src/transport/tcp/tcp-transport.ts';
-import { scenarios } from './conformance.ts';
+import { closingScenario, scenarios } from './conformance.ts';
 import { runRanks } from './ranks.ts';
 
 describe.skipIf(!hasSharedMemory()).each([1, 3])(
   'the TCP transport, %i connections',
   (connectionsPerPeer) => {
-    for (const scenario of scenarios) {
+    for (const scenario of [...scenarios, closingScenario]) {
       it.each(scenario.sizes)(`${scenario.name}, %i ranks`, async (size) => {
         await runRanks(scenario, size, async () => {
           const space = SharedSpace.create({ maxBytes: 256 * 2 ** 20 });

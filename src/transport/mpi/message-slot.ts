@@ -14,7 +14,7 @@ export const SLOT_BYTES = HEADER_BYTES + INLINE_BYTES;
 /** 'TMP' and the version of this layout. */
 const MARK = 0x54_4d_50_01;
 
-export const MessageKind = { message: 1, notice: 2, withdraw: 3, bye: 4 } as const;
+export const MessageKind = { message: 1, notice: 2, withdraw: 3, bye: 4, aborted: 5 } as const;
 export type MessageKind = (typeof MessageKind)[keyof typeof MessageKind];
 
 export interface Header {

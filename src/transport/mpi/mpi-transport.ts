@@ -77,6 +77,8 @@ class OpenMpiTransport implements MpiTransport {
   readonly #connected = new Set<number>();
   readonly #disconnected = new Set<number>();
   readonly #lost = new Set<number>();
+  /** Those that said goodbye, with the error for whoever still expects something of them. */
+  readonly #left = new Map<number, PeerError>();
   /** MPI is done with them; they are finished once the slots that came before were read. */
   #landed: readonly Owner[] = [];
   /** What happened outside `poll` and is told by the next one. */
@@ -113,11 +115,15 @@ class OpenMpiTransport implements MpiTransport {
       }
       for (const { member, title } of peers) {
         this.#checkPeer(member, title);
-        if (this.#lost.has(member)) throw goneError(member);
+        if (this.#lost.has(member) || this.#left.has(member)) throw goneError(member);
         this.#connected.add(member);
         this.#disconnected.delete(member);
       }
     });
+  }
+
+  hasLeft(peer: number): boolean {
+    return this.#left.has(peer) && !this.#lost.has(peer);
   }
 
   disconnect(peer: number): void {
@@ -136,7 +142,7 @@ class OpenMpiTransport implements MpiTransport {
 
   send(peer: number, envelope: Envelope, region: Region): Transfer {
     const sending = new MessageSending(peer, { ...envelope });
-    if (!this.#reaches(peer)) return sending;
+    if (!this.#reaches(peer) || this.#isMissed(peer)) return sending;
     const payloadBytes = region.byteLength;
     const header = { kind: MessageKind.message, envelope, payloadBytes, payloadTag: 0, more: false };
     if (payloadBytes <= INLINE_BYTES) {
@@ -162,11 +168,12 @@ class OpenMpiTransport implements MpiTransport {
     if (!this.#reaches(peer)) return receiving;
     const arrived = this.#matching.post(peer, receiving.envelope, receiving);
     if (arrived) this.#meet(receiving, arrived, (tell) => this.#untold.push(tell));
+    else this.#isMissed(peer);
     return receiving;
   }
 
   notify(peer: number, text: string): void {
-    if (!this.#reaches(peer)) return;
+    if (!this.#reaches(peer) || this.#isMissed(peer)) return;
     for (const { bytes, more } of noticeParts(text, INLINE_BYTES))
       this.#sendControl(peer, MessageKind.notice, { bytes, more });
   }
@@ -220,7 +227,7 @@ class OpenMpiTransport implements MpiTransport {
       for (const arrived of this.#matching.drop(peer)) this.#drop(arrived);
     }
     await until(() => !this.#channel.underWay.some(isWanted));
-    this.#sayBye('it closed its transport');
+    this.#sayBye(MessageKind.bye, 'it closed its transport');
     const meeting = this.#channel.beginMeeting(this.member);
     const allHere = await until(() => meeting.landed && this.#channel.underWay.length === 0);
     this.#state = 'closed';
@@ -233,16 +240,16 @@ class OpenMpiTransport implements MpiTransport {
   abort(error: Error): void {
     if (this.#state === 'closed') return;
     this.#state = 'closing';
-    this.#sayBye(error.message);
+    this.#sayBye(MessageKind.aborted, error.message);
     // Small messages leave at once or with MPI's next steps; nothing more can be promised to peers without waiting.
     for (let i = 0; i < 100 && this.#channel.underWay.some(({ kind }) => kind === 'slot'); i++) this.poll();
     this.#state = 'closed';
   }
 
-  #sayBye(reason: string): void {
+  #sayBye(kind: MessageKind, reason: string): void {
     const bytes = Buffer.from(reason).subarray(0, INLINE_BYTES);
     for (const peer of this.#connected) {
-      if (!this.#lost.has(peer)) this.#sendControl(peer, MessageKind.bye, { bytes });
+      if (!this.#lost.has(peer)) this.#sendControl(peer, kind, { bytes });
     }
   }
 
@@ -277,8 +284,10 @@ class OpenMpiTransport implements MpiTransport {
       if (text !== undefined) this.#events?.notice(peer, text);
     } else if (kind === MessageKind.withdraw) {
       this.#takeBack(peer, envelope);
-    } else if (kind === MessageKind.bye) {
-      this.#lose(peer, leftError(peer, Buffer.from(inline).toString('utf8')));
+    } else if (kind === MessageKind.bye || kind === MessageKind.aborted) {
+      const error = leftError(peer, Buffer.from(inline).toString('utf8'));
+      if (kind === MessageKind.aborted || this.#matching.expects(peer)) this.#lose(peer, error);
+      else this.#left.set(peer, error);
     }
   }
 
@@ -372,6 +381,13 @@ class OpenMpiTransport implements MpiTransport {
   /** Everything that may still become done, landed or not. */
   #unfinished(): readonly Owner[] {
     return [...this.#landed, ...this.#channel.landed, ...this.#channel.underWay];
+  }
+
+  /** Something is expected of a peer; if it has left, it is lost from now on. */
+  #isMissed(peer: number): boolean {
+    const error = this.#left.get(peer);
+    if (error) this.#untold.push(() => this.#lose(peer, error));
+    return error !== undefined;
   }
 
   #lose(peer: number, error: PeerError): void {

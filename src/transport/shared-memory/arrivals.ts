@@ -57,6 +57,11 @@ export class Arrivals {
     return this.#matching.postedCount;
   }
 
+  /** Whether a receive waits for a message of the peer. */
+  expects(member: number): boolean {
+    return this.#matching.expects(member);
+  }
+
   post(envelope: Envelope, receive: Receive): void {
     const message = this.#matching.post(receive.peer, envelope, receive);
     if (!message) return;

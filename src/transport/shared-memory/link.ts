@@ -53,6 +53,7 @@ export class Link {
   #nextSlot = 0;
   #nextId = 1;
   #lost = false;
+  #isOver = false;
 
   constructor(parts: LinkParts, surroundings: LinkSurroundings) {
     this.member = parts.member;
@@ -69,6 +70,11 @@ export class Link {
 
   get lost(): boolean {
     return this.#lost;
+  }
+
+  /** Whether the peer closed in order and nothing more comes of it; what came can be received, nothing goes there. */
+  get isOver(): boolean {
+    return this.#isOver;
   }
 
   /** Whether everything that somebody may wait for has left and, where needed, was acknowledged. */
@@ -95,14 +101,19 @@ export class Link {
     return !this.control.isOpen;
   }
 
+  /** Whether it left in order. */
+  get hasClosed(): boolean {
+    return this.hasLeft && !this.control.aborted;
+  }
+
   /** How the peer ended, if it did; looks at its process. */
   findEnding(): string | undefined {
-    if (this.hasLeft) return this.control.aborted ? 'has aborted' : 'has closed its transport';
+    if (this.hasLeft) return this.hasClosed ? 'has closed its transport' : 'has aborted';
     return isAlive(this.identity) ? undefined : 'has died';
   }
 
   push(outgoing: Outgoing): void {
-    if (this.#lost) return;
+    if (this.#lost || this.#isOver) return;
     if (this.#queue.length === 0 && this.#write(outgoing)) {
       this.#writer.publish();
       this.control.ring();
@@ -190,6 +201,11 @@ export class Link {
     for (const outgoing of this.#unacknowledged.values()) {
       if (isOf(outgoing, operation)) outgoing.forgotten = true;
     }
+  }
+
+  /** The peer has closed in order, and all that it sent was taken. */
+  end(): void {
+    this.#isOver = true;
   }
 
   /** Nothing goes there any more; the memory of what came stays mapped until `close`. */

@@ -51,7 +51,7 @@ export class SharedMemoryTransport implements Transport, InPlace {
   readonly #arrivals: Arrivals;
   readonly #staging: Staging;
   readonly #links = new Map<number, Link>();
-  /** Links that are not lost, in a form that is quick to go through. */
+  /** Links that are neither lost nor over, in a form that is quick to go through. */
   #active: Link[] = [];
   readonly #gone = new Set<number>();
   #member = -1;
@@ -112,7 +112,12 @@ export class SharedMemoryTransport implements Transport, InPlace {
       this.#links.set(link.member, link);
       this.#gone.delete(link.member);
     }
-    this.#active = [...this.#links.values()].filter((link) => !link.lost);
+    this.#active = [...this.#links.values()].filter((link) => !link.lost && !link.isOver);
+  }
+
+  hasLeft(peer: number): boolean {
+    const link = this.#links.get(peer);
+    return link !== undefined && link.isOver && !link.lost;
   }
 
   disconnect(peer: number): void {
@@ -142,9 +147,7 @@ export class SharedMemoryTransport implements Transport, InPlace {
 
   receive(peer: number, envelope: Envelope, into: Region): Receiving {
     this.#checkSpace(into);
-    const receive = new Receive(peer, into, dtypeCode(into.dtype), into.length);
-    if (this.#linkTo(peer)) this.#arrivals.post(envelope, receive);
-    return receive;
+    return this.#post(envelope, new Receive(peer, into, dtypeCode(into.dtype), into.length));
   }
 
   notify(peer: number, text: string): void {
@@ -224,11 +227,11 @@ export class SharedMemoryTransport implements Transport, InPlace {
       if (!this.poll()) this.block(0);
       await nextTurn();
     }
-    this.#end(MemberState.CLOSED);
+    this.#letGoOfAll(MemberState.CLOSED);
   }
 
   abort(_error: Error): void {
-    this.#end(MemberState.ABORTED);
+    this.#letGoOfAll(MemberState.ABORTED);
   }
 
   lend(peer: number, envelope: Envelope, region: Region): Transfer {
@@ -249,9 +252,7 @@ export class SharedMemoryTransport implements Transport, InPlace {
   }
 
   borrow(peer: number, envelope: Envelope, dtype: Region['dtype'], length: number): Receiving {
-    const receive = new Receive(peer, undefined, dtypeCode(dtype), length);
-    if (this.#linkTo(peer)) this.#arrivals.post(envelope, receive);
-    return receive;
+    return this.#post(envelope, new Receive(peer, undefined, dtypeCode(dtype), length));
   }
 
   enter(envelope: Envelope): void {
@@ -293,14 +294,23 @@ export class SharedMemoryTransport implements Transport, InPlace {
     return outgoing;
   }
 
+  #post(envelope: Envelope, receive: Receive): Receive {
+    const link = this.#links.get(receive.peer) ?? this.#linkTo(receive.peer);
+    if (!link || link.lost) return receive;
+    this.#arrivals.post(envelope, receive);
+    if (link.isOver && !receive.done) this.#lose(link);
+    return receive;
+  }
+
   #shareableSegment(region: Region): Segment | undefined {
     const segment = this.space.segmentAt(region);
     return segment?.directory === this.#options.directory ? segment : undefined;
   }
 
-  /** Undefined for a peer that is lost or was disconnected, to which nothing is sent any more. */
+  /** Undefined for a peer that is lost, has left or was disconnected, to which nothing is sent any more. */
   #linkTo(peer: number): Link | undefined {
     const link = this.#links.get(peer);
+    if (link?.isOver) this.#lose(link);
     if (link) return link.lost ? undefined : link;
     if (this.#gone.has(peer)) return undefined;
     throw new InternalError('BROKEN_INVARIANT', `member ${peer} was never connected; connect it first`, {
@@ -345,10 +355,22 @@ export class SharedMemoryTransport implements Transport, InPlace {
   #findLost(): void {
     this.#lastLivenessMs = performance.now();
     for (const link of this.#active) {
-      const ending = link.findEnding();
-      if (ending === undefined || link.reader.hasEntries) continue;
-      this.#fail(link, link.error('PEER_LOST', ending, WITHOUT_IT));
+      if (link.findEnding() === undefined || link.reader.hasEntries) continue;
+      const isInOrder = link.hasClosed && link.idle && !this.#arrivals.expects(link.member);
+      if (isInOrder) this.#end(link);
+      else this.#lose(link);
     }
+  }
+
+  /** It is done, and nobody here waits for it. */
+  #end(link: Link): void {
+    link.end();
+    this.#active = this.#active.filter((other) => other !== link);
+  }
+
+  /** It has ended, and something is expected of it. */
+  #lose(link: Link): void {
+    this.#fail(link, link.error('PEER_LOST', link.findEnding() ?? 'is gone', WITHOUT_IT));
   }
 
   /** A process that has ended takes its segments along; what then looks like a violation is none. */
@@ -380,7 +402,7 @@ export class SharedMemoryTransport implements Transport, InPlace {
     return this.space.createSegment(name, byteLength, { directory: this.#options.directory });
   }
 
-  #end(state: (typeof MemberState)['CLOSED' | 'ABORTED']): void {
+  #letGoOfAll(state: (typeof MemberState)['CLOSED' | 'ABORTED']): void {
     if (this.#ended) return;
     this.#ended = true;
     this.#control.end(state);

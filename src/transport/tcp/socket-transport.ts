@@ -164,6 +164,10 @@ export class SocketTransport implements TcpTransport {
     }
   }
 
+  hasLeft(member: number): boolean {
+    return this.#peers.get(member)?.state === 'left';
+  }
+
   disconnect(member: number): void {
     const peer = this.#peers.get(member);
     if (!peer) return;
