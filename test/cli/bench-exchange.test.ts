@@ -93,3 +93,13 @@ describe('a wrong command line', () => {
     expect(stderr).toContain('--workers is an option of tributary bench exchange, not of compute');
   });
 });
+
+it.each(['--output', '--picture'])(
+  'refuses a file of %s that it could not write before it measures',
+  async (option) => {
+    const { code, stdout, stderr } = await bench(option, '.');
+    expect([code, stdout]).toEqual([1, '']);
+    expect(stderr).toContain(`it is a folder. Give another file by ${option}.`);
+    expect(stderr).not.toContain('round');
+  },
+);

@@ -6,7 +6,7 @@ import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest';
 import { Random } from '../../src/base/index.ts';
 import type { RemoteStore, RemoteStoreOptions } from '../../src/kvstore/index.ts';
 import { hasSharedMemory } from '../../src/memory/index.ts';
-import { Servers } from './servers.ts';
+import { each, Servers } from './servers.ts';
 
 const LENGTH = 1001;
 const ROWS = 37;
@@ -19,15 +19,11 @@ const eighths = (random: Random, length: number): Float32Array =>
   Float32Array.from({ length }, () => (random.below(65) - 32) / 8);
 
 let ground: Servers;
-const open: RemoteStore[] = [];
-afterEach(async () => {
-  await Promise.all(open.splice(0).map((store) => store.close()));
-});
+afterEach(() => ground.closeStores());
 
 async function pair(options: Partial<RemoteStoreOptions> = {}): Promise<[RemoteStore, RemoteStore]> {
   const access = ground.createService();
   const stores = await ground.connect(2, { held: true, chunkBytes: 512, ...options, access });
-  open.push(...stores);
   const inits = [
     { key: 'w', value: new Float32Array(LENGTH) },
     { key: 'table', value: new Float32Array(ROWS * ROW), rowLength: ROW },
@@ -35,9 +31,6 @@ async function pair(options: Partial<RemoteStoreOptions> = {}): Promise<[RemoteS
   await each(stores, (store) => store.init(inits));
   return stores as [RemoteStore, RemoteStore];
 }
-
-const each = <T>(stores: readonly RemoteStore[], call: (store: RemoteStore, i: number) => Promise<T>) =>
-  Promise.all(stores.map(call));
 
 /** The table whose rows are the sums of all workers', times a factor; by hand. */
 function summed(indices: readonly Int32Array[], rows: readonly Float32Array[], factor: number): Float32Array {

@@ -12,7 +12,7 @@ import type { RemoteStore, RemoteStoreOptions } from '../../src/kvstore/index.ts
 import { hasSharedMemory } from '../../src/memory/index.ts';
 import type { Combine, RowsMode } from '../../src/server/index.ts';
 import { OneDevice } from './one-device.ts';
-import { Servers } from './servers.ts';
+import { each, Servers } from './servers.ts';
 
 const LENGTH = 3001;
 const ROWS = 37;
@@ -36,21 +36,13 @@ const noise = (random: Random, length: number): Float32Array =>
   Float32Array.from({ length }, () => random.uniform() - 0.5);
 
 let ground: Servers;
-const open: RemoteStore[] = [];
 
 async function connect(workers: number, options: Partial<RemoteStoreOptions> = {}): Promise<RemoteStore[]> {
   const access = options.access ?? ground.createService();
-  const stores = await ground.connect(workers, { held: true, chunkBytes: CHUNK_BYTES, ...options, access });
-  open.push(...stores);
-  return stores;
+  return ground.connect(workers, { held: true, chunkBytes: CHUNK_BYTES, ...options, access });
 }
 
-afterEach(async () => {
-  await Promise.all(open.splice(0).map((store) => store.close()));
-});
-
-const each = <T>(stores: readonly RemoteStore[], call: (store: RemoteStore, i: number) => Promise<T>) =>
-  Promise.all(stores.map(call));
+afterEach(() => ground.closeStores());
 
 describe.skipIf(!hasSharedMemory()).each(layouts)(
   'held updates on $servers servers of $cores cores, shared memory: $sharedMemory',

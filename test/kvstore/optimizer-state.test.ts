@@ -10,7 +10,7 @@ import type { KeyState, RemoteStore, RemoteStoreOptions } from '../../src/kvstor
 import { hasSharedMemory, SharedSpace } from '../../src/memory/index.ts';
 import type { Region } from '../../src/memory/index.ts';
 import type { RowsMode } from '../../src/server/index.ts';
-import { Servers } from './servers.ts';
+import { each, Servers } from './servers.ts';
 
 const LENGTH = 701;
 const ROWS = 37;
@@ -30,21 +30,13 @@ const specs: readonly OptimizerSpec[] = [
 ];
 
 let ground: Servers;
-const open: RemoteStore[] = [];
 
 async function connect(options: Partial<RemoteStoreOptions> = {}, workers = WORKERS): Promise<RemoteStore[]> {
   const access = ground.createService();
-  const stores = await ground.connect(workers, { access, held: true, chunkBytes: 512, ...options });
-  open.push(...stores);
-  return stores;
+  return ground.connect(workers, { access, held: true, chunkBytes: 512, ...options });
 }
 
-afterEach(async () => {
-  await Promise.all(open.splice(0).map((store) => store.close()));
-});
-
-const each = <T>(stores: readonly RemoteStore[], call: (store: RemoteStore, i: number) => Promise<T>) =>
-  Promise.all(stores.map(call));
+afterEach(() => ground.closeStores());
 
 const noise = (random: Random, length: number): Float32Array =>
   Float32Array.from({ length }, () => random.uniform() - 0.5);

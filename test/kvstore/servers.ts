@@ -5,8 +5,15 @@ import type { RemoteStoreOptions } from '../../src/kvstore/index.ts';
 import { ParameterServer } from '../../src/server/index.ts';
 import type { ParameterServerOptions, ServiceAccess, ServiceOptions } from '../../src/server/index.ts';
 
+/** What all workers do at once. */
+export const each = <T>(
+  stores: readonly RemoteStore[],
+  call: (store: RemoteStore, i: number) => Promise<T>,
+) => Promise.all(stores.map(call));
+
 export class Servers {
   readonly servers: readonly ParameterServer[];
+  readonly #stores: RemoteStore[] = [];
   #services = 0;
 
   private constructor(servers: readonly ParameterServer[]) {
@@ -30,16 +37,23 @@ export class Servers {
   }
 
   /** The stores of all workers of a service. */
-  connect(
+  async connect(
     workers: number,
     options: Partial<RemoteStoreOptions> & { readonly access: ServiceAccess },
   ): Promise<RemoteStore[]> {
     const servers = this.addresses;
-    return Promise.all(
+    const stores = await Promise.all(
       Array.from({ length: workers }, (_, worker) =>
         RemoteStore.connect({ servers, worker, workers, ...options }),
       ),
     );
+    this.#stores.push(...stores);
+    return stores;
+  }
+
+  /** Closes all stores that were connected, those that are closed already too. */
+  async closeStores(): Promise<void> {
+    await Promise.all(this.#stores.splice(0).map((store) => store.close()));
   }
 
   async close(): Promise<void> {

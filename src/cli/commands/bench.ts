@@ -1,10 +1,10 @@
 /** `tributary bench`: runs a benchmark of `src/bench` and prints it; measures nothing itself. */
-import { mkdirSync, writeFileSync } from 'node:fs';
-import { dirname, resolve } from 'node:path';
+import { resolve } from 'node:path';
 import { UsageError } from '../../base/index.ts';
 import { defineCommand, type OptionSpecs, type OptionValues } from '../command.ts';
 import { ExitCode, type CommandIo } from '../io.ts';
 import { didYouMean } from '../nearest.ts';
+import { checkOutputFile, writeOutputFile } from '../output-file.ts';
 import { runAllReduce } from './bench-allreduce.ts';
 import { runCompute } from './bench-compute.ts';
 import { exchangeOptions, runExchange } from './bench-exchange.ts';
@@ -120,13 +120,19 @@ export const benchCommand = defineCommand({
   ],
   run: async ([what], given: Options, io) => {
     const bench = benchNamed(what!, given);
+    const pathOf = (option: 'output' | 'picture'): string | undefined => {
+      const path = given[option] === undefined ? undefined : resolve(io.cwd, given[option]);
+      if (path !== undefined) checkOutputFile(path, `--${option}`);
+      return path;
+    };
+    const [outputPath, picturePath] = [pathOf('output'), pathOf('picture')];
     const { result, picture, print } = await runs[bench](given, io);
-    if (given.output !== undefined) {
-      write(resolve(io.cwd, given.output), `${JSON.stringify(result, undefined, 2)}\n`, '--output');
-    }
-    if (given.picture !== undefined) write(resolve(io.cwd, given.picture), picture(), '--picture');
+    // First what cannot fail: a measurement takes long.
     if (given.json) io.stdout.write(`${JSON.stringify(result)}\n`);
     else print();
+    if (outputPath !== undefined)
+      writeOutputFile(outputPath, `${JSON.stringify(result, undefined, 2)}\n`, '--output');
+    if (picturePath !== undefined) writeOutputFile(picturePath, picture(), '--picture');
     return ExitCode.ok;
   },
 });
@@ -151,19 +157,4 @@ function benchNamed(what: string, given: Options): Bench {
     );
   }
   return bench;
-}
-
-function write(file: string, text: string, option: string): void {
-  try {
-    mkdirSync(dirname(file), { recursive: true });
-    writeFileSync(file, text);
-  } catch (cause) {
-    const reason = cause instanceof Error ? cause.message : String(cause);
-    throw new UsageError(
-      'FILE_NOT_WRITTEN',
-      `${file} could not be written: ${reason}. Give another place by ${option}.`,
-      { file },
-      cause,
-    );
-  }
 }
