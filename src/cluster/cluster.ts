@@ -141,7 +141,9 @@ export class Cluster extends EventEmitter<ClusterEvents> {
     const before = this.#world;
     const world = await membership.regroup();
     for (const member of before.members) {
-      if (!world.members.some((one) => one.member === member)) this.transport.disconnect(member);
+      if (world.members.some((one) => one.member === member)) continue;
+      this.progress.giveUp(member, lost(membership, member));
+      this.transport.disconnect(member);
     }
     await connect(this.transport, membership, world, this.#connectTimeoutMs);
     this.#closeGroups();
@@ -260,9 +262,12 @@ function isDeath(reason: LeaveReason | undefined): boolean {
 }
 
 function lost(membership: Membership, member: number): PeerError {
+  const reason = membership.liveness.reasonOf(member);
   const how =
-    membership.liveness.reasonOf(member) === 'silent'
+    reason === 'silent'
       ? 'has given no sign of life'
-      : 'died or lost its connection';
+      : reason === 'closed'
+        ? 'has left the cluster'
+        : 'died or lost its connection';
   return new PeerError('PEER_LOST', `${membership.titleOf(member)} ${how}.`, { member });
 }

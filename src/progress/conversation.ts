@@ -134,16 +134,21 @@ export class Conversation {
   lookAfter(operation: Operation, nowMs: number): void {
     this.#settleDispute(operation, nowMs);
     if (operation.settled) return;
+    this.#missThoseWhoLeft(operation);
     const stall = this.#stalls.get(operation);
     if (stall && operation.reportMs === Infinity && stall.isDue(nowMs)) {
       const isLong = nowMs - operation.startedMs >= this.#stallAfterMs;
       operation.reportMs = (isLong ? stall.askedMs : operation.startedMs) + this.#stallAfterMs;
       if (isLong) this.#onStall(stall.report(nowMs));
     } else if (nowMs >= operation.reportMs) {
-      operation.reportMs = Infinity;
       // At the deadline, answers of the last time say more than questions that nobody had the time to answer.
-      if (stall && operation.deadlineMs - nowMs < ANSWER_MS) return;
-      this.#stalls.set(operation, new Stall(operation, nowMs));
+      if (stall && operation.deadlineMs - nowMs < ANSWER_MS) {
+        operation.reportMs = operation.deadlineMs;
+        return;
+      }
+      operation.reportMs = Infinity;
+      const { transport } = this.#host;
+      this.#stalls.set(operation, new Stall(operation, nowMs, (member) => transport.hasLeft(member)));
       this.#inquire(operation);
     }
   }
@@ -178,14 +183,20 @@ export class Conversation {
     }
   }
 
-  /** Whoever has left in order is asked only if it is waited for: that finds it lost. */
-  #inquire(operation: Operation): void {
-    const { group } = operation;
-    const awaited = operation.waitsFor().map((rank) => group.members[rank]!);
-    const text = JSON.stringify({ kind: 'inquiry', ...keyOf(operation) } satisfies Notice);
+  /** Not all waits are for messages. Whoever has left and is waited for is asked: that finds it lost. */
+  #missThoseWhoLeft(operation: Operation): void {
     const { transport } = this.#host;
-    for (const member of this.#others(group)) {
-      if (awaited.includes(member) || !transport.hasLeft(member)) transport.notify(member, text);
+    const left = this.#others(operation.group).filter((member) => transport.hasLeft(member));
+    if (left.length === 0) return;
+    const awaited = operation.waitsFor().map((rank) => operation.group.members[rank]!);
+    for (const member of left)
+      if (awaited.includes(member)) transport.notify(member, inquiryAbout(operation));
+  }
+
+  #inquire(operation: Operation): void {
+    const { transport } = this.#host;
+    for (const member of this.#others(operation.group)) {
+      if (!transport.hasLeft(member)) transport.notify(member, inquiryAbout(operation));
     }
   }
 
@@ -260,7 +271,8 @@ export class Conversation {
       waitsFor: operation?.waitsFor().map((rank) => operation.group.members[rank]!) ?? [],
       doing: clip(operation ? operation.call.describe() : elsewhere),
     } satisfies Notice;
-    this.#host.transport.notify(member, JSON.stringify(notice));
+    // Whoever asked and has left since is done; an answer would count as something that is expected of it.
+    if (!this.#host.transport.hasLeft(member)) this.#host.transport.notify(member, JSON.stringify(notice));
   }
 
   /** A rank that cannot take part says so at once: the caller knows no other way to learn of it but its deadline. */
@@ -303,6 +315,10 @@ export class Conversation {
       ({ sequence, tag, group }) => sequence === key.sequence && tag === key.tag && group.id === key.group,
     );
   }
+}
+
+function inquiryAbout(operation: Operation): string {
+  return JSON.stringify({ kind: 'inquiry', ...keyOf(operation) } satisfies Notice);
 }
 
 function dropOldest(map: Map<string, unknown>): void {

@@ -133,6 +133,11 @@ export class Progress implements OperationHost, ConversationHost {
     return this.#groups.get(id)?.broken;
   }
 
+  /** The caller is about to disconnect the member: what is under way with it ends, and nothing is said to it any more. */
+  giveUp(member: number, error: PeerError): void {
+    this.#onLost(member, error);
+  }
+
   stateOf(group: number): GroupState | undefined {
     return this.#groups.get(group);
   }

@@ -25,11 +25,14 @@ export const ANSWER_MS = 250;
 export class Stall {
   readonly askedMs: number;
   readonly #operation: Operation;
+  readonly #hasLeft: (member: number) => boolean;
   readonly #answers = new Map<number, AnswerNotice>();
 
-  constructor(operation: Operation, askedMs: number) {
+  /** Whoever has left in order, and is not waited for, has done its part and need not answer. */
+  constructor(operation: Operation, askedMs: number, hasLeft: (member: number) => boolean) {
     this.#operation = operation;
     this.askedMs = askedMs;
+    this.#hasLeft = hasLeft;
   }
 
   answer(member: number, answer: AnswerNotice): void {
@@ -51,7 +54,9 @@ export class Stall {
     group.members.forEach((member, rank) => {
       if (rank === group.rank) return;
       const answer = this.#answers.get(member);
-      if (!answer) {
+      if (!answer && this.#hasLeft(member)) {
+        sentences.push(`rank ${rank} has finished it and left`);
+      } else if (!answer) {
         missing.push(rank);
         sentences.push(`${group.title(rank)} does not answer`);
       } else if (answer.state === 'not started') {

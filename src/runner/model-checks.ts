@@ -38,7 +38,12 @@ export function checkModel(model: Model, config: RunnerConfig, workers: number):
 
 /** A script that builds its model at random, or another version of it, would drift. */
 export function compareWorkers(thread: CommunicationThread, model: Model): void {
-  const own = { model: fingerprintOf(model), node: process.version, tributary: packageVersion() };
+  const loss = model.loss.node.id;
+  const own = {
+    model: `${fingerprintOf(model)}, loss ${loss}`,
+    node: process.version,
+    tributary: packageVersion(),
+  };
   const all = tellAllTexts(thread, JSON.stringify(own), 'what the workers train').map(
     (text) => JSON.parse(text) as typeof own,
   );

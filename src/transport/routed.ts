@@ -108,7 +108,11 @@ export class RoutedTransport implements Transport {
   }
 
   block(timeoutMs: number): void {
-    if (this.#local.idle) return this.#remote.block(timeoutMs);
+    if (this.#local.idle) {
+      // Without waiting: only there peers' processes are looked after.
+      this.#local.block(0);
+      return this.#remote.block(timeoutMs);
+    }
     if (this.#remote.idle) return this.#local.block(timeoutMs);
     this.#local.block(Math.min(timeoutMs, ALTERNATING_MS));
     this.#remote.block(0);

@@ -29,10 +29,10 @@ export const mergeModels: Readonly<Record<MergeModel, Described>> = {
     build: () => mlp({ inputShape: [384], classes: CLASSES, hidden: Array<number>(12).fill(384) }),
   },
   resnet: {
-    title: 'ResNet on 3 x 16 x 16',
-    batchEach: 64,
+    title: 'ResNet of width 48',
+    batchEach: 8,
     sampleShape: [3, 16, 16],
-    build: () => resnet({ inputShape: [3, 16, 16], classes: CLASSES }),
+    build: () => resnet({ inputShape: [3, 16, 16], classes: CLASSES, width: 48 }),
   },
 };
 

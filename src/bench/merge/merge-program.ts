@@ -22,6 +22,9 @@ export interface MergeTimes {
   readonly merging: Merging;
   readonly groups: number;
   readonly predictedMs: number;
+  /** What the plan was made from: forward and backward pass, and all messages. */
+  readonly computeMs: number;
+  readonly exchangeMs: number;
   /** Forward, backward and exchange of every counted step. */
   readonly stepsMs: readonly number[];
 }
@@ -33,7 +36,7 @@ const runner = await getRunner(described.build(), resources, {
   ...{ optimizer: { name: 'sgd', lr: 1e-4 }, batchSize, merging: mergings[0], strategy: 'collectives' },
   log: () => undefined,
 });
-const times = new Map<Merging, { groups: number; predictedMs: number; stepsMs: number[] }>();
+const times = new Map<Merging, MergeTimes & { stepsMs: number[] }>();
 const turnSteps = warmupSteps + steps;
 const turns = Array.from({ length: rounds }, () => mergings).flat();
 const maxSteps = turns.length * turnSteps;
@@ -45,14 +48,12 @@ for await (const { step, computeMs, waitMs } of runner.run(shard(mergeSamples(de
   const merging = turns[turn]!;
   const plan = runner.plan!;
   const own = times.get(merging) ?? {
-    groups: plan.groups.length,
-    predictedMs: plan.iterationMs,
-    stepsMs: [],
+    ...{ merging, groups: plan.groups.length, predictedMs: plan.iterationMs },
+    ...{ computeMs: plan.computeMs, exchangeMs: plan.exchangeMs, stepsMs: [] },
   };
   times.set(merging, own);
   if (inTurn >= warmupSteps) own.stepsMs.push(computeMs + waitMs);
   if (inTurn === turnSteps - 1 && turn + 1 < turns.length) runner.regroup(turns[turn + 1]!);
 }
 await runner.close();
-const result = [...times].map(([merging, own]): MergeTimes => ({ merging, ...own }));
-process.stdout.write(`${JSON.stringify(result)}\n`);
+process.stdout.write(`${JSON.stringify([...times.values()])}\n`);

@@ -73,6 +73,7 @@ export async function benchMerge(options: MergeBenchOptions): Promise<MergeBench
   const stolen = new StolenTime();
   const cases: MergeCase[] = [];
   const skipped: string[] = [];
+  const notes: string[] = [];
   for (const link of links) {
     let hosts: Hosts | undefined;
     try {
@@ -94,6 +95,10 @@ export async function benchMerge(options: MergeBenchOptions): Promise<MergeBench
           ...{ script: SCRIPT, order, title: `${mergeModels[model].title}, ${title}`, hosts },
           signal: options.signal,
         });
+        const single = times.find(({ merging }) => merging === 'single')!;
+        notes.push(
+          `${mergeModels[model].title}, ${title}: the plans were made from ${single.computeMs.toFixed(1)} ms of computing and ${single.exchangeMs.toFixed(1)} ms of one message with everything.`,
+        );
         cases.push(
           ...times.map(({ merging, groups, predictedMs, stepsMs }) => ({
             ...{ model: mergeModels[model].title, workers, link: title, strategy: merging, groups },
@@ -109,10 +114,8 @@ export async function benchMerge(options: MergeBenchOptions): Promise<MergeBench
     }
   }
   const cores = cpus().length;
-  const notes = [
-    ...(workers >= cores ? [`${workers} workers and all links share ${cores} cores.`] : []),
-    ...stolen.notes(),
-  ];
+  if (workers >= cores) notes.push(`${workers} workers and all links share ${cores} cores.`);
+  notes.push(...stolen.notes());
   return {
     ...{ bench: 'merge', date: new Date().toISOString(), machine: describeMachine() },
     configuration: {

@@ -123,7 +123,11 @@ class OpenMpiTransport implements MpiTransport {
   }
 
   hasLeft(peer: number): boolean {
-    return this.#left.has(peer) && !this.#lost.has(peer);
+    if (!this.#left.has(peer) || this.#lost.has(peer)) return false;
+    // Its goodbye may be read before the payload of what came before it.
+    return !this.#unfinished().some(
+      (owner) => owner.kind === 'receive' && owner.peer === peer && !owner.withdrawn,
+    );
   }
 
   disconnect(peer: number): void {

@@ -206,14 +206,14 @@ export class Link {
   /** The peer has closed in order, and all that it sent was taken. */
   end(): void {
     this.#isOver = true;
+    this.#giveBackStaged();
   }
 
   /** Nothing goes there any more; the memory of what came stays mapped until `close`. */
   lose(): void {
     this.#lost = true;
     this.#queue = [];
-    for (const { staged } of this.#unacknowledged.values()) if (staged) this.#staging.giveBack(staged);
-    this.#unacknowledged.clear();
+    this.#giveBackStaged();
   }
 
   close(): void {
@@ -233,6 +233,11 @@ export class Link {
       { member: this.member, title: this.#title, pid },
       cause,
     );
+  }
+
+  #giveBackStaged(): void {
+    for (const { staged } of this.#unacknowledged.values()) if (staged) this.#staging.giveBack(staged);
+    this.#unacknowledged.clear();
   }
 
   #write(outgoing: Outgoing): boolean {
