@@ -89,12 +89,25 @@ export function parseArguments(command: Command, argv: readonly string[]): Parse
       const hint = didYouMean(token.name, Object.keys(specs), '--');
       throw invalid(command, `has no option ${token.rawName}.${hint}`, { option: token.rawName });
     }
+    if (!token.inlineValue && isOption(specs, token.value)) {
+      throw invalid(
+        command,
+        `needs a value after --${token.name}: ${valueName(spec)}; ${token.value} follows.`,
+        { option: token.name, actual: token.value },
+      );
+    }
     const value = readValue(command, token.name, spec, token.value);
     const before = (options[token.name] ?? []) as readonly string[];
     options[token.name] = spec.kind === 'texts' ? [...before, value as string] : value;
   }
   if (options['help'] !== true) checkOperands(command, operands);
   return { operands, options };
+}
+
+/** Whether a word is the name of an option, with or without its value; whoever means it as a value writes `--option=--word`. */
+function isOption(specs: OptionSpecs, word: string | undefined): boolean {
+  const name = /^--([^=]+)/.exec(word ?? '')?.[1];
+  return name !== undefined && Object.hasOwn(specs, name);
 }
 
 function readValue(

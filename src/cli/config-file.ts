@@ -22,7 +22,11 @@ export function looksLikePath(word: string): boolean {
 export async function loadConfigFile(given: string, cwd: string): Promise<ResolvedConfig> {
   const path = resolve(cwd, given);
   const found = statSync(path, { throwIfNoEntry: false });
-  if (found?.isDirectory()) return loadConfigFile(join(path, CONFIG_FILE), cwd);
+  if (found?.isDirectory()) {
+    const config = await loadConfigFile(join(path, CONFIG_FILE), cwd);
+    // A run that was moved or copied goes on where it is now, not where it was.
+    return config.output === undefined ? config : { ...config, output: path };
+  }
   if (!found?.isFile()) {
     throw new UsageError('FILE_NOT_FOUND', `There is no configuration ${path}. Check the path.`, { path });
   }

@@ -18,7 +18,8 @@ const io: CommandIo = {
   stderr: sink(stderr),
   terminal: terminal && env['TERM'] !== 'dumb' ? sink(terminal) : undefined,
   get columns() {
-    return terminal?.columns ?? 80;
+    // Some pseudo-terminals say 0.
+    return terminal?.columns || 80;
   },
   color: stdout.isTTY && (env['NO_COLOR'] ?? '') === '' && env['TERM'] !== 'dumb',
   env,

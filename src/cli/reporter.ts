@@ -91,12 +91,16 @@ abstract class LineReporter implements Reporter {
 
   event(event: RunEvent): void {
     switch (event.type) {
-      case 'started':
+      case 'started': {
         this.#epochStart = this.now();
-        this.say(
-          `${thousands(event.parameters)} parameters, ${thousands(event.totalSteps - event.step)} steps`,
-        );
+        const left = event.totalSteps - event.step;
+        const steps =
+          left > 0
+            ? `${thousands(left)} steps`
+            : `no step left: the run is at step ${thousands(event.step)}, and ends at ${thousands(event.totalSteps)}. To go on, give more by --epochs, or by --max-steps where it was given before`;
+        this.say(`${thousands(event.parameters)} parameters, ${steps}`);
         return;
+      }
       case 'resumed':
         this.say(`Resumed from ${event.path} at step ${event.step}.`);
         return;

@@ -76,6 +76,10 @@ export class TrainingRun {
     }
     // Throws if the trace could not be written: by now everything else is.
     await result.close();
+    const { trace } = this.#parts;
+    if (trace !== undefined && (result.workers ?? 1) > 1) {
+      reporter.say(`The trace is in ${shown(trace, io)}. Open it in https://ui.perfetto.dev`);
+    }
     return code;
   }
 

@@ -128,10 +128,13 @@ export class WorkerProcesses {
 }
 
 function lostWorker(rank: number, pid: number | undefined, how: string, lines: readonly string[]): PeerError {
+  if (pid === undefined) {
+    return new PeerError('PEER_LOST', `worker ${rank} ${how}. Check the command that starts it.`, { rank });
+  }
   const words = lines.length === 0 ? '' : `; it last wrote: ${lines.join(' | ')}`;
   return new PeerError(
     'PEER_LOST',
-    `worker ${rank} (process ${pid ?? 'none'}) ${how}${words}. Look at what ended it, then start again.`,
+    `worker ${rank} (process ${pid}) ${how}${words}. Look at what ended it, then start again.`,
     { rank, pid },
   );
 }

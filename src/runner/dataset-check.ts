@@ -20,19 +20,22 @@ export interface RunData {
 
 const LOOKED_AT = 32;
 
-/** All workers call it when a run begins. */
+/** All workers call it when a run begins. True if each was to have samples of its own, and all have the same. */
 export function compareData(
   thread: CommunicationThread,
   { dataset, columns, steps, isShared }: RunData,
-): void {
+): boolean {
   const own = {
-    steps,
-    ...(isShared ? { 'number of samples': dataset.length, samples: someSamples(dataset, columns) } : {}),
+    ...{ steps, 'use of shard': isShared },
+    ...{ 'number of samples': dataset.length, samples: someSamples(dataset, columns) },
   };
   const texts = tellAllTexts(thread, JSON.stringify(own), 'what the workers train on');
   const [first, ...others] = texts.map((text) => JSON.parse(text) as Record<string, unknown>);
+  const isApart = [first!, ...others].every((one) => one['use of shard'] === false);
+  const differing = (other: Record<string, unknown>, names: readonly string[]) =>
+    names.find((name) => first![name] !== other[name]);
   for (const [i, other] of others.entries()) {
-    const what = Object.keys({ ...first, ...other }).find((name) => first![name] !== other[name]);
+    const what = differing(other, isApart ? ['steps'] : Object.keys(own));
     if (what === undefined) continue;
     const values = what === 'samples' ? '' : ` (${String(other[what])} and ${String(first![what])})`;
     throw new UsageError(
@@ -41,6 +44,7 @@ export function compareData(
       { worker: i + 1, what },
     );
   }
+  return isApart && others.every((other) => differing(other, Object.keys(own)) === undefined);
 }
 
 /** A fingerprint of samples from all over the dataset. */

@@ -92,12 +92,24 @@ export function resolveResources(given: Resources | string): ResolvedResources {
 }
 
 function readFile(path: string): unknown {
+  const fault = (cause: unknown) => (cause instanceof Error ? cause.message : String(cause));
+  let text: string;
   try {
-    return JSON.parse(readFileSync(path, 'utf8'));
+    text = readFileSync(path, 'utf8');
   } catch (cause) {
     throw new UsageError(
       'FILE_NOT_FOUND',
-      `${path} is no readable JSON file of resources: ${cause instanceof Error ? cause.message : String(cause)}; check the path`,
+      `the resources in ${path} cannot be read: ${fault(cause)}; check the path`,
+      { path },
+      cause,
+    );
+  }
+  try {
+    return JSON.parse(text);
+  } catch (cause) {
+    throw new UsageError(
+      'INVALID_CONFIG',
+      `the resources in ${path} are no JSON: ${fault(cause)}; correct the file`,
       { path },
       cause,
     );

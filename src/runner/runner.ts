@@ -176,7 +176,12 @@ export class Runner {
     const isDone = Math.min(this.#stepsAhead, steps);
     this.#stepsAhead -= isDone;
     const lastStep = replica.step + steps - isDone;
-    if (thread) await this.#explained(() => compareData(thread, { dataset, columns, steps, isShared }));
+    if (thread) {
+      const areAlike = await this.#explained(() =>
+        compareData(thread, { dataset, columns, steps, isShared }),
+      );
+      if (areAlike && rank === 0) this.#log(sameSamples(size));
+    }
     if (lastStep === replica.step) return;
     const loader = openLoader({ dataset, order: this.#nextOrder(dataset), batchSize: size, columns, part });
     const isStopped = this.#stopper(signal);
@@ -382,6 +387,11 @@ export class Runner {
     return { scale: replica.update(lr, elsewhere), lr };
   }
 
+  #log(line: string): void {
+    const { log = (text: string) => process.stderr.write(`${text}\n`) } = this.#parts.config;
+    log(line);
+  }
+
   async #explained<T>(work: () => T | Promise<T>): Promise<T> {
     const { explain } = this.#parts;
     try {
@@ -390,4 +400,8 @@ export class Runner {
       throw explain && error instanceof PeerError ? await explain(error) : error;
     }
   }
+}
+
+function sameSamples(size: number): string {
+  return `every worker trains on the same ${size} samples of each step, so that they do one's work several times: give run(shard(data)) to share them out, or each worker data of its own`;
 }

@@ -139,9 +139,10 @@ export class SharedStep {
     if (!next) return;
     this.#take(next);
     if (thread.world.rank !== 0) return;
-    const count = (plan: ExchangePlan) => plan.groups.length;
+    const [now, then] = [next.plan.groups.length, before.plan.groups.length];
+    const messages = `${now === then ? 'still ' : ''}${now} message${now === 1 ? '' : 's'} a step${now === then ? '' : ` instead of ${then}`}`;
     log(
-      `planned anew after ${this.#steps} steps, as times have changed: ${count(next.plan)} message(s) a step instead of ${count(before.plan)}, ${next.plan.iterationMs.toPrecision(3)} ms predicted instead of ${before.plan.iterationMs.toPrecision(3)} ms`,
+      `planned anew after ${this.#steps} steps, as times have changed: ${messages}, ${next.plan.iterationMs.toPrecision(3)} ms predicted instead of ${before.plan.iterationMs.toPrecision(3)} ms`,
     );
   }
 

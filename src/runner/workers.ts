@@ -6,7 +6,7 @@
  */
 import { availableParallelism } from 'node:os';
 import { isDeepStrictEqual } from 'node:util';
-import { UsageError } from '../base/index.ts';
+import { PeerError, UsageError } from '../base/index.ts';
 import { CommunicationThread, type CommunicationOptions } from '../communication/index.ts';
 import { takeWorkerPlace, type WorkerPlace } from '../launcher/index.ts';
 import { hasSharedMemory, removeStaleSegments, SharedSpace } from '../memory/index.ts';
@@ -130,6 +130,26 @@ async function join({ machines, transport }: ResolvedResources): Promise<Pick<Wo
     stop.abort();
     await joining.then((thread) => thread.abort(error as Error)).catch(() => undefined);
     await place.close();
-    throw error;
+    throw notCome(error, machines);
   }
+}
+
+/** Whoever trains on several machines knows them by their names. */
+function notCome(error: unknown, machines: ResolvedResources['machines']): unknown {
+  if (!(error instanceof PeerError) || error.code !== 'TIMEOUT' || machines.length === 1) return error;
+  const { missingRanks = [], joinTimeoutMs } = error.facts as JoinFacts;
+  const names = machines.flatMap(({ name, workers }) => Array.from({ length: workers }, () => name));
+  if (missingRanks.length === 0 || joinTimeoutMs === undefined) return error;
+  const who = missingRanks.map((rank) => `worker ${rank} on ${names[rank]}`).join(', ');
+  return new PeerError(
+    'TIMEOUT',
+    `not there after ${joinTimeoutMs / 1000} s: ${who}. See whether the command of the machine starts it, and whether ${machines[0].address} can be reached from there, on any port.`,
+    error.facts,
+    error,
+  );
+}
+
+interface JoinFacts {
+  readonly missingRanks?: readonly number[];
+  readonly joinTimeoutMs?: number;
 }

@@ -52,6 +52,12 @@ describe('a wrong command line', () => {
     [['train', 'mnist', '--epochs', 'three'], 'a whole number from 0 for --epochs', '"three"'],
     [['train', 'mnist', '--epochs', '-1'], 'a whole number from 0 for --epochs', '"-1"'],
     [['train', 'mnist', '--lr'], 'needs a value after --lr', ''],
+    [
+      ['train', 'mnist', '--trace', '--output', 'x'],
+      'needs a value after --trace: FILE.json',
+      '--output follows',
+    ],
+    [['plan', 'mnist', '--steps', '0'], 'a whole number above 0 for --steps', 'got 0'],
     [['train', 'mnist', '--lr', 'NaN'], 'a number for --lr', '"NaN"'],
     [['train', 'mnist', '--resume=yes'], 'takes no value for --resume', '"yes"'],
     [['train', 'mnist', '--provider', 'gpu'], 'cpu, webgpu, cuda for --provider', '"gpu"'],

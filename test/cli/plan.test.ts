@@ -51,8 +51,12 @@ describe('tributary plan', () => {
     expect(stdout).toMatch(/Predicted [\d.]+ ms, measured [\d.]+ ms\./);
   }, 110_000);
 
-  it('says that one worker exchanges nothing', () => {
-    expect(run('mnist', '--workers', '1', '--steps', '1').stdout).toMatch(/One worker exchanges nothing/);
+  it('says that one worker exchanges nothing, as data too', () => {
+    expect(run('mnist', '--workers', '1', '--steps', '1').stdout).toMatch(/^One worker exchanges nothing/);
+    const { workers, note } = JSON.parse(
+      run('mnist', '--workers', '1', '--steps', '1', '--json').stdout,
+    ) as Record<string, unknown>;
+    expect([workers, note]).toEqual([1, expect.stringMatching(/^One worker exchanges nothing/)]);
   }, 60_000);
 });
 

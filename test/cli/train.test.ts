@@ -1,4 +1,4 @@
-import { existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { existsSync, mkdirSync, readdirSync, readFileSync, renameSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
 import { temporaryFolders } from '../data/temporary-folder.ts';
@@ -171,6 +171,17 @@ describe('tributary train', () => {
     }
   });
 
+  test('goes on where its folder is, though it was moved', async () => {
+    const cwd = folder();
+    writeTinyRun(cwd);
+    await run(['train', 'tiny.json', '--epochs', '1'], { cwd });
+    renameSync(join(cwd, 'runs', 'tiny'), join(cwd, 'elsewhere'));
+    const { code, stdout } = await run(['train', 'elsewhere', '--resume', '--epochs', '2'], { cwd });
+    expect(code).toBe(0);
+    expect(stdout).toMatch(/Resumed from .*elsewhere/);
+    expect(existsSync(join(cwd, 'runs', 'tiny'))).toBe(false);
+  });
+
   test('resumed when there is nothing left to do says the same result again', async () => {
     const cwd = folder();
     writeTinyRun(cwd);
@@ -179,6 +190,9 @@ describe('tributary train', () => {
     expect(again.code).toBe(0);
     const [a, b] = [first, again].map(({ stdout }) => lastObject<Record<string, unknown>>(stdout));
     expect([b!['accuracy'], b!['loss'], b!['steps']]).toEqual([a!['accuracy'], a!['loss'], a!['steps']]);
+    const shorter = await run(['train', 'runs/tiny', '--resume', '--max-steps', '1'], { cwd });
+    expect(shorter.stdout).toMatch(/no step left: the run is at step \d+, and ends at 1\. To go on/);
+    expect(shorter.stdout).not.toMatch(/-\d+ steps/);
   });
 });
 

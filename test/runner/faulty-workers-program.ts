@@ -21,22 +21,21 @@ if (fault === 'ends early' && !isFirst) throw new Error('this worker has no lice
 const config: RunnerConfig = {
   ...{ optimizer: { name: 'sgd', lr: 0.1 }, batchSize: 10, compareEverySteps: 5 },
   strategy: fault.endsWith('with servers') ? 'servers' : 'hybrid',
-  log: () => undefined,
+  log: (line) => fault === 'no shard' && console.log(line),
   ...(fault === 'killed at the end' ? { trace: '/dev/null' } : {}),
 };
-const resources =
-  fault === 'unreachable'
-    ? {
-        machines: [
-          { name: 'a', address: '127.0.0.1' },
-          { name: 'b', command: ['false'] },
-        ],
-      }
-    : { workers: 2 };
+const resources = /^(unreachable|not started)$/.test(fault)
+  ? {
+      machines: [
+        { name: 'a', address: '127.0.0.1' },
+        { name: 'b', command: [fault === 'unreachable' ? 'false' : 'no-such-program'] },
+      ],
+    }
+  : { workers: 2 };
 let runner: Runner | undefined;
 try {
   runner = await getRunner(model, resources, config);
-  for await (const { step } of runner.run(shard(train), { epochs: 4 })) {
+  for await (const { step } of runner.run(fault === 'no shard' ? train : shard(train), { epochs: 4 })) {
     if (fault === 'drifts' && !isFirst && step === 3)
       runner.replica.memory.parameters.values().next().value!.view[0]! += 1;
     if (/^killed( with servers)?$/.test(fault) && !isFirst && step === 3)

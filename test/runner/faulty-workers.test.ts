@@ -23,6 +23,7 @@ it.each([
   ['killed with servers', /worker 1 \(process \d+\) was ended by SIGKILL/],
   ['killed at the end', /rank 1/],
   ['unreachable', /worker 1 \(process \d+\) ended with code 1/],
+  ['not started', /^worker 1 could not be started: spawn no-such-program ENOENT on b\. Check the command/],
 ])(
   'a worker that %s',
   (fault, words) => {
@@ -32,6 +33,14 @@ it.each([
   },
   70_000,
 );
+
+it('says that every worker does the same without shard', () => {
+  const { status, stdout } = run('no shard');
+  expect(status).toBe(0);
+  expect(stdout).toMatch(
+    /^every worker trains on the same 5 samples of each step.*run\(shard\(data\)\).*\ntrained\n$/,
+  );
+}, 70_000);
 
 it('trains without a fault', () => {
   expect(run('none with servers')).toEqual({ status: 0, stdout: 'trained\n', unhandled: false });

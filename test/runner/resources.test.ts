@@ -39,6 +39,8 @@ describe('resources', () => {
       expect(resolveResources(path)).toMatchObject({ workers: 3, transport: 'tcp' });
       writeFileSync(path, '{"workers": 0}');
       expect(() => resolveResources(path)).toThrow(/resources\.json: workers: /);
+      writeFileSync(path, '{"workers": ');
+      expect(() => resolveResources(path)).toThrow(/resources\.json are no JSON: .*correct the file/);
     } finally {
       rmSync(folder, { recursive: true });
     }
@@ -48,7 +50,7 @@ describe('resources', () => {
     [{ workers: 2, machines: [{ name: 'a' }] }, /workers belongs to each of the machines/],
     [{ machines: [{ name: 'a' }, { name: 'b' }] }, /a needs an address/],
     [{ worker: 2 }, /resources/],
-    ['/nowhere/resources.json', /no readable JSON file/],
+    ['/nowhere/resources.json', /cannot be read: ENOENT.*check the path/],
   ] as const)('%j are refused', (given, words) => {
     expect(() => resolveResources(given as never)).toThrow(words);
   });

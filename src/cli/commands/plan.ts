@@ -1,6 +1,7 @@
 /** `tributary plan`: how the gradients of a model would travel between workers here, what that is predicted to take, and why. */
 import { availableParallelism } from 'node:os';
 import { resolve } from 'node:path';
+import { UsageError } from '../../base/index.ts';
 import type { Model } from '../../graph/index.ts';
 import type { ExchangePlan } from '../../plan/index.ts';
 import { getRunner, shard, WORKER_MARK } from '../../runner/index.ts';
@@ -51,6 +52,13 @@ export const planCommand = defineCommand({
 const WARM_UP_STEPS = 5;
 
 async function plan(target: string, given: Options, io: CommandIo): Promise<number> {
+  if (given.steps === 0) {
+    throw new UsageError(
+      'INVALID_COMMAND',
+      'tributary plan takes a whole number above 0 for --steps, got 0. See: tributary plan --help',
+      { option: 'steps', actual: 0 },
+    );
+  }
   const config = await findConfig('plan', target, given.data, io);
   const [trace, picture] = [given.trace, given.picture].map((file) => file && resolve(io.cwd, file));
   const isFirst = io.env[WORKER_MARK] !== '1';
@@ -82,7 +90,9 @@ async function plan(target: string, given: Options, io: CommandIo): Promise<numb
     const { plan: made } = runner;
     const measuredMs = median(times);
     const title = `One iteration of ${config.name} on ${workers} workers`;
-    if (!made) io.stdout.write('One worker exchanges nothing; give --workers 2 or more.\n');
+    const nothing = 'One worker exchanges nothing; give --workers 2 or more.';
+    if (!made)
+      io.stdout.write(`${given.json ? JSON.stringify({ workers, measuredMs, note: nothing }) : nothing}\n`);
     else if (given.json) io.stdout.write(`${JSON.stringify({ ...made, workers, measuredMs, picture })}\n`);
     else io.stdout.write(`${printed(made, built.model, measuredMs)}\n`);
     if (made && picture) writeOutputFile(picture, planPicture(made, title), '--picture');
