@@ -4,6 +4,7 @@
  */
 import { formatBytes } from './allreduce.ts';
 import type { AllReduceBench, AllReduceCase } from './allreduce.ts';
+import { escapeText } from '../svg-text.ts';
 
 interface Series {
   readonly name: string;
@@ -27,9 +28,6 @@ const [WIDTH, HEIGHT] = [920, 520];
 const AREA = { left: 80, right: 785, top: 78, bottom: 400 };
 const TITLES = { shm: 'shared memory', tcp: 'TCP on loopback', mpi: 'MPI' } as const;
 
-const escape = (text: string) =>
-  text.replace(/[&<>]/g, (c) => ({ '&': '&amp;', '<': '&lt;', '>': '&gt;' })[c]!);
-
 /** Where a bench has several algorithms, the fastest of each size is drawn. */
 export function curves(bench: AllReduceBench): string {
   const cases = fastest(bench.cases);
@@ -46,7 +44,7 @@ export function curves(bench: AllReduceBench): string {
   return `<svg xmlns="http://www.w3.org/2000/svg" width="${WIDTH}" height="${HEIGHT}" viewBox="0 0 ${WIDTH} ${HEIGHT}" font-family="system-ui, sans-serif" font-size="13" fill="#222">
   <rect width="${WIDTH}" height="${HEIGHT}" fill="#ffffff"/>
   <text x="20" y="30" font-size="17" font-weight="600">Allreduce of ${bench.ranks} ranks by ${TITLES[bench.transport]}</text>
-  <text x="20" y="52" fill="#666">${escape(`time of one operation, lower is better; ${processor}`)}</text>
+  <text x="20" y="52" fill="#666">${escapeText(`time of one operation, lower is better; ${processor}`)}</text>
 ${decades.map((decade) => gridLine(decade, y(decade))).join('\n')}
 ${cases.map(({ bytes }) => sizeLabel(bytes, x(bytes))).join('\n')}
 ${endLabels(series, cases, y).join('\n')}

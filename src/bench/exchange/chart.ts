@@ -5,6 +5,7 @@
  */
 import { formatBytes } from '../allreduce/index.ts';
 import type { Machine } from '../machine.ts';
+import { escapeText } from '../svg-text.ts';
 
 /** Of a case of the bench, what the sweep of chunks needs. */
 export interface ChunkPoint {
@@ -116,8 +117,8 @@ function lineChart(chart: LineChart): string {
   const ticks = Array.from({ length: TICKS + 1 }, (_, i) => Number((i * step).toPrecision(6)));
   return `<svg xmlns="http://www.w3.org/2000/svg" width="${WIDTH}" height="${HEIGHT}" viewBox="0 0 ${WIDTH} ${HEIGHT}" font-family="system-ui, sans-serif" font-size="13" fill="#222">
   <rect width="${WIDTH}" height="${HEIGHT}" fill="#ffffff"/>
-  <text x="20" y="30" font-size="17" font-weight="600">${escape(chart.title)}</text>
-  <text x="20" y="52" fill="#666">${escape(chart.subtitle)}</text>
+  <text x="20" y="30" font-size="17" font-weight="600">${escapeText(chart.title)}</text>
+  <text x="20" y="52" fill="#666">${escapeText(chart.subtitle)}</text>
 ${[
   ...ticks.map((tick) => gridLine(tick, y(tick))),
   ...xs.map((value) => text(x(value), AREA.bottom + 22, chart.formatX(value), '#444')),
@@ -144,7 +145,7 @@ function gridLine(value: number, y: number): string {
 }
 
 function text(x: number, y: number, words: string, colour: string): string {
-  return `  <text x="${x.toFixed(1)}" y="${y}" text-anchor="middle" font-size="12" fill="${colour}">${escape(words)}</text>`;
+  return `  <text x="${x.toFixed(1)}" y="${y}" text-anchor="middle" font-size="12" fill="${colour}">${escapeText(words)}</text>`;
 }
 
 function curve(
@@ -168,8 +169,4 @@ function endLabels(series: readonly Series[], y: (value: number) => number): str
     above = Math.max(at, above + 18);
     return `  <text x="${AREA.right + 12}" y="${(above + 4).toFixed(1)}" fill="${colour}" font-weight="600">${name}</text>`;
   });
-}
-
-function escape(words: string): string {
-  return words.replace(/[&<>]/g, (c) => ({ '&': '&amp;', '<': '&lt;', '>': '&gt;' })[c]!);
 }

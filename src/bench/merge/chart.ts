@@ -6,7 +6,7 @@ import { escapeText } from '../svg-text.ts';
 import type { MergeBench, MergeCase } from './merge.ts';
 
 const COLOURS = ['#b8743a', '#8a4f7d', '#c9a13b', '#5b9bb8', '#2f6f8f'];
-const [WIDTH, LEFT, RIGHT, TOP, BAR, GAP] = [860, 150, 180, 84, 22, 34];
+const [WIDTH, LEFT, RIGHT, TOP, BAR, GAP] = [900, 150, 270, 84, 22, 34];
 
 export function mergeChart({ cases, machine, date }: MergeBench): string {
   const titles = [...new Set(cases.map(groupTitle))];
@@ -35,7 +35,7 @@ function drawGroup(title: string, group: readonly MergeCase[], top: number): str
     return `  <text x="${LEFT - 10}" y="${y + 14}" text-anchor="end">${escapeText(strategy)}</text>
   <rect x="${LEFT}" y="${y}" width="${(x(measuredMs) - LEFT).toFixed(1)}" height="${BAR - 5}" rx="2" fill="${COLOURS[i % COLOURS.length]!}"/>
   <line x1="${mark}" x2="${mark}" y1="${y - 2}" y2="${y + BAR - 3}" stroke="#222" stroke-width="2"/>
-  <text x="${(x(Math.max(measuredMs, predictedMs)) + 8).toFixed(1)}" y="${y + 14}" fill="#444">${measuredMs.toFixed(1)} ms, ${groups} message${groups === 1 ? '' : 's'}</text>`;
+  <text x="${WIDTH - RIGHT + 16}" y="${y + 14}" fill="#444">${measuredMs.toFixed(1)} ms (predicted ${predictedMs.toFixed(1)}), ${groups} message${groups === 1 ? '' : 's'}</text>`;
   });
   return [`  <text x="20" y="${top}" font-weight="600">${escapeText(title)}</text>`, ...bars].join('\n');
 }

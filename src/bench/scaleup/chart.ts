@@ -4,6 +4,7 @@
  * Invariant: every bar begins at zero, and is relative to one process of its own system.
  */
 import type { ScaleupBench, ScaleupCase } from './scaleup-case.ts';
+import { escapeText } from '../svg-text.ts';
 
 interface Bar {
   readonly name: string;
@@ -39,8 +40,8 @@ export function scaleupChart({ cases, machine, data, date }: ScaleupBench): stri
   );
   return `<svg xmlns="http://www.w3.org/2000/svg" width="${WIDTH}" height="${HEIGHT}" viewBox="0 0 ${WIDTH} ${HEIGHT}" font-family="system-ui, sans-serif" font-size="13" fill="#222">
   <rect width="${WIDTH}" height="${HEIGHT}" fill="#ffffff"/>
-  <text x="20" y="30" font-size="17" font-weight="600">${escape(`Speed-up of ${learners} learner${learners === 1 ? '' : 's'} on one machine by batch size`)}</text>
-  <text x="20" y="52" fill="#666">${escape(`text-CNN on ${data}; to one process of the same system; ${machine.processor}, ${machine.cores} cores, ${date.slice(0, 10)}`)}</text>
+  <text x="20" y="30" font-size="17" font-weight="600">${escapeText(`Speed-up of ${learners} learner${learners === 1 ? '' : 's'} on one machine by batch size`)}</text>
+  <text x="20" y="52" fill="#666">${escapeText(`text-CNN on ${data}; to one process of the same system; ${machine.processor}, ${machine.cores} cores, ${date.slice(0, 10)}`)}</text>
 ${[
   ...legend([...names]),
   ...ticks.map((tick) => gridLine(tick, y(tick))),
@@ -102,10 +103,6 @@ function legend(names: readonly (readonly [name: string, colour: string])[]): st
     const x = AREA.left + (i % LEGEND_COLUMNS) * width;
     const y = 70 + Math.floor(i / LEGEND_COLUMNS) * 20;
     return `  <rect x="${x.toFixed(1)}" y="${y}" width="12" height="12" rx="2" fill="${colour}"/>
-  <text x="${(x + 18).toFixed(1)}" y="${y + 11}" font-size="12">${escape(name)}</text>`;
+  <text x="${(x + 18).toFixed(1)}" y="${y + 11}" font-size="12">${escapeText(name)}</text>`;
   });
-}
-
-function escape(text: string): string {
-  return text.replace(/[&<>]/g, (c) => ({ '&': '&amp;', '<': '&lt;', '>': '&gt;' })[c]!);
 }
