@@ -15,8 +15,9 @@ import {
 } from '../../src/bench/allreduce/index.ts';
 import type { GroupCommand } from '../../src/bench/allreduce/index.ts';
 import { component } from '../support/components.ts';
+import { moduleOf } from '../support/test-program.ts';
 
-const RANK_PROGRAM = fileURLToPath(new URL('./allreduce-rank.ts', import.meta.url));
+const RANK_PROGRAM = fileURLToPath(moduleOf(new URL('./allreduce-rank.ts', import.meta.url).href));
 const env = process.env;
 let folder = '';
 beforeAll(async () => {

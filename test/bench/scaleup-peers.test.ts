@@ -11,6 +11,7 @@ import { MPI_VARIANTS, mpiGroup } from '../../src/bench/scaleup/mpi-group.ts';
 import { readSamples } from '../../src/bench/scaleup/text-task.ts';
 import { writeTorchTask } from '../../src/bench/scaleup/torch-task.ts';
 import { component } from '../support/components.ts';
+import { byForm } from '../support/long-form.ts';
 
 const env = process.env;
 const torch = component('python3-torch');
@@ -53,7 +54,7 @@ describe.skipIf(!torch.present)(`PyTorch (${torch.needs})`, () => {
   );
 
   describe.skipIf(!openMpi.present || !mpi4py.present)(`with MPI (${openMpi.needs}, ${mpi4py.needs})`, () => {
-    it.each([1, 2])(
+    it.each(byForm([1, 2], [2]))(
       'by hand trains with %i process(es)',
       (ranks) => expectTurns(mpiGroup({ ranks, taskFile, folder, env }), MPI_VARIANTS),
       60_000,

@@ -8,13 +8,14 @@ import { trainWithLearners, UPDATE_MODES } from '../../src/learners/index.ts';
 import type { TrainEvent, TrainOptions, TrainResult } from '../../src/learners/index.ts';
 import { hasSharedMemory } from '../../src/memory/index.ts';
 import { chooseSeed } from '../support/rank-processes.ts';
+import { moduleOf } from '../support/test-program.ts';
 import type { TinyData } from './tiny-task.ts';
 import { killProcess } from './watchdog-process.ts';
 
 const TASK: TinyData = { samples: 2003, batchSize: 8, seed: 3 };
 const EPOCHS = 3;
 const source = (data: Partial<TinyData> = {}) => ({
-  module: new URL('./tiny-task.ts', import.meta.url).href,
+  module: moduleOf(new URL('./tiny-task.ts', import.meta.url).href),
   data: { ...TASK, ...data },
 });
 

@@ -7,6 +7,7 @@ import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { trainWithLearners } from '../../src/learners/index.ts';
 import type { TrainEvent, TrainOptions, TrainResult } from '../../src/learners/index.ts';
 import { hasSharedMemory } from '../../src/memory/index.ts';
+import { moduleOf } from '../support/test-program.ts';
 import type { TinyData } from './tiny-task.ts';
 import { killProcess, WatchdogProcess } from './watchdog-process.ts';
 
@@ -14,7 +15,7 @@ const TASK: TinyData = { samples: 2003, batchSize: 8, seed: 3 };
 const BATCHES = Math.ceil(TASK.samples / TASK.batchSize);
 const EPOCHS = 4;
 const source = (data: Partial<TinyData> = {}) => ({
-  module: new URL('./tiny-task.ts', import.meta.url).href,
+  module: moduleOf(new URL('./tiny-task.ts', import.meta.url).href),
   data: { ...TASK, ...data },
 });
 

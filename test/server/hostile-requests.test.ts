@@ -9,6 +9,7 @@ import { hasSharedMemory, SharedSpace } from '../../src/memory/index.ts';
 import { segmentPrefix } from '../../src/server/index.ts';
 import type { ParameterServerOptions, ServiceAccess } from '../../src/server/index.ts';
 import { encodeHead } from '../../src/server/wire/frame.ts';
+import { threadOf } from '../support/test-program.ts';
 import { Servers } from '../kvstore/servers.ts';
 import type { FloodData } from './flood-thread.ts';
 import { bytesOf, openRequest, pushRequest, RawWorker, SETTINGS, until } from './raw-worker.ts';
@@ -116,7 +117,7 @@ describe.skipIf(!hasSharedMemory())('a tenant that means badly', () => {
   it('does not stop others by saying too much at a time', async () => {
     await start();
     const data: FloodData = { port: ground.servers[0]!.port, access };
-    const flood = startThread(new URL('./flood-thread', import.meta.url), data);
+    const flood = startThread(threadOf(new URL('./flood-thread.ts', import.meta.url).href), data);
     try {
       await once(flood, 'message');
       await othersGoOn();

@@ -1,8 +1,9 @@
 /**
  * Compiles the sources and the programs of the tests once, before the tests: a process that a test starts then loads
- * plain JavaScript, in less than half the time of TypeScript, and so does each of its threads. No types are checked
- * here, and tests themselves are not compiled. Invariants: the folder mirrors the package, so that every relative path
- * holds in it; only what has changed is written; a file appears whole or not at all, so runs side by side may share it.
+ * plain JavaScript, in less than half the time of TypeScript, and so does each of its threads; tests import the sources
+ * from here, too (`compiled-sources.ts`). No types are checked here, and tests themselves are not compiled. Invariants:
+ * the folder mirrors the package, so that every relative path holds in it; only what has changed is written; a file
+ * appears whole or not at all, so runs side by side may share it.
  */
 import { existsSync, mkdirSync, readdirSync, readFileSync, renameSync, statSync, symlinkSync } from 'node:fs';
 import { utimesSync, writeFileSync } from 'node:fs';
@@ -54,10 +55,14 @@ function filesOf(folder: string): string[] {
     .filter((path) => !NOT_COMPILED.test(path));
 }
 
+/** With a map, so that what fails in a test is shown where it is written. */
 function compile(text: string, fileName: string, options: ts.CompilerOptions): string {
   // Alone, a file does not know that it is part of a package of ECMAScript modules.
-  const compilerOptions = { ...options, module: ts.ModuleKind.ESNext, noEmit: false };
-  return ts.transpileModule(text, { fileName, compilerOptions }).outputText;
+  const compilerOptions = { ...options, module: ts.ModuleKind.ESNext, noEmit: false, sourceMap: true };
+  const { outputText, sourceMapText } = ts.transpileModule(text, { fileName, compilerOptions });
+  const map = JSON.stringify({ ...(JSON.parse(sourceMapText!) as object), sources: [fileName] });
+  const inline = `data:application/json;base64,${Buffer.from(map).toString('base64')}`;
+  return outputText.replace(/(?<=\n\/\/# sourceMappingURL=).*\s*$/, inline);
 }
 
 /** Whole milliseconds, which can be written back. */

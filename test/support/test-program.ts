@@ -23,13 +23,18 @@ export function programOf(path: string): string[] {
   return compiled === undefined ? ['--import', import.meta.resolve('tsx'), path] : [compiled];
 }
 
-/** The address (file:) of a module, for a program that is started by `programOf` and imports it. */
+/** The address (file:) of a module, for what is compiled and imports it: the sources, or a program of `programOf`. */
 export function moduleOf(address: string): string {
   const compiled = compiledPath(fileURLToPath(address));
   return compiled === undefined ? address : pathToFileURL(compiled).href;
 }
 
-function compiledPath(path: string): string | undefined {
+/** The address of a module as `startThread` takes it. */
+export function threadOf(address: string): URL {
+  return new URL(moduleOf(address).replace(/\.[jt]s$/, ''));
+}
+
+export function compiledPath(path: string): string | undefined {
   const compiled = join(compiledFolder, compiledName(relative(packageFolder, path)));
   return compiled.startsWith(compiledFolder) && existsSync(compiled) ? compiled : undefined;
 }
