@@ -41,6 +41,8 @@ export interface Command<S extends OptionSpecs = OptionSpecs> {
   /** A paragraph below the options. */
   readonly details?: string;
   readonly examples: readonly string[];
+  /** Whether it goes on when nobody reads what it prints any more, as that is not what it is run for. Default false. */
+  readonly outlivesReader?: boolean;
   run(operands: readonly string[], options: OptionValues<S>, io: CommandIo): Promise<number>;
 }
 

@@ -15,7 +15,7 @@ export function generalHelp(commands: readonly Command[], version: string): stri
     '  tributary train mnist',
     '',
     'tributary <command> --help shows the options of a command and examples. --version prints the version.',
-    'Exit codes: 0 done, 1 the run failed, 2 wrong command line or configuration, 130 and 143 stopped by a signal.',
+    'Exit codes: 0 done, 1 the run failed, 2 wrong command line, configuration or path, 130 and 143 stopped by a signal.',
     '',
   ].join('\n');
 }

@@ -31,7 +31,7 @@ export const ExitCode = {
   ok: 0,
   /** The run failed. */
   failure: 1,
-  /** The command line or configuration is wrong; nothing was done. */
+  /** The command line, the configuration or a path in them is wrong. */
   usage: 2,
 } as const;
 

@@ -5,7 +5,7 @@
 import { text } from 'node:stream/consumers';
 import type { CommandIo, TextSink } from './io.ts';
 import { SHOW_CURSOR } from './reporter.ts';
-import { runCommand } from './run-command.ts';
+import { commands, runCommand } from './run-command.ts';
 
 const { stdout, stderr, stdin, env } = process;
 const controller = new AbortController();
@@ -41,10 +41,13 @@ for (const [signal, code] of [
   });
 }
 
-// A reader that has gone away (`| head`) is no failure of ours.
-stdout.on('error', (error: NodeJS.ErrnoException) => {
-  if (error.code !== 'EPIPE') throw error;
-  process.exit(0);
-});
+// A reader that has gone away (`| head`) is no failure of ours: what is printed for nobody is dropped.
+const outlivesReader = commands.find(({ name }) => name === process.argv[2])?.outlivesReader ?? false;
+for (const stream of [stdout, stderr]) {
+  stream.on('error', (error: NodeJS.ErrnoException) => {
+    if (error.code !== 'EPIPE') throw error;
+    if (stream === stdout && !outlivesReader) process.exit(0);
+  });
+}
 
 process.exitCode = await runCommand(process.argv.slice(2), io);

@@ -97,7 +97,7 @@ abstract class LineReporter implements Reporter {
         const steps =
           left > 0
             ? `${thousands(left)} steps`
-            : `no step left: the run is at step ${thousands(event.step)}, and ends at ${thousands(event.totalSteps)}. To go on, give more by --epochs, or by --max-steps where it was given before`;
+            : `no step left: the run is at step ${thousands(event.step)}, and ends at ${thousands(event.totalSteps)}. To go on, give more by --epochs, or by --max-steps where that is the limit`;
         this.say(`${thousands(event.parameters)} parameters, ${steps}`);
         return;
       }

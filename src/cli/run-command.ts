@@ -2,7 +2,7 @@
  * From arguments to an exit code: chooses the command, parses, runs, and turns every failure into one line or one JSON
  * object. Invariant: it never throws and never ends the process.
  */
-import { InternalError, packageVersion, TributaryError, UsageError } from '../base/index.ts';
+import { InternalError, packageVersion, TributaryError, UsageError, type ErrorCode } from '../base/index.ts';
 import { WORKER_MARK } from '../runner/index.ts';
 import { parseArguments, type Command } from './command.ts';
 import { benchCommand } from './commands/bench.ts';
@@ -30,8 +30,14 @@ export const commands: readonly Command[] = [
   infoCommand,
 ];
 
-/** Codes by which the caller knows that the command line or configuration is wrong and nothing was done. */
-const USAGE_CODES = new Set<string>(['INVALID_COMMAND', 'INVALID_CONFIG', 'OUTPUT_EXISTS']);
+/** Codes of a wrong command line or configuration, what these name included: the exit code is 2. */
+export const USAGE_CODES: ReadonlySet<string> = new Set<ErrorCode>([
+  'INVALID_ARGUMENT',
+  'INVALID_CONFIG',
+  'INVALID_COMMAND',
+  'FILE_NOT_FOUND',
+  'OUTPUT_EXISTS',
+]);
 
 export async function runCommand(argv: readonly string[], io: CommandIo): Promise<number> {
   try {

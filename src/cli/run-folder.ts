@@ -21,6 +21,7 @@ import { CONFIG_FILE, loadConfigFile } from './config-file.ts';
 import type { ResolvedConfig } from './config.ts';
 import { toJson } from './config-check.ts';
 import { isRecord } from './config-schema.ts';
+import { LOCK_FILE, RunLock } from './run-lock.ts';
 import type { KnownWords, Task } from './task.ts';
 
 const VOCABULARY_FILE = 'vocabulary.json';
@@ -45,6 +46,7 @@ export interface Metrics {
 
 export class RunFolder {
   readonly path: string;
+  #lock: RunLock | undefined;
 
   constructor(path: string) {
     this.path = path;
@@ -58,7 +60,10 @@ export class RunFolder {
     return join(this.path, MODEL_FILE);
   }
 
-  /** Makes the folder ready for a run, or refuses. True if an earlier run is continued. */
+  /**
+   * Makes the folder ready for a run, or refuses. True if an earlier run is continued. Until `release`, which
+   * must also follow a refusal, nobody else can do so.
+   */
   prepare({ resume, overwrite }: { readonly resume: boolean; readonly overwrite: boolean }): boolean {
     const found = statSync(this.path, { throwIfNoEntry: false });
     if (found && !found.isDirectory()) {
@@ -70,7 +75,9 @@ export class RunFolder {
         },
       );
     }
-    const empty = !found || readdirSync(this.path).length === 0;
+    this.#make();
+    this.#lock = RunLock.take(this.path);
+    const empty = readdirSync(this.path).every((name) => name === LOCK_FILE);
     if (!empty && !resume && !overwrite) {
       throw new UsageError(
         'OUTPUT_EXISTS',
@@ -82,6 +89,16 @@ export class RunFolder {
     if (overwrite && !resume) {
       for (const name of WRITTEN_BY_A_RUN) rmSync(join(this.path, name), { recursive: true, force: true });
     }
+    return resume && !empty;
+  }
+
+  /** The end of the run that `prepare` was called for. */
+  release(): void {
+    this.#lock?.release();
+    this.#lock = undefined;
+  }
+
+  #make(): void {
     try {
       mkdirSync(this.path, { recursive: true });
     } catch (cause) {
@@ -94,7 +111,6 @@ export class RunFolder {
         },
       );
     }
-    return resume && !empty;
   }
 
   writeRun(config: ResolvedConfig, task: Task): void {

@@ -25,12 +25,14 @@ import { exportTrained } from './trained-model.ts';
 
 export interface TrainingRunParts {
   readonly config: ResolvedConfig;
+  /** The configuration as later calls find it in the folder. */
+  readonly kept: ResolvedConfig;
   readonly task: Task;
   readonly built: BuiltModel;
   readonly folder: RunFolder;
   readonly reporter: Reporter;
   readonly io: CommandIo;
-  /** Whether an earlier run of the folder is continued. */
+  /** Whether to go on from the newest checkpoint of the folder, if it has one. */
   readonly resume: boolean;
   /** File for a Chrome trace of workers. Default: none. */
   readonly trace?: string | undefined;
@@ -46,6 +48,8 @@ export class TrainingRun {
   #epochs: EpochMetrics[] = [];
   #guard: SpeedGuard | undefined;
   #hasStarted = false;
+  /** Steps that earlier calls have done. */
+  #firstStep = 0;
   /** There is one to go on from. */
   #hasCheckpoint = false;
 
@@ -56,6 +60,11 @@ export class TrainingRun {
   async run(): Promise<number> {
     const { config, folder, resume, reporter, io } = this.#parts;
     const from = resume ? findResumePoint(folder) : undefined;
+    if (resume && !from) {
+      const note = `There is no checkpoint to go on from in ${shown(folder.checkpoints, io)}: training starts from the beginning.`;
+      reporter.say(note);
+      reporter.record({ type: 'note', note });
+    }
     if (hasWorkers(config)) checkForWorkers(from);
     const choice = hasWorkers(config) ? { learners: 1 } : await this.#choose(from);
     // A trial that was stopped has nothing to say.
@@ -170,11 +179,12 @@ export class TrainingRun {
   }
 
   #onEvent(event: RunEvent): void {
-    const { config, task, folder, reporter } = this.#parts;
+    const { kept, task, folder, reporter } = this.#parts;
     // Only now: a checkpoint of another configuration must not have its own replaced before it is refused.
     if (event.type === 'started') {
-      folder.writeRun(config, task);
+      folder.writeRun(kept, task);
       this.#hasStarted = true;
+      this.#firstStep = event.step;
     }
     if (event.type === 'resumed' || event.type === 'checkpoint') this.#hasCheckpoint = true;
     if (event.type === 'resumed') this.#epochs = folder.readEpochs(event.step);
@@ -229,8 +239,8 @@ export class TrainingRun {
     const results = [
       ...(accuracy === undefined ? [] : [`accuracy ${bold(io, percent(accuracy))}`]),
       ...(evaluation ? [`test loss ${lossText(evaluation.loss)}`] : []),
-      `${thousands(steps)} steps in ${duration(ms)}`,
-      ...(samplesPerSec > 0 ? [`${thousands(samplesPerSec)} samples/s`] : []),
+      `${this.#stepsText(steps)} in ${duration(ms)}`,
+      ...(samplesPerSec > 0 ? [`${thousands(samplesPerSec)} samples/s while training`] : []),
     ];
     reporter.say(`Done: ${results.join(', ')}`);
     if (learners > 1) {
@@ -242,6 +252,15 @@ export class TrainingRun {
     else if (trace !== undefined) reporter.say('One worker exchanges nothing: no trace was written.');
     reporter.say(`The model is in ${shown(model, io)}. Try it: ${this.#nextCommand()}`);
     return ExitCode.ok;
+  }
+
+  /** Those of this call, and of all calls where there were more. */
+  #stepsText(steps: number): string {
+    // A run that is already longer than it is now told to be.
+    const now = Math.max(0, steps - this.#firstStep);
+    return now === steps
+      ? `${thousands(steps)} steps`
+      : `${thousands(now)} steps (${thousands(steps)} in all)`;
   }
 
   /** The run has evaluated the plain parameters, and nothing if there was no step left to do. */

@@ -283,7 +283,7 @@ async function listen({ host, ports: [first, last] }: CompleteOptions): Promise<
       throw new UsageError(
         'INVALID_ARGUMENT',
         `The scheduler cannot listen on ${host}, port ${which}: ${message}. Choose a port that is free and an interface of this machine.`,
-        { host, first, last },
+        { host, first, last, errno: code },
         error,
       );
     }

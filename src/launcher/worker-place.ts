@@ -65,7 +65,11 @@ export async function takeWorkerPlace(options: WorkerPlaceOptions): Promise<Work
   const [{ address }] = machines;
   // Beyond this machine only if there is another one to hear it.
   const host = isAlone ? undefined : address;
-  const scheduler = await startSchedulerThread({ size: workers, secret, ...(host ? { host } : {}) });
+  const scheduler = await startSchedulerThread({ size: workers, secret, ...(host ? { host } : {}) }).catch(
+    (error: unknown) => {
+      throw host !== undefined && isNoAddressHere(error) ? noAddressHere(host, error) : error;
+    },
+  );
   const shared = { workers, scheduler: scheduler.address, secret, transport };
   const all = machines.flatMap((machine) =>
     Array.from({ length: machine.workers }, () => ({
@@ -85,6 +89,21 @@ export async function takeWorkerPlace(options: WorkerPlaceOptions): Promise<Work
       await scheduler.close();
     },
   };
+}
+
+/** On any port, what a scheduler cannot listen on is not of this machine, or not known. */
+function isNoAddressHere(error: unknown): boolean {
+  const codes: readonly unknown[] = ['EADDRNOTAVAIL', 'ENOTFOUND', 'EAI_AGAIN'];
+  return error instanceof UsageError && codes.includes(error.facts['errno']);
+}
+
+function noAddressHere(address: string, cause: unknown): UsageError {
+  return new UsageError(
+    'INVALID_ARGUMENT',
+    `resources: machines[0].address is ${address}, which is no address of this machine; the first machine is the one that starts the run: give the address at which the others reach it`,
+    { address },
+    cause,
+  );
 }
 
 /** How long a worker may take to end by itself when the first process is gone, or waits for its end. */

@@ -109,6 +109,14 @@ function load(): Native {
   };
 }
 
+/**
+ * Takes the lock of an open file without waiting; false if someone else has it. It ends with the descriptor, so with the process at the latest.
+ * A system or file system that has no locks refuses, which counts as taken.
+ */
+export function lockFile(fd: number): boolean {
+  return !hasNative() || native().tryLock(fd) !== EAGAIN;
+}
+
 /** Lets another thread that is ready run on this processor; what a spinning wait does when it may be in the way. */
 export function yieldProcessor(): void {
   if (hasNative()) native().yieldProcessor();

@@ -13,7 +13,7 @@ export interface WorkerPace {
   readonly waitMs: number;
 }
 
-/** A worker that is so much slower than the mean is worth a word. */
+/** What is so much slower, a worker than the mean or all than one, is worth a word; less is chance. */
 const NOTABLE = 0.05;
 
 export function runReport(plan: ExchangePlan, steps: number, paces: readonly WorkerPace[]): string[] {
@@ -26,7 +26,7 @@ export function runReport(plan: ExchangePlan, steps: number, paces: readonly Wor
   ];
   // One worker would compute all shares one after the other, and load and update once.
   const aloneMs = paces.reduce((sum, pace) => sum + pace.computeMs, otherMs);
-  if (stepMs > aloneMs) {
+  if (stepMs > aloneMs * (1 + NOTABLE)) {
     lines.push(
       `slower than one worker, which would take about ${ms(aloneMs)} for the same batch: ${ms(waitMs)} of a step go into waiting for gradients. Use larger batches, fewer workers, or one.`,
     );

@@ -1,7 +1,8 @@
+import { readFileSync } from 'node:fs';
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import { editDistance, nearest } from '../../src/cli/nearest.ts';
-import { commands } from '../../src/cli/run-command.ts';
+import { commands, USAGE_CODES } from '../../src/cli/run-command.ts';
 import { run } from './fake-io.ts';
 
 describe('help', () => {
@@ -92,6 +93,18 @@ describe('a wrong command line', () => {
     expect(error.facts).toEqual({ target: 'mnits' });
     expect(stderr).toMatch(/^\s+at /m);
   });
+});
+
+test('docs/errors.md names the codes that end a command with 2', () => {
+  const page = readFileSync(new URL('../../docs/errors.md', import.meta.url), 'utf8');
+  const [, named] = /ends with 2 for a wrong command line or configuration\s*\(([^)]*)\)/.exec(page)!;
+  expect(named!.match(/[A-Z_]+/g)).toEqual([...USAGE_CODES]);
+});
+
+test('a configuration that is not there ends with 2', async () => {
+  const { code, stderr } = await run(['train', 'nowhere/at-all.json']);
+  expect(stderr).toContain('error [FILE_NOT_FOUND]');
+  expect(code).toBe(2);
 });
 
 describe('suggestions', () => {

@@ -90,11 +90,11 @@ describe('tributary scheduler', () => {
     const { port } = taken.address() as AddressInfo;
     const busy = await run(['scheduler', '--members', '2', '--port', String(port)], { cwd });
     taken.close();
-    expect(busy.code).toBe(1);
+    expect(busy.code).toBe(2);
     expect(busy.stderr).toContain(`port ${port}: listen EADDRINUSE`);
     const files = ['--tls-key', 'key.pem', '--tls-cert', 'cert.pem'];
     const missing = await run(['scheduler', '--members', '2', '--port', '0', ...files], { cwd });
-    expect(missing.code).toBe(1);
+    expect(missing.code).toBe(2);
     expect(missing.stderr).toMatch(/^error \[FILE_NOT_FOUND\]: The TLS key .*key\.pem cannot be read/);
   });
 });

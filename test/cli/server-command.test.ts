@@ -275,7 +275,7 @@ describe.skipIf(!hasSharedMemory())('what tributary server says', () => {
     const { port } = taken.address() as AddressInfo;
     const { code, stderr } = await run(['server', '--service', 'a', '--port', String(port)], { cwd });
     taken.close();
-    expect(code).toBe(1);
+    expect(code).toBe(2);
     expect(stderr).toContain(`error [INVALID_ARGUMENT]: Port ${port} of 127.0.0.1 is taken`);
     expect(stderr).toContain('--port');
   });
@@ -285,12 +285,13 @@ describe.skipIf(!hasSharedMemory())('what tributary server says', () => {
       'a host that does not exist',
       ['--address', 'nowhere.invalid'],
       "the host name 'nowhere.invalid' cannot be resolved",
+      2,
     ],
-    ['a file that is missing', ['--tls-key', 'a', '--tls-cert', 'b', '--tls-ca', 'c'], 'The TLS key '],
-    ['a folder of nonces that is a file', ['--nonces', 'file'], 'could not be written'],
-    ['a file that holds no nonce', ['--nonces', 'bad'], 'does not hold 64 hexadecimal digits'],
-    ['a file that is empty', ['--nonces', 'empty'], 'is empty'],
-  ])('of %s is one line', async (_what, args, fault) => {
+    ['a file that is missing', ['--tls-key', 'a', '--tls-cert', 'b', '--tls-ca', 'c'], 'The TLS key ', 2],
+    ['a folder of nonces that is a file', ['--nonces', 'file'], 'could not be written', 1],
+    ['a file that holds no nonce', ['--nonces', 'bad'], 'does not hold 64 hexadecimal digits', 1],
+    ['a file that is empty', ['--nonces', 'empty'], 'is empty', 1],
+  ])('of %s is one line', async (_what, args, fault, exitCode) => {
     const cwd = folder();
     writeFileSync(join(cwd, 'file'), '');
     for (const [name, content] of [
@@ -301,7 +302,7 @@ describe.skipIf(!hasSharedMemory())('what tributary server says', () => {
       writeFileSync(join(cwd, name, 'a.nonce'), content);
     }
     const { code, stderr } = await run(['server', '--port', '0', '--service', 'a', ...args], { cwd });
-    expect(code).toBe(1);
+    expect(code).toBe(exitCode);
     expect(stderr).toMatch(/^error \[[A-Z_]+\]: .*\n$/);
     expect(stderr).toContain(fault);
     expect(stderr).not.toContain('not to be shown');

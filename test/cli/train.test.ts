@@ -122,7 +122,10 @@ describe('tributary train', () => {
     expect(code).toBe(0);
     expect(stdout).toMatch(/^tiny: 60 training samples, 15 test samples, output in runs\/tiny$/m);
     expect(stdout).toMatch(/^epoch 2\/2 {2}loss \S+ {2}test loss \S+ {2}accuracy \S+ % {2}\S+ s$/m);
-    expect(stdout).toMatch(/^Done: accuracy \S+ %, test loss \S+, 16 steps in .* s, [\d,]+ samples\/s$/m);
+    expect(stdout).toMatch(
+      /^Done: accuracy \S+ %, test loss \S+, 16 steps in \S+ s, [\d,]+ samples\/s while training$/m,
+    );
+    expect(stdout).not.toContain('no checkpoint');
     expect(stdout).toContain(
       'The model is in runs/tiny/model.onnx. Try it: npx tributary predict runs/tiny "your text"',
     );
@@ -159,6 +162,7 @@ describe('tributary train', () => {
     const resumed = await run(['train', 'tiny.json', '--output', 'parts', '--resume'], { cwd });
     expect(resumed.code).toBe(0);
     expect(resumed.stdout).toMatch(/Resumed from .*step-00000005 at step 5\./);
+    expect(resumed.stdout).toContain(', 11 steps (16 in all) in ');
     for (const file of [
       'checkpoints/step-00000016/model.safetensors',
       'checkpoints/step-00000016/optimizer.safetensors',
@@ -169,6 +173,33 @@ describe('tributary train', () => {
         file,
       ).toBe(true);
     }
+  });
+
+  test('is limited by --max-steps for that call only, by its configuration for all', async () => {
+    const cwd = folder();
+    writeTinyRun(cwd, { config: { maxSteps: 7 } });
+    const stored = () =>
+      JSON.parse(readFileSync(join(cwd, 'runs', 'tiny', 'config.json'), 'utf8')) as { maxSteps?: number };
+    await run(['train', 'tiny.json', '--max-steps', '5'], { cwd });
+    expect(stored().maxSteps).toBe(7);
+    const limited = await run(['train', 'runs/tiny', '--resume', '--json'], { cwd });
+    expect(lastObject(limited.stdout)).toMatchObject({ steps: 7 });
+    writeTinyRun(cwd);
+    await run(['train', 'tiny.json', '--overwrite', '--max-steps', '5'], { cwd });
+    expect(stored().maxSteps).toBeUndefined();
+    const resumed = await run(['train', 'runs/tiny', '--resume', '--epochs', '3', '--json'], { cwd });
+    expect(lastObject(resumed.stdout)).toMatchObject({ steps: 24 });
+  });
+
+  test('resumed without a checkpoint says that it starts from the beginning', async () => {
+    const cwd = folder();
+    writeTinyRun(cwd);
+    const { code, stdout } = await run(['train', 'tiny.json', '--resume'], { cwd });
+    expect(code).toBe(0);
+    expect(stdout).toMatch(
+      /^There is no checkpoint to go on from in runs\/tiny\/checkpoints: training starts from the beginning\.$/m,
+    );
+    expect((await run(['train', 'tiny.json', '--resume'], { cwd })).stdout).not.toContain('no checkpoint');
   });
 
   test('goes on where its folder is, though it was moved', async () => {
@@ -251,7 +282,7 @@ describe('what cannot be trained', () => {
     expect(error.code).toBe(code);
     expect(error.message).toContain(part);
     expect(error.message).toContain(hint);
-    expect(result.code).toBe(code === 'INVALID_CONFIG' ? 2 : 1);
+    expect(result.code).toBe(['INVALID_CONFIG', 'FILE_NOT_FOUND'].includes(code) ? 2 : 1);
     expect(existsSync(join(cwd, 'runs'))).toBe(false);
   });
 
@@ -281,7 +312,7 @@ describe('what cannot be trained', () => {
     const cwd = folder();
     for (const command of ['evaluate', 'predict', 'export']) {
       const { code, stderr } = await run([command, '.', ...(command === 'predict' ? ['text'] : [])], { cwd });
-      expect(code).toBe(1);
+      expect(code).toBe(2);
       expect(stderr).toContain('error [FILE_NOT_FOUND]');
       expect(stderr).toContain('no config.json');
     }

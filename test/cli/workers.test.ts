@@ -72,7 +72,7 @@ describe('train --workers 2', () => {
     expect(done.stderr).toBe('');
     expect(done.lines.join('\n')).toMatch(/Resumed from .* at step \d+\.\n.*parameters, \d+ steps\n/);
     expect(done.lines.join('\n')).toMatch(
-      /Done: accuracy .* samples\/s\n2 workers trained in lock step, with the result of one up to rounding\./,
+      /Done: accuracy .* samples\/s while training\n2 workers trained in lock step, with the result of one up to rounding\./,
     );
     const { traceEvents } = JSON.parse(readFileSync(join(cwd, 'new', 'trace.json'), 'utf8')) as {
       traceEvents: { pid: number }[];
@@ -135,6 +135,26 @@ describe('train --workers 2', () => {
     expect(stderr).toMatch(words);
     expect(stderr).toContain('Give another file by --trace');
     expect(readdirSync(cwd)).not.toContain('runs');
+  });
+
+  const elsewhere = [
+    { name: 'a', address: '192.0.2.1' },
+    { name: 'b', command: ['false'] },
+  ];
+  test.each([
+    [{ workers: 2 }, ['--batch-size', '1'], /a batch of 1 samples cannot be shared by 2 workers/],
+    [{ resources: { machines: [{ name: 'a' }, { name: 'b' }] } }, [], /a needs an address/],
+    [
+      { resources: { machines: elsewhere } },
+      [],
+      /machines\[0\]\.address is 192\.0\.2\.1, which is no address of this machine/,
+    ],
+  ])('refuses %j with %j as a wrong configuration', async (config, options, words) => {
+    const cwd = folder();
+    writeTinyRun(cwd, { config });
+    const { code, stderr } = await run(['train', 'tiny.json', ...options], { cwd });
+    expect(stderr).toMatch(words);
+    expect(code).toBe(2);
   });
 
   test.each([{ workers: 2 }, { resources: { workers: 2 } }])(

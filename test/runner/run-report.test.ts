@@ -23,6 +23,12 @@ describe('the report of a run', () => {
     expect(others).toEqual([]);
   });
 
+  it('does not take chance for a worker alone being faster', () => {
+    const pace = (waitMs: number) => ({ stepMs: 10 + waitMs, computeMs: 10, waitMs });
+    expect(runReport(plan, 90, [pace(10.9), pace(10.9)])).toHaveLength(1);
+    expect(runReport(plan, 90, [pace(11.1), pace(11.1)])).toHaveLength(2);
+  });
+
   it('says when one worker would be faster, and what takes the time', () => {
     const pace = { stepMs: 25, computeMs: 10, waitMs: 15 };
     const lines = runReport(plan, 90, [pace, pace]);

@@ -48,6 +48,7 @@ export const schedulerCommand = defineCommand({
   options,
   details:
     'Runs until SIGINT or SIGTERM. Processes join by joinCluster({ scheduler, secret }): docs/servers.md',
+  outlivesReader: true,
   examples: [
     'tributary scheduler --members 4',
     'tributary scheduler --members 4 --address 10.0.0.5 --port 7077 --secret-file cluster.secret',

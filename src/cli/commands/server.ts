@@ -69,6 +69,7 @@ export const serverCommand = defineCommand({
   operandCount: [0, 0],
   options,
   details: 'Runs until SIGINT or SIGTERM. How workers connect, and where to put servers: docs/servers.md',
+  outlivesReader: true,
   examples: [
     'tributary server --service mnist',
     'tributary server --port 7000 --cores 2 --service mnist --folder checkpoints --lost-workers wait',

@@ -45,7 +45,7 @@ const options = {
   },
   threads: { kind: 'count', help: 'Threads that share the work of one operation.' },
   provider: { kind: 'text', choices: ['cpu', 'webgpu', 'cuda'], help: 'Where operations run.' },
-  'max-steps': { kind: 'count', help: 'Stop after this many steps.' },
+  'max-steps': { kind: 'count', help: 'Stop this call once the run has so many steps.' },
   data: {
     kind: 'text',
     value: 'PATH',
@@ -81,6 +81,7 @@ export const trainCommand = defineCommand({
     '',
     'Ctrl-C stops after the current step with a checkpoint; a second one stops at once.',
   ].join('\n'),
+  outlivesReader: true,
   examples: [
     'tributary train mnist',
     'tributary train trec6 --data data/ --epochs 5',
@@ -117,24 +118,26 @@ async function train(target: string, given: Options, io: CommandIo): Promise<num
   const isFirst = io.env[WORKER_MARK] !== '1';
   const trace = given.trace === undefined ? undefined : resolve(io.cwd, given.trace);
   if (isFirst && trace !== undefined) checkOutputFile(trace, '--trace');
-  const continued = isFirst ? folder.prepare({ resume, overwrite }) : resume;
-  // What is replaced may be what this command, and with it every worker, is told to train by.
-  if (isFirst && overwrite && !resume) folder.writeRun(config, task);
+  // Steps that a call is limited to say nothing about the calls that go on with its run.
+  const kept = { ...config, maxSteps: found.maxSteps };
   const reporter = createReporter(io, { json, epochs: config.epochs });
   try {
+    const continued = isFirst ? folder.prepare({ resume, overwrite }) : resume;
+    // What is replaced may be what this command, and with it every worker, is told to train by.
+    if (isFirst && overwrite && !resume) folder.writeRun(kept, task);
     reporter.record({ type: 'run', name: config.name, output: folder.path, resumed: continued });
     const size = `${thousands(task.train.length)} training samples${task.test ? `, ${thousands(task.test.length)} test samples` : ''}`;
     reporter.say(`${bold(io, config.name)}: ${size}, output in ${shown(folder.path, io)}`);
     for (const note of built.notes) reporter.say(note);
     const run = new TrainingRun({
-      ...{ config, task: adapted, built, folder, reporter, io },
-      // All workers must ask for the same: in a folder without checkpoints this means nothing.
-      resume: hasWorkers(config) ? resume : continued,
-      trace,
+      ...{ config, kept, task: adapted, built, folder, reporter, io },
+      // Not whether there is something to continue: all workers must ask for the same.
+      ...{ resume, trace },
     });
     return await run.run();
   } finally {
     reporter.close();
+    folder.release();
   }
 }
 
