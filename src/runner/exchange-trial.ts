@@ -8,6 +8,7 @@ import { CollectiveExchange, tellAll } from '../exchange/index.ts';
 import type { LinearCost, Route } from '../plan/index.ts';
 import type { Replica } from '../runtime/index.ts';
 import { cutEverywhere } from './layer-times.ts';
+import { underWay } from './under-way.ts';
 
 export interface ExchangeTrial {
   /** Of a message of dense gradients, by its bytes. */
@@ -103,13 +104,8 @@ async function tryStep(
   const computedMs = now();
   await exchange.finish();
   const { lastMessages } = exchange;
-  let [before, exchangeMs, hiddenMs] = [0, 0, 0];
-  for (const { group, endedMs } of lastMessages) {
-    const from = Math.max(before, ready[group!]!);
-    exchangeMs += Math.max(0, endedMs - from);
-    hiddenMs += Math.max(0, Math.min(endedMs, computedMs) - from);
-    before = Math.max(before, endedMs);
-  }
+  const passages = lastMessages.map(({ group, endedMs }) => ({ startedMs: ready[group!]!, endedMs }));
+  const { exchangeMs, hiddenMs } = underWay(passages, computedMs);
   const bytes = lastMessages.reduce((total, message) => total + message.bytes, 0);
   const computeMs = computedMs - startedMs;
   return { messages: lastMessages.length, bytes, computeMs, exchangeMs, hiddenMs };

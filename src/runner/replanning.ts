@@ -6,6 +6,7 @@ import type { CommunicationThread } from '../communication/index.ts';
 import { tellAll, type SentMessage } from '../exchange/index.ts';
 import { hasDrifted, recalibrated } from '../plan/index.ts';
 import { planned, routesOf, type PlannedRun } from './plan-run.ts';
+import { underWay } from './under-way.ts';
 
 /** By how much figures may differ: machines are noisy, and a plan that changes without need costs more than it gains. */
 const DRIFT_SHARE = 0.5;
@@ -19,15 +20,20 @@ export class StepTimes {
   add(computeMs: number, messages: readonly SentMessage[]): void {
     this.#steps++;
     this.#computeMs += computeMs;
-    for (const { startedMs, endedMs } of messages) this.#exchangeMs += endedMs - startedMs;
+    this.#exchangeMs += underWay(messages).exchangeMs;
   }
 
   /** Since the last call. */
   take(): { readonly computeMs: number; readonly exchangeMs: number } {
     const steps = Math.max(1, this.#steps);
     const means = { computeMs: this.#computeMs / steps, exchangeMs: this.#exchangeMs / steps };
-    this.#steps = this.#computeMs = this.#exchangeMs = 0;
+    this.forget();
     return means;
+  }
+
+  /** What was timed belongs to another plan. */
+  forget(): void {
+    this.#steps = this.#computeMs = this.#exchangeMs = 0;
   }
 }
 

@@ -149,6 +149,7 @@ export class SharedStep {
   #take(run: PlannedRun): ExchangePlan {
     const { exchange } = this.#planned!;
     this.#planned = { ...run, exchange };
+    this.#times.forget();
     const groups = groupsOf(run.plan);
     // What is cut alike need not be compiled again.
     if (JSON.stringify(groups) === JSON.stringify(exchange.groups)) return run.plan;
