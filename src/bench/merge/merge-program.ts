@@ -25,19 +25,22 @@ export interface MergeTimes {
   /** What the plan was made from: forward and backward pass, and all messages. */
   readonly computeMs: number;
   readonly exchangeMs: number;
-  /** Forward, backward and exchange of every counted step. */
+  /** The layers of each message; mergings that have the same here are one and the same. */
+  readonly cut: string;
+  /** Forward, backward and exchange of every counted step by these messages, whichever merging chose them. */
   readonly stepsMs: readonly number[];
 }
 
 const order = JSON.parse(process.argv[2]!) as MergeOrder;
-const { model, resources, batchSize, mergings, rounds, steps, warmupSteps } = order;
+const { model, resources, batchSize, mergings, rounds, warmupSteps } = order;
 const described = mergeModels[model];
 const runner = await getRunner(described.build(), resources, {
   ...{ optimizer: { name: 'sgd', lr: 1e-4 }, batchSize, merging: mergings[0], strategy: 'collectives' },
   log: () => undefined,
 });
-const times = new Map<Merging, MergeTimes & { stepsMs: number[] }>();
-const turnSteps = warmupSteps + steps;
+const times = new Map<Merging, Omit<MergeTimes, 'stepsMs'>>();
+const stepsByCut = new Map<string, number[]>();
+const turnSteps = warmupSteps + order.steps;
 const turns = Array.from({ length: rounds }, () => mergings).flat();
 const maxSteps = turns.length * turnSteps;
 for await (const { step, computeMs, waitMs } of runner.run(shard(mergeSamples(described)), {
@@ -47,13 +50,18 @@ for await (const { step, computeMs, waitMs } of runner.run(shard(mergeSamples(de
   const [turn, inTurn] = [Math.floor((step - 1) / turnSteps), (step - 1) % turnSteps];
   const merging = turns[turn]!;
   const plan = runner.plan!;
-  const own = times.get(merging) ?? {
-    ...{ merging, groups: plan.groups.length, predictedMs: plan.iterationMs },
-    ...{ computeMs: plan.computeMs, exchangeMs: plan.exchangeMs, stepsMs: [] },
-  };
-  times.set(merging, own);
-  if (inTurn >= warmupSteps) own.stepsMs.push(computeMs + waitMs);
+  const cut = JSON.stringify(plan.groups.map(({ layers }) => layers));
+  if (!times.has(merging)) {
+    times.set(merging, {
+      ...{ merging, cut, groups: plan.groups.length, predictedMs: plan.iterationMs },
+      ...{ computeMs: plan.computeMs, exchangeMs: plan.exchangeMs },
+    });
+  }
+  const steps = stepsByCut.get(cut) ?? [];
+  stepsByCut.set(cut, steps);
+  if (inTurn >= warmupSteps) steps.push(computeMs + waitMs);
   if (inTurn === turnSteps - 1 && turn + 1 < turns.length) runner.regroup(turns[turn + 1]!);
 }
 await runner.close();
-process.stdout.write(`${JSON.stringify([...times.values()])}\n`);
+const result = [...times.values()].map((own): MergeTimes => ({ ...own, stepsMs: stepsByCut.get(own.cut)! }));
+process.stdout.write(`${JSON.stringify(result)}\n`);

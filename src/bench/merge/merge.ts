@@ -99,6 +99,7 @@ export async function benchMerge(options: MergeBenchOptions): Promise<MergeBench
         notes.push(
           `${mergeModels[model].title}, ${title}: the plans were made from ${single.computeMs.toFixed(1)} ms of computing and ${single.exchangeMs.toFixed(1)} ms of one message with everything.`,
         );
+        notes.push(...sameMessages(times).map((which) => `${mergeModels[model].title}, ${title}: ${which}`));
         cases.push(
           ...times.map(({ merging, groups, predictedMs, stepsMs }) => ({
             ...{ model: mergeModels[model].title, workers, link: title, strategy: merging, groups },
@@ -130,4 +131,13 @@ export async function benchMerge(options: MergeBenchOptions): Promise<MergeBench
     },
     ...{ skipped, notes, cases },
   };
+}
+
+/** Different figures for the same messages would be noise under several names. */
+function sameMessages(times: readonly MergeTimes[]): string[] {
+  const cuts = [...new Set(times.map(({ cut }) => cut))];
+  return cuts
+    .map((cut) => times.filter((one) => one.cut === cut).map(({ merging }) => merging))
+    .filter((mergings) => mergings.length > 1)
+    .map((mergings) => `${mergings.join(', ')} send the same messages and were measured together.`);
 }
