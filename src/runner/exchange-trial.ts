@@ -1,7 +1,7 @@
 /**
  * What messages cost while workers compute, from real steps: dense gradients leave in a few groupings, and it is noted when each was ready
  * and when it had arrived. Messages that are timed alone tell neither how processors are shared nor how workers wait for each
- * other. Trains nothing. All workers call it together. Invariant: on all workers the same figures, means over all of them.
+ * other. Trains nothing. All workers call it together. Invariant: on all workers the same figures.
  */
 import type { CommunicationThread } from '../communication/index.ts';
 import { CollectiveExchange, tellAll } from '../exchange/index.ts';
@@ -50,7 +50,7 @@ export async function tryExchange(
       steps[i]!.push(...(await trySteps(thread, replica, samples, groups)));
     }
   }
-  const tried = steps.map((own) => meanOver(thread, medianOf(own)));
+  const tried = steps.map((own) => medianOf(jointly(thread, own)));
   const computeMs = tried.at(-1)!.computeMs;
   const lostMs = tried.map((step, i) => step.computeMs - computeMs - segmentMs * (groupings[i]!.length - 1));
   const hiddenMs = sum(tried.slice(0, -1).map((step) => step.hiddenMs));
@@ -140,11 +140,27 @@ function medianOf(steps: readonly TriedStep[]): TriedStep {
   };
 }
 
-/** Over all workers. */
-function meanOver(thread: CommunicationThread, own: TriedStep): TriedStep {
-  const all = tellAll(thread, [own.computeMs, own.exchangeMs, own.hiddenMs], 'times of a tried step');
-  const mean = (word: number) => sum(all.map((numbers) => numbers[word]!)) / all.length;
-  return { ...own, computeMs: mean(0), exchangeMs: mean(1), hiddenMs: mean(2) };
+/** The same steps as all workers saw them. */
+function jointly(thread: CommunicationThread, own: readonly TriedStep[]): TriedStep[] {
+  const numbers = own.flatMap(({ computeMs, exchangeMs, hiddenMs }) => [computeMs, exchangeMs, hiddenMs]);
+  const all = tellAll(thread, numbers, 'times of tried steps');
+  return own.map((step, i) => asOne(all.map((one) => ({ ...step, ...timesAt(one, 3 * i) }))));
+}
+
+function timesAt(
+  numbers: ArrayLike<number>,
+  at: number,
+): Pick<TriedStep, 'computeMs' | 'exchangeMs' | 'hiddenMs'> {
+  return { computeMs: numbers[at]!, exchangeMs: numbers[at + 1]!, hiddenMs: numbers[at + 2]! };
+}
+
+/**
+ * A step of all workers: it computes as long as the slowest. Messages take what they take for the last one to come, as the others
+ * also wait for it: without that, a worker that is late now and then would make messages look dear.
+ */
+export function asOne(workers: readonly TriedStep[]): TriedStep {
+  const last = workers.reduce((slowest, one) => (one.computeMs > slowest.computeMs ? one : slowest));
+  return { ...last, hiddenMs: sum(workers.map(({ hiddenMs }) => hiddenMs)) / workers.length };
 }
 
 /** Neighbours together, in so many parts. */

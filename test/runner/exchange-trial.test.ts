@@ -1,6 +1,6 @@
 import fc from 'fast-check';
 import { expect, it } from 'vitest';
-import { fitLine, type TriedStep } from '../../src/runner/exchange-trial.ts';
+import { asOne, fitLine, type TriedStep } from '../../src/runner/exchange-trial.ts';
 
 const step = (messages: number, bytes: number, exchangeMs: number): TriedStep => ({
   ...{ messages, bytes, exchangeMs, computeMs: 10, hiddenMs: 0 },
@@ -39,4 +39,10 @@ it('takes the bytes alone where more messages were no slower', () => {
   const { startMs, msPerByte } = fitLine([step(27, 7e6, 60), step(4, 7e6, 63), step(1, 7e6, 66)]);
   expect(startMs).toBe(0);
   expect(msPerByte * 7e6).toBeGreaterThan(59);
+});
+
+it('takes what messages cost from the last worker to come: the others waited for it too', () => {
+  const early = { ...step(1, 7e6, 9), computeMs: 10, hiddenMs: 2 };
+  const late = { ...step(1, 7e6, 4), computeMs: 15, hiddenMs: 0 };
+  expect(asOne([early, late])).toEqual({ ...late, hiddenMs: 1 });
 });
