@@ -28,6 +28,8 @@ export interface HybridCase {
   readonly quartilesMs: readonly [number, number];
   /** Of forward, backward and exchange, as planned: without loading and updating. */
   readonly predictedMs: number;
+  /** Other strategies that came to the very same plan: all steps of both count for both, as a difference would be noise. */
+  readonly samePlanAs?: readonly string[];
   /** How many parameters take which route. */
   readonly routes: Readonly<Record<string, number>>;
   /** Bytes of tables that one worker hands over in a step. */
@@ -76,13 +78,14 @@ export function casesOf(
   const bestPure = Math.max(rateIn(acts[0]!, 'servers')!, collectives);
   const cases = acts.flatMap((act) =>
     act.map((times): HybridCase => {
-      const { strategy, stepsMs, predictedMs, routes, rowBytes } = times;
+      const { strategy, stepsMs, predictedMs, routes, rowBytes, samePlanAs } = times;
       const samplesPerSec = rate(times);
       const before = rateIn(act, SWITCH_NAMES[SWITCH_NAMES.indexOf(strategy) - 1]);
       return {
         ...{ ...group, strategy, samplesPerSec, relativeToBestPure: samplesPerSec / bestPure },
         ...(strategy === 'hybrid' ? { collectivesRatio: samplesPerSec / collectives } : {}),
         ...(before === undefined ? {} : { gain: samplesPerSec / before }),
+        ...(samePlanAs.length === 0 ? {} : { samePlanAs }),
         ...{ stepMs: median(stepsMs), quartilesMs: quartiles(stepsMs), predictedMs, routes, rowBytes },
       };
     }),

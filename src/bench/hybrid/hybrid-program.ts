@@ -7,7 +7,7 @@ import { Random } from '../../base/index.ts';
 import type { ExchangePlan } from '../../plan/index.ts';
 import { getRunner, shard, type Resources, type Runner, type StepReport } from '../../runner/index.ts';
 import { hybridModels, type HybridModel } from './hybrid-models.ts';
-import type { HybridStrategy } from './strategies.ts';
+import type { HybridStrategy, StrategyOptions } from './strategies.ts';
 
 export interface HybridOrder {
   readonly model: HybridModel;
@@ -27,8 +27,10 @@ export interface HybridTimes {
   readonly strategy: string;
   /** Of the checked steps. */
   readonly losses: readonly number[];
-  /** From step to step, with all that belongs to one, of every counted step. */
+  /** From step to step, with all that belongs to one, of every counted step by this plan, whichever strategy chose it. */
   readonly stepsMs: readonly number[];
+  /** Strategies of the same turns that came to the very same plan. */
+  readonly samePlanAs: readonly string[];
   /** Of forward, backward and exchange. */
   readonly predictedMs: number;
   /** How many parameters take which route. */
@@ -70,9 +72,15 @@ for (let round = 0; round < rounds; round++) {
   random.shuffle(turns);
   for (const turn of turns) await takeTurn(contestants[turn]!);
 }
-const result = contestants.map(({ name, runner, losses, stepsMs }): HybridTimes => ({
-  ...{ strategy: name, losses, stepsMs, ...planFacts(runner.plan!) },
-}));
+const keys = contestants.map(({ runner }, i) => planKey(runner.plan!, strategies[i]!.options));
+const result = contestants.map(({ name, runner, losses }, i): HybridTimes => {
+  const alike = contestants.filter((_, other) => keys[other] === keys[i]);
+  return {
+    ...{ strategy: name, losses, stepsMs: alike.flatMap(({ stepsMs }) => stepsMs) },
+    samePlanAs: alike.map((one) => one.name).filter((other) => other !== name),
+    ...planFacts(runner.plan!),
+  };
+});
 // Further workers end with their last runner.
 for (const { reports, runner } of contestants) {
   await reports.return(undefined);
@@ -99,10 +107,19 @@ async function nextReport(reports: AsyncGenerator<StepReport>): Promise<StepRepo
 function planFacts({
   parameters,
   iterationMs,
-}: ExchangePlan): Omit<HybridTimes, 'strategy' | 'losses' | 'stepsMs'> {
+}: ExchangePlan): Pick<HybridTimes, 'predictedMs' | 'routes' | 'rowBytes'> {
   const routes: Record<string, number> = {};
   for (const { route } of parameters) routes[route] = (routes[route] ?? 0) + 1;
   const tables = parameters.filter(({ kind }) => kind === 'sparse');
   const rowBytes = tables.reduce((sum, { bytes }) => sum + bytes, 0);
   return { predictedMs: iterationMs, routes, rowBytes };
+}
+
+/** The same for what sends the same messages the same way. */
+function planKey(
+  { parameters, groups }: ExchangePlan,
+  { strategy: _, ...switches }: StrategyOptions,
+): string {
+  const routes = parameters.map(({ name, route }) => [name, route]);
+  return JSON.stringify([switches, routes, groups.map(({ layers }) => layers)]);
 }

@@ -84,6 +84,13 @@ export async function benchHybrid(options: HybridBenchOptions): Promise<HybridBe
     configuration: configurationOf(models, { rateMbit, rounds, steps }),
     skipped,
     notes: [
+      ...cases.flatMap((one) =>
+        one.strategy === 'hybrid' && one.samePlanAs
+          ? [
+              `${titleOf(one)}: hybrid is the plan of ${one.samePlanAs.join(', ')}; their steps count together.`,
+            ]
+          : [],
+      ),
       ...(most >= cores
         ? [
             `Up to ${most} workers, their servers and all links share ${cores} cores: more workers are not more samples a second here. Compare strategies of one group only.`,
