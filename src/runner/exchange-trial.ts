@@ -50,7 +50,7 @@ export async function tryExchange(
       steps[i]!.push(...(await trySteps(thread, replica, samples, groups)));
     }
   }
-  const tried = steps.map((own) => medianOf(jointly(thread, own)));
+  const tried = steps.map((own) => typicalOf(jointly(thread, own)));
   const computeMs = tried.at(-1)!.computeMs;
   const lostMs = tried.map((step, i) => step.computeMs - computeMs - segmentMs * (groupings[i]!.length - 1));
   const hiddenMs = sum(tried.slice(0, -1).map((step) => step.hiddenMs));
@@ -132,11 +132,16 @@ export function fitLine(steps: readonly TriedStep[]): LinearCost {
   return msPerByte > 0 ? { startMs, msPerByte } : { startMs: nn > 0 ? nt / nn : 0, msPerByte: 0 };
 }
 
-function medianOf(steps: readonly TriedStep[]): TriedStep {
-  const of = (name: 'computeMs' | 'exchangeMs' | 'hiddenMs') => median(steps.map((step) => step[name]));
+/** Messages count as they are when nobody is late: waiting for a worker that was held up is no cost of theirs. */
+function typicalOf(steps: readonly TriedStep[]): TriedStep {
+  const of = (name: 'computeMs' | 'exchangeMs' | 'hiddenMs', share: number) =>
+    quantile(
+      steps.map((step) => step[name]),
+      share,
+    );
   return {
     ...steps[0]!,
-    ...{ computeMs: of('computeMs'), exchangeMs: of('exchangeMs'), hiddenMs: of('hiddenMs') },
+    ...{ computeMs: of('computeMs', 0.5), exchangeMs: of('exchangeMs', 0.25), hiddenMs: of('hiddenMs', 0.5) },
   };
 }
 
@@ -154,13 +159,14 @@ function timesAt(
   return { computeMs: numbers[at]!, exchangeMs: numbers[at + 1]!, hiddenMs: numbers[at + 2]! };
 }
 
-/**
- * A step of all workers: it computes as long as the slowest. Messages take what they take for the last one to come, as the others
- * also wait for it: without that, a worker that is late now and then would make messages look dear.
- */
+/** A step of all workers: means. What the last one to come sees is too little, as messages of the others are halfway there by then. */
 export function asOne(workers: readonly TriedStep[]): TriedStep {
-  const last = workers.reduce((slowest, one) => (one.computeMs > slowest.computeMs ? one : slowest));
-  return { ...last, hiddenMs: sum(workers.map(({ hiddenMs }) => hiddenMs)) / workers.length };
+  const mean = (name: 'computeMs' | 'exchangeMs' | 'hiddenMs') =>
+    sum(workers.map((one) => one[name])) / workers.length;
+  return {
+    ...workers[0]!,
+    ...{ computeMs: mean('computeMs'), exchangeMs: mean('exchangeMs'), hiddenMs: mean('hiddenMs') },
+  };
 }
 
 /** Neighbours together, in so many parts. */
@@ -173,6 +179,6 @@ function sum(values: readonly number[]): number {
   return values.reduce((total, value) => total + value, 0);
 }
 
-function median(values: readonly number[]): number {
-  return [...values].sort((a, b) => a - b)[Math.floor(values.length / 2)] ?? 0;
+function quantile(values: readonly number[], share: number): number {
+  return [...values].sort((a, b) => a - b)[Math.floor(values.length * share)] ?? 0;
 }
