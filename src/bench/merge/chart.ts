@@ -6,7 +6,7 @@ import { escapeText } from '../svg-text.ts';
 import type { MergeBench, MergeCase } from './merge.ts';
 
 const COLOURS = ['#b8743a', '#8a4f7d', '#c9a13b', '#5b9bb8', '#2f6f8f'];
-const [WIDTH, LEFT, RIGHT, TOP, BAR, GAP] = [900, 150, 270, 84, 22, 34];
+const [WIDTH, LEFT, RIGHT, TOP, BAR, GAP] = [950, 150, 320, 84, 22, 34];
 
 export function mergeChart({ cases, machine, date }: MergeBench): string {
   const titles = [...new Set(cases.map(groupTitle))];
