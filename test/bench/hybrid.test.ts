@@ -41,7 +41,7 @@ it('measures every strategy on shared memory, and prints and draws it', { timeou
   expect(code, stderr).toBe(0);
   expect(stderr).toContain('2 workers, shared memory: 1 act(s) of 1 round(s) of 3 steps');
   expect(stdout).toMatch(/model +workers +hosts +link +strategy +samples\/s +of best pure/);
-  expect(stdout.match(/^text-CNN, 20,000 words  /gm)).toHaveLength(3);
+  expect(stdout.match(/^text-CNN, 20,000 words {2}/gm)).toHaveLength(3);
   expect(readFileSync(join(cwd, 'picture.svg'), 'utf8')).toContain('2 workers, shared memory');
   const result = JSON.parse(readFileSync(join(cwd, 'result.json'), 'utf8')) as HybridBench;
   expect(result).toMatchObject({ bench: 'hybrid', skipped: [] });
