@@ -1,4 +1,8 @@
+export { systemClock } from './clock.ts';
+export type { Clock } from './clock.ts';
 export * from './errors.ts';
+export { flushFolder, readFully, systemFiles, writeFully } from './files.ts';
+export type { Files } from './files.ts';
 export * from './package-version.ts';
 export * from './packed-error.ts';
 export * from './random.ts';

@@ -3,9 +3,9 @@
  * main thread's end of `cores/office.ts`; it alone allocates what several cores use. Invariants: the same question gets
  * the same memory, whichever core asks; a tenant never has more than its quota; all is given back when it ends.
  */
-import { randomBytes } from 'node:crypto';
 import { UsageError } from '../base/index.ts';
 import type { Segment, SharedSpace } from '../memory/index.ts';
+import type { Host } from '../sockets/index.ts';
 import type { Answers, KeyMemory, Question, Service, SpaceRange } from './cores/office.ts';
 import type { KeyShape } from './wire/messages.ts';
 import { segmentPrefix } from './wire/segment-names.ts';
@@ -27,6 +27,7 @@ interface KeyRecord {
 export class TenantMemory {
   readonly #space: SharedSpace;
   readonly #service: Service;
+  readonly #randomHex: Host['randomHex'];
   readonly #keys = new Map<string, KeyRecord>();
   /** By worker, what was taken for it. */
   readonly #staging = new Map<
@@ -39,7 +40,8 @@ export class TenantMemory {
   readonly #segments = new Set<Segment>();
   #bytes = 0;
 
-  constructor(space: SharedSpace, service: Service) {
+  constructor(space: SharedSpace, service: Service, { randomHex }: Pick<Host, 'randomHex'>) {
+    this.#randomHex = randomHex;
     this.#space = space;
     this.#service = service;
   }
@@ -94,7 +96,7 @@ export class TenantMemory {
   #allocateValues(shapes: readonly KeyShape[]): void {
     const bytes = shapes.reduce((sum, { length }) => sum + aligned(4 * length), 0);
     const { namespace, nonce } = this.#service;
-    const name = `${segmentPrefix(namespace, nonce)}values-${randomBytes(6).toString('hex')}`;
+    const name = `${segmentPrefix(namespace, nonce)}values-${this.#randomHex(6)}`;
     const segment = this.#take(bytes, () =>
       this.#space.createSegment(name, Math.max(LINE_BYTES, bytes), { sweep: false }),
     );

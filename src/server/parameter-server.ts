@@ -4,19 +4,17 @@
  * gradient passes here. Invariants: nothing listens beyond the address that was asked for; when it is closed no thread,
  * socket or segment is left.
  */
-import { randomBytes } from 'node:crypto';
 import { cpus } from 'node:os';
-import { MessageChannel } from 'node:worker_threads';
-import type { MessagePort, Worker } from 'node:worker_threads';
-import { pack, startThread, unpack, UsageError } from '../base/index.ts';
+import { pack, unpack, UsageError } from '../base/index.ts';
 import type { TributaryError } from '../base/index.ts';
 import { SharedSpace } from '../memory/index.ts';
 import type { Segment } from '../memory/index.ts';
-import { challenge, isNonce, libc, listenWithin, resolveHost, TlsTunnel } from '../sockets/index.ts';
+import { isNonce, listenWithin, resolveHost, TlsTunnel } from '../sockets/index.ts';
 import type { TlsOptions } from '../sockets/index.ts';
-import type { CoreThreadData } from './cores/core-thread.ts';
 import type { Answers, Question, Service, ToCore, ToOffice } from './cores/office.ts';
 import { TenantMemory } from './memory-office.ts';
+import { systemServerHost } from './server-host.ts';
+import type { ServerHost, ThreadLine } from './server-host.ts';
 import { TenantCheckpoints } from './tenant-checkpoints.ts';
 import { isNamespace, readSettings } from './wire/messages.ts';
 import type { ServiceSettings } from './wire/messages.ts';
@@ -81,20 +79,21 @@ interface Tenancy {
 }
 
 interface Core {
-  readonly port: MessagePort;
   readonly doorbell: number;
   readonly listeningFd: number;
   readonly tunnel: TlsTunnel | undefined;
   readonly listensAt: number;
-  readonly ended: Promise<void>;
   /** Undefined until it has been started. */
-  worker: Worker | undefined;
+  thread: ThreadLine<ToOffice, ToCore> | undefined;
+  readonly ended: Promise<void>;
+  readonly hasEnded: () => void;
 }
 
 export class ParameterServer {
   /** Where workers find it. */
   readonly address: string;
   readonly #options: ParameterServerOptions;
+  readonly #host: ServerHost;
   readonly #space: SharedSpace;
   readonly #cores: Core[] = [];
   readonly #services = new Map<string, Tenancy>();
@@ -102,28 +101,37 @@ export class ParameterServer {
   readonly #ended = new Set<Tenancy>();
   readonly #beacon: Segment;
   /** Tells workers that it is not the process that they knew. */
-  readonly #run = randomBytes(8).toString('hex');
-  /** The cores' ends of the lines to them. */
-  readonly #transferred: MessagePort[] = [];
+  readonly #run: string;
   /** Why a core ended that should not have. */
   failure: TributaryError | undefined;
   #closing = false;
 
-  private constructor(options: ParameterServerOptions, address: string, space: SharedSpace) {
+  private constructor(
+    options: ParameterServerOptions,
+    address: string,
+    space: SharedSpace,
+    host: ServerHost,
+  ) {
     this.#options = options;
+    this.#host = host;
+    this.#run = host.randomHex(8);
     this.address = address;
     this.#space = space;
-    this.#beacon = space.createSegment(`beacon-${process.pid}-${randomBytes(6).toString('hex')}`, 64);
+    this.#beacon = space.createSegment(`beacon-${process.pid}-${host.randomHex(6)}`, 64);
   }
 
-  static async start(options: ParameterServerOptions = {}): Promise<ParameterServer> {
+  /** `host`: the machine that it runs on. Default: this one. */
+  static async start(
+    options: ParameterServerOptions = {},
+    host: ServerHost = systemServerHost,
+  ): Promise<ParameterServer> {
     const { cores = 1, address = '127.0.0.1', port = 0 } = options;
     checkCount('cores', cores, 1, 256);
     checkCount('port', port, 0, 65535 - cores);
-    const host = await resolveHost(address);
-    const server = new ParameterServer(options, address, options.space ?? SharedSpace.create());
+    const name = await resolveHost(address);
+    const server = new ParameterServer(options, address, options.space ?? SharedSpace.create(), host);
     try {
-      for (let i = 0; i < cores; i++) await server.#listen(host, port === 0 ? 0 : port + i);
+      for (let i = 0; i < cores; i++) await server.#listen(name, port === 0 ? 0 : port + i);
       for (let i = 0; i < cores; i++) server.#startCore(i);
       return server;
     } catch (error) {
@@ -150,7 +158,7 @@ export class ParameterServer {
 
   /** A namespace of its own for a tenant, and the nonce by which its workers prove that they belong to it. */
   createService(options: ServiceOptions): ServiceAccess {
-    const { namespace, nonce = challenge() } = options;
+    const { namespace, nonce = this.#host.randomHex(32) } = options;
     if (!isNamespace(namespace) || this.#services.has(namespace)) {
       const why = isNamespace(namespace) ? 'is taken' : 'is no name';
       throw new UsageError(
@@ -179,8 +187,8 @@ export class ParameterServer {
     const checkpoints =
       folder === undefined
         ? undefined
-        : new TenantCheckpoints(this.#space, namespace, folder, this.cores, log);
-    const memory = new TenantMemory(this.#space, service);
+        : new TenantCheckpoints(this.#host, this.#space, namespace, folder, this.cores, log);
+    const memory = new TenantMemory(this.#space, service, this.#host);
     this.#services.set(namespace, { service, memory, checkpoints });
     this.#tell({ service });
     return { namespace, nonce };
@@ -194,21 +202,21 @@ export class ParameterServer {
     this.#tell({ endService: namespace });
     // Cores may be in the middle of an update; they have let go once they have heard of it.
     this.#ended.add(known);
-    setTimeout(() => void this.#clear(known), LETTING_GO_MS).unref();
+    this.#host.clock.after(LETTING_GO_MS, () => void this.#clear(known));
   }
 
   async close(): Promise<void> {
     if (this.#closing) return;
     this.#closing = true;
     // Until now a server that was forgotten did not keep its process alive.
-    for (const { port } of this.#cores) port.ref();
+    for (const { thread } of this.#cores) thread?.ref();
     this.#tell({ close: true });
-    await Promise.all(this.#cores.filter(({ worker }) => worker).map(({ ended }) => ended));
-    for (const { worker, port, doorbell, listeningFd, tunnel } of this.#cores) {
-      await worker?.terminate();
-      port.close();
-      libc().close(doorbell);
-      libc().close(listeningFd);
+    await Promise.all(this.#cores.filter(({ thread }) => thread).map(({ ended }) => ended));
+    const { libc } = this.#host;
+    for (const { thread, doorbell, listeningFd, tunnel } of this.#cores) {
+      await thread?.terminate();
+      libc.close(doorbell);
+      libc.close(listeningFd);
       await tunnel?.close();
     }
     for (const tenancy of [...this.#services.values(), ...this.#ended]) await this.#clear(tenancy);
@@ -232,56 +240,48 @@ export class ParameterServer {
       log,
     };
     const tunnel = tls && (await TlsTunnel.open(tls, host, limits));
-    const listening = tunnel ? { fd: tunnel.listeningFd, port: tunnel.port } : listenWithin(host, ports, 0);
-    const { port1, port2 } = new MessageChannel();
-    this.#transferred.push(port2);
+    const listening = tunnel
+      ? { fd: tunnel.listeningFd, port: tunnel.port }
+      : listenWithin(this.#host.libc, host, ports, 0);
     let hasEnded: () => void = () => undefined;
     const ended = new Promise<void>((resolve) => (hasEnded = resolve));
-    const core: Core = {
-      ...{ port: port1, doorbell: libc().doorbell(), listeningFd: listening.fd, tunnel },
-      ...{ listensAt: listening.port, ended, worker: undefined },
-    };
-    port1.on('message', (message: ToOffice) => this.#hear(core, message, hasEnded));
-    port1.unref();
-    this.#cores.push(core);
+    this.#cores.push({
+      ...{ doorbell: this.#host.libc.doorbell(), listeningFd: listening.fd, tunnel },
+      ...{ listensAt: listening.port, ended, hasEnded, thread: undefined },
+    });
   }
 
   #startCore(index: number): void {
     const core = this.#cores[index]!;
     const { handshakeTimeoutMs = 5000, maxStrangers = 64, tls } = this.#options;
-    const word = randomBytes(4).readUInt32LE() & 0x7fffffff;
+    const word = Number.parseInt(this.#host.randomHex(4), 16) & 0x7fffffff;
     if (index === 0) this.#beacon.region('int32', 0, 1).view[0] = word;
     const beacon = { segment: this.#beacon.name!, word: this.#beacon.region('int32', 0, 1).view[0]! };
-    const data: CoreThreadData = {
-      port: this.#transferred[index]!,
-      memory: this.#space.memory,
-      options: {
-        ...{ listeningFd: core.listeningFd, doorbell: core.doorbell, handshakeTimeoutMs, maxStrangers },
-        ...{ index, isTunnelled: tls !== undefined },
-        processor: this.#options.pinned ? index % cpus().length : undefined,
-        welcome: { run: this.#run, ports: this.#cores.map(({ listensAt }) => listensAt), beacon },
-      },
-    };
-    core.worker = startThread(new URL('./cores/core-thread', import.meta.url), data, [data.port]);
-    core.worker.unref();
+    core.thread = this.#host.startCore(this.#space.memory, {
+      ...{ listeningFd: core.listeningFd, doorbell: core.doorbell, handshakeTimeoutMs, maxStrangers },
+      ...{ index, isTunnelled: tls !== undefined },
+      processor: this.#options.pinned ? index % cpus().length : undefined,
+      welcome: { run: this.#run, ports: this.#cores.map(({ listensAt }) => listensAt), beacon },
+    });
+    core.thread.onMessage((message) => this.#hear(core, message));
   }
 
-  #hear(core: Core, message: ToOffice, hasEnded: () => void): void {
+  #hear(core: Core, message: ToOffice): void {
     if ('log' in message) return this.#options.log?.(message.log);
     if ('ended' in message) {
       if (message.ended) {
         this.failure = unpack(message.ended);
         this.#options.log?.(`a core failed: ${this.failure.message}`);
       }
-      return hasEnded();
+      return core.hasEnded();
     }
     const { token, question } = message;
     void this.#answer(question)
       .then((answer): ToCore => ({ token, answer }))
       .catch((error: unknown): ToCore => ({ token, error: pack(error) }))
       .then((reply) => {
-        core.port.postMessage(reply);
-        libc().ring(core.doorbell);
+        core.thread?.post(reply);
+        this.#host.libc.ring(core.doorbell);
       });
   }
 
@@ -307,9 +307,9 @@ export class ParameterServer {
   }
 
   #tell(message: ToCore): void {
-    for (const { port, doorbell } of this.#cores) {
-      port.postMessage(message);
-      libc().ring(doorbell);
+    for (const { thread, doorbell } of this.#cores) {
+      thread?.post(message);
+      this.#host.libc.ring(doorbell);
     }
   }
 }

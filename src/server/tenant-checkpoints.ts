@@ -7,6 +7,7 @@ import type { SharedSpace } from '../memory/index.ts';
 import type { Answers, Question, SpaceRange } from './cores/office.ts';
 import type { CoreSnapshot, PieceSnapshot } from './cores/snapshot.ts';
 import { ServerCheckpoints } from './durability/index.ts';
+import type { ServerHost } from './server-host.ts';
 import type { KeyState, ServerState } from './durability/index.ts';
 
 type Part = Extract<Question, { kind: 'checkpoint' }>;
@@ -20,6 +21,7 @@ interface Gathering {
 }
 
 export class TenantCheckpoints {
+  readonly #host: ServerHost;
   readonly #space: SharedSpace;
   readonly #namespace: string;
   readonly #folder: string;
@@ -31,12 +33,14 @@ export class TenantCheckpoints {
   #writing: Promise<void> = Promise.resolve();
 
   constructor(
+    host: ServerHost,
     space: SharedSpace,
     namespace: string,
     folder: string,
     cores: number,
     log: (line: string) => void,
   ) {
+    this.#host = host;
     this.#space = space;
     this.#namespace = namespace;
     this.#folder = folder;
@@ -95,7 +99,9 @@ export class TenantCheckpoints {
   }
 
   #open(): Promise<ServerCheckpoints> {
-    this.#files ??= ServerCheckpoints.open({ folder: this.#folder, onProblem: this.#log });
+    this.#files ??= ServerCheckpoints.open({
+      ...{ host: this.#host, folder: this.#folder, onProblem: this.#log },
+    });
     return this.#files;
   }
 

@@ -1,5 +1,7 @@
 export { answer, challenge, isNonce, verify } from './credentials.ts';
 export type { Exchange, Role } from './credentials.ts';
+export { systemHost } from './host.ts';
+export type { Host } from './host.ts';
 export * from './libc.ts';
 export { PollSet } from './poll-set.ts';
 export {

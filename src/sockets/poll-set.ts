@@ -4,7 +4,7 @@
  */
 import { UsageError } from '../base/index.ts';
 import type { Region, Segment, SharedSpace } from '../memory/index.ts';
-import { libc } from './libc.ts';
+import type { Libc } from './libc.ts';
 
 const CAPACITY = 8192;
 /** The descriptor, then 16 bits of wanted and 16 bits of found events. */
@@ -14,9 +14,11 @@ export class PollSet {
   readonly #segment: Segment;
   readonly #region: Region<'int32'>;
   readonly #address: number;
+  readonly #libc: Libc;
   #count = 0;
 
-  constructor(space: SharedSpace) {
+  constructor(space: SharedSpace, libc: Libc) {
+    this.#libc = libc;
     this.#segment = space.allocate(CAPACITY * WORDS * 4);
     this.#region = this.#segment.allocate('int32', CAPACITY * WORDS);
     this.#address = Number(this.#region.address);
@@ -41,7 +43,7 @@ export class PollSet {
 
   /** Sleeps until something happens on one of them, at most so long; returns on how many. */
   wait(timeoutMs: number): number {
-    return Math.max(0, libc().poll(this.#address, this.#count, Math.ceil(timeoutMs)));
+    return Math.max(0, this.#libc.poll(this.#address, this.#count, Math.ceil(timeoutMs)));
   }
 
   /** What happened on the one that was added as number `index`. */

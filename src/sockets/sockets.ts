@@ -3,7 +3,8 @@
  * and not the data. Invariant: a descriptor is either returned or closed.
  */
 import { UsageError } from '../base/index.ts';
-import { AF_UNIX, EACCES, EADDRINUSE, EADDRNOTAVAIL, EINPROGRESS, errorName, libc } from './libc.ts';
+import { AF_UNIX, EACCES, EADDRINUSE, EADDRNOTAVAIL, EINPROGRESS, errorName } from './libc.ts';
+import type { Libc } from './libc.ts';
 import { decodeAddress, internetAddress, MAX_ADDRESS_BYTES } from './socket-address.ts';
 import type { SocketAddress } from './socket-address.ts';
 
@@ -24,13 +25,14 @@ const BACKLOG = 1024;
 
 /** Listens at the first free port of the range; [0, 0] is any port. */
 export function listenWithin(
+  libc: Libc,
   host: string,
   [from, to]: readonly [number, number],
   bufferBytes: number,
 ): { readonly fd: number; readonly port: number } {
   for (let port = from; port <= to; port++) {
-    const result = listenAt(internetAddress(host, port), bufferBytes);
-    if (result >= 0) return { fd: result, port: localNameOf(result).port };
+    const result = listenAt(libc, internetAddress(host, port), bufferBytes);
+    if (result >= 0) return { fd: result, port: localNameOf(libc, result).port };
     if (result === -EADDRNOTAVAIL) {
       throw new UsageError(
         'INVALID_ARGUMENT',
@@ -54,52 +56,52 @@ export function listenWithin(
 }
 
 /** Listens at one address; returns the descriptor or the negative errno. */
-export function listenAt(address: SocketAddress, bufferBytes: number): number {
-  const fd = libc().socket(address.family);
+export function listenAt(libc: Libc, address: SocketAddress, bufferBytes: number): number {
+  const fd = libc.socket(address.family);
   if (fd < 0) return fd;
-  libc().setOption(fd, SOL_SOCKET, SO_REUSEADDR, 1);
+  libc.setOption(fd, SOL_SOCKET, SO_REUSEADDR, 1);
   // Accepted connections inherit the sizes, which must be known before the first packet.
-  setBuffers(fd, bufferBytes);
-  let result = libc().bind(fd, address.bytes);
-  if (result >= 0) result = libc().listen(fd, BACKLOG);
+  setBuffers(libc, fd, bufferBytes);
+  let result = libc.bind(fd, address.bytes);
+  if (result >= 0) result = libc.listen(fd, BACKLOG);
   if (result >= 0) return fd;
-  libc().close(fd);
+  libc.close(fd);
   return result;
 }
 
 /** Starts a connection, which may be refused later; returns the descriptor or the negative errno. */
-export function dialAt(address: SocketAddress, bufferBytes: number): number {
-  const fd = libc().socket(address.family);
+export function dialAt(libc: Libc, address: SocketAddress, bufferBytes: number): number {
+  const fd = libc.socket(address.family);
   if (fd < 0) return fd;
-  setBuffers(fd, bufferBytes);
-  const result = libc().connect(fd, address.bytes);
+  setBuffers(libc, fd, bufferBytes);
+  const result = libc.connect(fd, address.bytes);
   if (result >= 0 || result === -EINPROGRESS) {
-    if (address.family !== AF_UNIX) tune(fd, decodeAddress(address.bytes).host);
+    if (address.family !== AF_UNIX) tune(libc, fd, decodeAddress(address.bytes).host);
     return fd;
   }
-  libc().close(fd);
+  libc.close(fd);
   return result;
 }
 
 /** No waiting for full packets, and a host that vanished is noticed even when nothing is sent. */
-export function tune(fd: number, remoteHost: string): void {
-  libc().setOption(fd, IPPROTO_TCP, TCP_NODELAY, 1);
-  libc().setOption(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
-  libc().setOption(fd, IPPROTO_TCP, TCP_KEEPIDLE, 10);
-  libc().setOption(fd, IPPROTO_TCP, TCP_KEEPINTVL, 5);
-  libc().setOption(fd, IPPROTO_TCP, TCP_KEEPCNT, 4);
+export function tune(libc: Libc, fd: number, remoteHost: string): void {
+  libc.setOption(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+  libc.setOption(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+  libc.setOption(fd, IPPROTO_TCP, TCP_KEEPIDLE, 10);
+  libc.setOption(fd, IPPROTO_TCP, TCP_KEEPINTVL, 5);
+  libc.setOption(fd, IPPROTO_TCP, TCP_KEEPCNT, 4);
   // Within one host nothing can be congested; algorithms that pace, such as BBR, only hold bytes back there.
-  if (localNameOf(fd).host === remoteHost) libc().setOption(fd, IPPROTO_TCP, TCP_CONGESTION, RENO);
+  if (localNameOf(libc, fd).host === remoteHost) libc.setOption(fd, IPPROTO_TCP, TCP_CONGESTION, RENO);
 }
 
-function setBuffers(fd: number, bytes: number): void {
+function setBuffers(libc: Libc, fd: number, bytes: number): void {
   if (bytes === 0) return;
-  libc().setOption(fd, SOL_SOCKET, SO_SNDBUF, bytes);
-  libc().setOption(fd, SOL_SOCKET, SO_RCVBUF, bytes);
+  libc.setOption(fd, SOL_SOCKET, SO_SNDBUF, bytes);
+  libc.setOption(fd, SOL_SOCKET, SO_RCVBUF, bytes);
 }
 
-function localNameOf(fd: number): ReturnType<typeof decodeAddress> {
+function localNameOf(libc: Libc, fd: number): ReturnType<typeof decodeAddress> {
   const bytes = new Uint8Array(MAX_ADDRESS_BYTES);
-  libc().localAddress(fd, bytes);
+  libc.localAddress(fd, bytes);
   return decodeAddress(bytes);
 }

@@ -59,7 +59,7 @@ export class TlsTunnel {
     let worker: Worker | undefined;
     let fd = -1;
     try {
-      fd = listenAt(localAddress(enginePath), options.socketBufferBytes);
+      fd = listenAt(libc(), localAddress(enginePath), options.socketBufferBytes);
       if (fd < 0) {
         throw new InternalError(
           'BROKEN_INVARIANT',

@@ -8,6 +8,7 @@ import { setTimeout as pause } from 'node:timers/promises';
 import { afterEach, describe, expect, it } from 'vitest';
 import { Random } from '../../src/base/index.ts';
 import { ServerCheckpoints } from '../../src/server/durability/index.ts';
+import { systemServerHost } from '../../src/server/server-host.ts';
 import { chooseSeed } from '../support/rank-processes.ts';
 import { KillGround } from './kill-ground.ts';
 import { CHUNK_BYTES, undisturbed } from './made-up-training.ts';
@@ -24,7 +25,11 @@ afterEach(() => ground?.close());
 
 async function stepsIn(folder: string): Promise<number[]> {
   const problems: string[] = [];
-  const files = await ServerCheckpoints.open({ folder, onProblem: (text) => problems.push(text) });
+  const files = await ServerCheckpoints.open({
+    host: systemServerHost,
+    folder,
+    onProblem: (text) => problems.push(text),
+  });
   try {
     const steps = await files.list();
     for (const step of steps) expect((await files.read(step)).namespace).toBe('killed');

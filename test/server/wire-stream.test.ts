@@ -10,7 +10,7 @@ import { MessageStream, ProtocolFault, StreamResources } from '../../src/server/
 import type { Header, Incoming } from '../../src/server/index.ts';
 import { encodeHead, PREFIX_BYTES } from '../../src/server/wire/frame.ts';
 import { Scatter } from '../../src/server/wire/scattered-bytes.ts';
-import { dialAt, internetAddress } from '../../src/sockets/index.ts';
+import { dialAt, internetAddress, libc } from '../../src/sockets/index.ts';
 import type { ByteRange } from '../../src/sockets/index.ts';
 import { until } from './raw-worker.ts';
 
@@ -50,13 +50,13 @@ describe.skipIf(!hasSharedMemory())('a stream of messages', () => {
 
   beforeEach(async () => {
     space = SharedSpace.create({ maxBytes: 256 * 2 ** 20 });
-    resources = new StreamResources(space);
+    resources = new StreamResources(space, libc());
     heard = [];
     const server = createServer();
     server.listen(0, '127.0.0.1');
     await once(server, 'listening');
     const accepted = once(server, 'connection');
-    const fd = dialAt(internetAddress('127.0.0.1', (server.address() as AddressInfo).port), 0);
+    const fd = dialAt(libc(), internetAddress('127.0.0.1', (server.address() as AddressInfo).port), 0);
     [socket] = (await accepted) as [Socket];
     socket.on('error', () => undefined);
     segment = space.allocate(64 * 2 ** 20);
@@ -225,7 +225,7 @@ describe.skipIf(!hasSharedMemory())('a stream of messages', () => {
     await once(server, 'listening');
     stream.close();
     // The next descriptor has the number of the one that was closed.
-    const next = dialAt(internetAddress('127.0.0.1', (server.address() as AddressInfo).port), 0);
+    const next = dialAt(libc(), internetAddress('127.0.0.1', (server.address() as AddressInfo).port), 0);
     const other = new MessageStream(next, resources, LIMITS, { receive });
     stream.close();
     other.send({ text: 'still open' });

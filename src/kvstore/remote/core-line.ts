@@ -24,7 +24,6 @@ import type {
 } from '../../server/index.ts';
 import {
   answer,
-  challenge,
   dialAt,
   errorName,
   isNonce,
@@ -33,11 +32,13 @@ import {
   verify,
   writeTunnelRecord,
 } from '../../sockets/index.ts';
-import type { ByteRange, Exchange, SocketAddress } from '../../sockets/index.ts';
-import { linePump } from './line-pump.ts';
+import type { ByteRange, Exchange, Host, SocketAddress } from '../../sockets/index.ts';
 import type { LinePump, Pumped } from './line-pump.ts';
 
 export interface LineOptions {
+  readonly host: Host;
+  /** Drives it. */
+  readonly pump: LinePump;
   /** For messages: 'server 0 at 10.0.0.1:7000'. */
   readonly title: string;
   readonly address: SocketAddress;
@@ -70,7 +71,6 @@ const RETRY_MS = 20;
 
 export class CoreLine implements StreamUser, Pumped {
   readonly options: LineOptions;
-  readonly #pump: LinePump = linePump();
   readonly #pending = new Map<number, Pending>();
   /** What a new connection must be told before anything else, by name. */
   readonly #announced = new Map<string, object>();
@@ -91,7 +91,7 @@ export class CoreLine implements StreamUser, Pumped {
 
   constructor(options: LineOptions) {
     this.options = options;
-    this.#pump.add(this);
+    options.pump.add(this);
   }
 
   get fd(): number | undefined {
@@ -110,8 +110,8 @@ export class CoreLine implements StreamUser, Pumped {
   open(): Promise<Welcome> {
     return new Promise((resolve, reject) => {
       this.#whenOpen = { resolve, reject };
-      this.#brokenAtMs = performance.now();
-      this.#pump.wake();
+      this.#brokenAtMs = this.options.host.clock.nowMs();
+      this.options.pump.wake();
     });
   }
 
@@ -131,7 +131,7 @@ export class CoreLine implements StreamUser, Pumped {
         this.#stream!.send({ ...header, id }, body);
         this.#stream!.write();
       }
-      this.#pump.wake();
+      this.options.pump.wake();
     });
   }
 
@@ -184,7 +184,7 @@ export class CoreLine implements StreamUser, Pumped {
   close(error: TributaryError): void {
     if (this.#end) return;
     this.#end = error;
-    this.#pump.remove(this);
+    this.options.pump.remove(this);
     this.#stream?.close();
     this.#whenOpen?.reject(error);
     for (const { reject } of this.#pending.values()) reject(error);
@@ -192,15 +192,15 @@ export class CoreLine implements StreamUser, Pumped {
   }
 
   #dial(): void {
-    const { address, throughTunnel, resources, access } = this.options;
-    const fd = dialAt(address, 0);
+    const { address, throughTunnel, resources, access, host } = this.options;
+    const fd = dialAt(host.libc, address, 0);
     if (fd < 0) return this.#failed(errorName(fd));
     const stream = new MessageStream(fd, resources, MEMBER_LIMITS, this);
     this.#stream = stream;
     this.#exchange = {
       purpose: `${SERVER_PURPOSE} ${access.namespace}`,
       version: SERVER_PROTOCOL_VERSION,
-      callerNonce: challenge(),
+      callerNonce: host.randomHex(32),
       listenerNonce: '',
     };
     if (throughTunnel !== undefined) {
@@ -288,7 +288,7 @@ export class CoreLine implements StreamUser, Pumped {
 
   #failed(why: string): void {
     this.#why = why;
-    this.#retryAtMs = performance.now() + RETRY_MS;
+    this.#retryAtMs = this.options.host.clock.nowMs() + RETRY_MS;
   }
 
   #lookAtTheClock(nowMs: number): void {

@@ -6,6 +6,7 @@
  */
 import { SharedSpace } from '../../memory/index.ts';
 import { POLLIN, POLLOUT, PollSet } from '../../sockets/index.ts';
+import type { Host } from '../../sockets/index.ts';
 
 export interface Pumped {
   /** The descriptor to look at; undefined while there is none. */
@@ -22,10 +23,17 @@ const MAX_SLEEP_MS = 16;
 const SPACE_BYTES = 4 * 65536;
 
 export class LinePump {
-  readonly #poll = new PollSet(SharedSpace.create({ maxBytes: SPACE_BYTES }));
+  readonly #host: Host;
+  readonly #poll: PollSet;
   readonly #lines = new Set<Pumped>();
   #isTurning = false;
   #sleepMs = 1;
+
+  /** `space`: where it keeps what it asks the kernel. Default: a small one of its own. */
+  constructor(host: Host, space = SharedSpace.create({ maxBytes: SPACE_BYTES })) {
+    this.#host = host;
+    this.#poll = new PollSet(space, host.libc);
+  }
 
   add(line: Pumped): void {
     this.#lines.add(line);
@@ -39,11 +47,11 @@ export class LinePump {
   wake(): void {
     if (this.#isTurning) return;
     this.#isTurning = true;
-    setImmediate(() => this.#turn());
+    this.#host.clock.soon(() => this.#turn());
   }
 
   #turn(): void {
-    const nowMs = performance.now();
+    const nowMs = this.#host.clock.nowMs();
     for (const line of this.#lines) line.step(nowMs);
     const waiting = [...this.#lines].filter(({ isWaiting }) => isWaiting);
     if (waiting.length === 0) {
@@ -56,16 +64,17 @@ export class LinePump {
     }
     const found = this.#poll.wait(this.#sleepMs);
     this.#sleepMs = found > 0 ? 1 : Math.min(MAX_SLEEP_MS, 2 * this.#sleepMs);
-    const wokenMs = performance.now();
+    const wokenMs = this.#host.clock.nowMs();
     for (const line of waiting) line.step(wokenMs);
-    setImmediate(() => this.#turn());
+    this.#host.clock.soon(() => this.#turn());
   }
 }
 
-let ofThisThread: LinePump | undefined;
+const pumps = new WeakMap<Host, LinePump>();
 
-/** One for a thread: stores of one thread must not wait for each other. */
-export function linePump(): LinePump {
-  ofThisThread ??= new LinePump();
-  return ofThisThread;
+/** One for the thread that a host stands for: stores of one thread must not wait for each other. */
+export function linePumpOf(host: Host, space?: SharedSpace): LinePump {
+  let pump = pumps.get(host);
+  if (pump === undefined) pumps.set(host, (pump = new LinePump(host, space)));
+  return pump;
 }

@@ -3,9 +3,9 @@
  * what is under way, meet all other workers on every core, and go back together. Invariant: between the loss and the
  * end of `goBack` nothing is asked of the servers but what brings it about.
  */
-import { randomBytes } from 'node:crypto';
 import { PeerError } from '../../base/index.ts';
 import type { OptimizerSpec } from '../../kernels/index.ts';
+import type { Host } from '../../sockets/index.ts';
 import type { CoreLine } from './core-line.ts';
 import type { KeyTable } from './key-table.ts';
 
@@ -23,6 +23,7 @@ export class StoreRecovery {
   readonly #keys: KeyTable;
   readonly #told: readonly Told[];
   readonly #isSynchronous: boolean;
+  readonly #randomHex: Host['randomHex'];
   /** Servers that were started again and know nothing of the keys. */
   readonly #restarted = new Set<CoreLine>();
   #optimizer: object | undefined;
@@ -36,7 +37,9 @@ export class StoreRecovery {
     keys: KeyTable,
     told: readonly Told[],
     isSynchronous: boolean,
+    { randomHex }: Pick<Host, 'randomHex'>,
   ) {
+    this.#randomHex = randomHex;
     this.#worker = worker;
     this.#lines = lines;
     this.#keys = keys;
@@ -107,7 +110,7 @@ export class StoreRecovery {
       await this.#keys.openAgain(line, false);
       this.#restarted.delete(line);
     }
-    const attempt = randomBytes(32).toString('hex');
+    const attempt = this.#randomHex(32);
     const rewound = await Promise.all(this.#lines.map((line) => line.request({ op: 'rewind', attempt })));
     const checkpoints = rewound.map((answer) => answer.checkpoints as readonly number[]);
     const steps = checkpoints[0]!.filter((one) => checkpoints.every((list) => list.includes(one)));

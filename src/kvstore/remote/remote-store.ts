@@ -4,15 +4,14 @@
  * lie and values can be read in the server's own memory; between hosts they travel. Invariants: calls of a worker are
  * sent in the order in which they were made; a gradient that is refused changes nothing on any core.
  */
-import { randomBytes } from 'node:crypto';
 import { PeerError, UsageError } from '../../base/index.ts';
 import { Kernels } from '../../kernels/index.ts';
 import type { OptimizerSpec } from '../../kernels/index.ts';
 import { SharedSpace } from '../../memory/index.ts';
 import type { Region } from '../../memory/index.ts';
 import { segmentPrefix, StreamResources } from '../../server/index.ts';
-import { resolveHost, TlsTunnel } from '../../sockets/index.ts';
-import type { TlsOptions } from '../../sockets/index.ts';
+import { resolveHost, systemHost, TlsTunnel } from '../../sockets/index.ts';
+import type { Host, TlsOptions } from '../../sockets/index.ts';
 import type {
   KeyInit,
   KeyPull,
@@ -29,6 +28,7 @@ import { HeldSteps } from './held-steps.ts';
 import type { ApplyOptions, RemoteKeyStatus } from './held-steps.ts';
 import { KeyTable } from './key-table.ts';
 import type { KnownKey } from './key-table.ts';
+import { linePumpOf } from './line-pump.ts';
 import { StateExchange } from './optimizer-state.ts';
 import type { KeyState } from './optimizer-state.ts';
 import { StoreRecovery } from './recovery.ts';
@@ -46,6 +46,7 @@ export class RemoteStore implements KVStore {
   /** Pushes whose values were left out because they were not finite. */
   skipped = 0;
   readonly #options: RemoteStoreOptions;
+  readonly #host: Host;
   readonly #kernels: Kernels;
   readonly #resources: StreamResources;
   readonly #lines: ServerLines;
@@ -70,7 +71,9 @@ export class RemoteStore implements KVStore {
     resources: StreamResources,
     lines: ServerLines,
     tunnel: TlsTunnel | undefined,
+    host: Host,
   ) {
+    this.#host = host;
     const { access, worker, workers } = options;
     this.rank = worker;
     this.workers = workers;
@@ -83,6 +86,7 @@ export class RemoteStore implements KVStore {
       kernels,
       segmentPrefix(access.namespace, access.nonce),
       lines.isShared.includes(true),
+      host,
     );
     this.#lists = new ExchangeLists(lines.lines, this.#memory, lines.isShared);
     this.#rows = new RowExchange(worker, lines.lines, lines.isShared, this.#memory, kernels);
@@ -91,22 +95,24 @@ export class RemoteStore implements KVStore {
     const isSynchronous = (options.consistency?.kind ?? 'synchronous') === 'synchronous';
     this.#state = new StateExchange({ worker, lines: lines.lines, space: kernels.space, isSynchronous });
     const told = [this.#lists, this.#rows];
-    this.#recovery = new StoreRecovery(options.worker, lines.lines, this.#keys, told, isSynchronous);
+    this.#recovery = new StoreRecovery(options.worker, lines.lines, this.#keys, told, isSynchronous, host);
   }
 
-  /** Resolves when all cores of all servers have let this worker in. */
-  static async connect(options: RemoteStoreOptions): Promise<RemoteStore> {
+  /** Resolves when all cores of all servers have let this worker in. `host`: the machine it runs on. Default: this one. */
+  static async connect(options: RemoteStoreOptions, host: Host = systemHost): Promise<RemoteStore> {
     checkOptions(options);
     const { access, worker, tls } = options;
-    const space = options.space ?? SharedSpace.create();
-    const resources = new StreamResources(space);
+    const kernels = options.kernels ?? Kernels.create(options.space ?? SharedSpace.create());
+    const { space } = kernels;
+    const resources = new StreamResources(space, host.libc);
     const tunnel = tls && (await openTunnel(tls));
     let store: RemoteStore | undefined;
     try {
       const lines = await ServerLines.open(
         options.servers,
         {
-          ...{ access, worker, resources, incarnation: randomBytes(32).toString('hex') },
+          ...{ host, pump: linePumpOf(host), access, worker, resources },
+          incarnation: host.randomHex(32),
           settings: settingsOf(options),
           reconnectTimeoutMs: options.reconnectTimeoutMs ?? 30_000,
           // Nothing can restart before the store is there: until then there is nothing to be told again.
@@ -115,7 +121,7 @@ export class RemoteStore implements KVStore {
         tunnel,
         (server) => mayShare(options.sharedMemory, server),
       );
-      store = new RemoteStore(options, Kernels.create(space), resources, lines, tunnel);
+      store = new RemoteStore(options, kernels, resources, lines, tunnel, host);
       return store;
     } catch (error) {
       await tunnel?.close();
@@ -333,7 +339,7 @@ export class RemoteStore implements KVStore {
     const byes = this.#lines.lines.map((line) => line.request({ op: 'bye' }));
     await Promise.race([
       Promise.allSettled(byes),
-      new Promise((resolve) => setTimeout(resolve, BYE_MS).unref()),
+      new Promise<void>((resolve) => this.#host.clock.after(BYE_MS, resolve)),
     ]);
     this.#lines.close(this.#cancelled());
     await this.#sending.catch(() => undefined);

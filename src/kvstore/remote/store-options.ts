@@ -3,6 +3,7 @@
  * workers with the same options, but for their numbers and their own memory, send the same settings.
  */
 import { UsageError } from '../../base/index.ts';
+import type { Kernels } from '../../kernels/index.ts';
 import type { SharedSpace } from '../../memory/index.ts';
 import type {
   Aggregation,
@@ -52,6 +53,8 @@ export interface RemoteStoreOptions {
   readonly tls?: TlsOptions | undefined;
   /** Memory of tensors; regions in it are used where they lie. Default: a new space. */
   readonly space?: SharedSpace | undefined;
+  /** Compiled for a space, which then is the one that is used; saves compiling them again. Default: new ones. */
+  readonly kernels?: Kernels | undefined;
 }
 
 /** What servers are told, the same by all workers. */

@@ -3,11 +3,11 @@
  * sums over the devices of a worker. It sends nothing. Invariant: a region that it hands out for a key stays the same, so
  * that servers learn of it once.
  */
-import { randomBytes } from 'node:crypto';
 import { UsageError } from '../../base/index.ts';
 import type { Kernels } from '../../kernels/index.ts';
 import type { Region, Segment, SharedSpace } from '../../memory/index.ts';
 import type { Place } from '../../server/index.ts';
+import type { Host } from '../../sockets/index.ts';
 import type { OneOrMany, Tensor } from '../kv-store.ts';
 
 export class StoreMemory {
@@ -15,11 +15,13 @@ export class StoreMemory {
   readonly #kernels: Kernels;
   readonly #prefix: string;
   readonly #isShared: boolean;
+  readonly #randomHex: Host['randomHex'];
   readonly #segments: Segment[] = [];
   readonly #named = new Map<string, Region<'float32'>>();
 
   /** `isShared`: servers on this host map what is allocated here. */
-  constructor(kernels: Kernels, prefix: string, isShared: boolean) {
+  constructor(kernels: Kernels, prefix: string, isShared: boolean, { randomHex }: Pick<Host, 'randomHex'>) {
+    this.#randomHex = randomHex;
     this.space = kernels.space;
     this.#kernels = kernels;
     this.#prefix = prefix;
@@ -32,7 +34,7 @@ export class StoreMemory {
 
   /** Freed by `close`. */
   segment(bytes: number): Segment {
-    const name = `${this.#prefix}${process.pid}-${randomBytes(6).toString('hex')}`;
+    const name = `${this.#prefix}${process.pid}-${this.#randomHex(6)}`;
     const segment = this.#isShared
       ? this.space.createSegment(name, bytes, { sweep: false })
       : this.space.allocate(bytes);

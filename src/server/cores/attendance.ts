@@ -7,7 +7,7 @@ import type { Service } from './office.ts';
 
 interface Presence {
   readonly incarnation: string;
-  /** When its connection broke, by `performance.now`; undefined while it is here. */
+  /** When its connection broke, by the clock; undefined while it is here. */
   lostAtMs: number | undefined;
 }
 
@@ -52,9 +52,9 @@ export class Attendance {
     this.#counted.add(worker);
   }
 
-  lose(worker: number): void {
+  lose(worker: number, nowMs: number): void {
     const presence = this.#present.get(worker);
-    if (presence) presence.lostAtMs ??= performance.now();
+    if (presence) presence.lostAtMs ??= nowMs;
   }
 
   /** True if it was counted until now. */

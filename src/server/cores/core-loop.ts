@@ -4,14 +4,11 @@
  * so many strangers hold a descriptor, none for longer than its time; what one connection does wrong ends that
  * connection only.
  */
-import { randomBytes } from 'node:crypto';
 import { TributaryError } from '../../base/index.ts';
-import { Kernels } from '../../kernels/index.ts';
-import type { SharedSpace } from '../../memory/index.ts';
+import type { Kernels } from '../../kernels/index.ts';
 import {
   decodeAddress,
   addressText,
-  libc,
   MAX_ADDRESS_BYTES,
   POLLIN,
   POLLOUT,
@@ -20,6 +17,7 @@ import {
   tune,
   TUNNEL_RECORD_BYTES,
 } from '../../sockets/index.ts';
+import type { Host } from '../../sockets/index.ts';
 import { MEMBER_LIMITS, ProtocolFault, STRANGER_LIMITS } from '../wire/frame.ts';
 import { MessageStream, StreamResources } from '../wire/message-stream.ts';
 import type { Hello, Proof, Welcome } from '../wire/messages.ts';
@@ -63,35 +61,46 @@ const MAX_CONNECTIONS = 8000;
 export class CoreLoop implements Doorkeeper, OfficeNews {
   readonly #options: CoreOptions;
   readonly #office: Office;
+  readonly #host: Host;
   readonly #kernels: Kernels;
   readonly #resources: StreamResources;
   readonly #poll: PollSet;
   readonly #tenants = new Map<string, Tenant>();
   /** What unknown namespaces are checked against. */
-  readonly #nobody = randomBytes(32).toString('hex');
+  readonly #nobody: string;
   readonly #remote = new Uint8Array(MAX_ADDRESS_BYTES);
   #connections: Connection[] = [];
   #closing = false;
 
-  constructor(space: SharedSpace, office: Office, options: CoreOptions) {
+  constructor(kernels: Kernels, office: Office, options: CoreOptions, host: Host) {
     this.#options = options;
     this.#office = office;
-    this.#kernels = Kernels.create(space);
-    this.#resources = new StreamResources(space);
-    this.#poll = new PollSet(space);
+    this.#host = host;
+    this.#nobody = host.randomHex(32);
+    this.#kernels = kernels;
+    this.#resources = new StreamResources(kernels.space, host.libc);
+    this.#poll = new PollSet(kernels.space, host.libc);
   }
 
   run(): void {
-    if (this.#options.processor !== undefined) libc().pinThread(this.#options.processor);
-    while (!this.#closing) {
-      try {
-        this.#sleep();
-        this.#turn();
-      } catch (error) {
-        // Of ours, and never because of one connection alone; other tenants must not suffer from it.
-        this.#office.log(`a core failed and goes on: ${String((error as Error).stack ?? error)}`);
-      }
+    if (this.#options.processor !== undefined) this.#host.libc.pinThread(this.#options.processor);
+    while (this.turn());
+  }
+
+  /** Sleeps until there is something to do, and does it; false once it is closed, and everything is given back. */
+  turn(): boolean {
+    try {
+      this.#sleep();
+      this.#act();
+    } catch (error) {
+      // Of ours, and never because of one connection alone; other tenants must not suffer from it.
+      this.#office.log(`a core failed and goes on: ${String((error as Error).stack ?? error)}`);
     }
+    if (this.#closing) this.#end();
+    return !this.#closing;
+  }
+
+  #end(): void {
     for (const connection of this.#connections) connection.stream.close();
     for (const tenant of this.#tenants.values()) tenant.close();
     this.#poll.close();
@@ -101,7 +110,14 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
   service(service: Service): void {
     this.#tenants.set(
       service.namespace,
-      new Tenant(service, this.#kernels, this.#office, this.#resources.bytes, this.#options.index),
+      new Tenant(
+        service,
+        this.#kernels,
+        this.#office,
+        this.#resources.bytes,
+        this.#options.index,
+        this.#host,
+      ),
     );
   }
 
@@ -146,7 +162,7 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
 
   #sleep(): void {
     const { listeningFd, doorbell } = this.#options;
-    const nowMs = performance.now();
+    const nowMs = this.#host.clock.nowMs();
     let sleepMs = MAX_SLEEP_MS;
     for (const tenant of this.#tenants.values()) sleepMs = Math.min(sleepMs, tenant.lookAfter(nowMs));
     this.#poll.clear();
@@ -158,12 +174,12 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
     this.#poll.wait(sleepMs);
   }
 
-  #turn(): void {
+  #act(): void {
     if (this.#poll.found(0) !== 0) {
-      libc().hush(this.#options.doorbell);
+      this.#host.libc.hush(this.#options.doorbell);
       this.#office.listen(this);
     }
-    const nowMs = performance.now();
+    const nowMs = this.#host.clock.nowMs();
     const known = this.#connections.length;
     for (let i = 0; i < known; i++) {
       const connection = this.#connections[i]!;
@@ -193,18 +209,19 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
 
   #accept(nowMs: number): void {
     const { listeningFd, handshakeTimeoutMs, maxStrangers, isTunnelled } = this.#options;
+    const { libc } = this.#host;
     let strangers = this.#connections.filter(({ stranger }) => stranger).length;
     for (let i = 0; i < ACCEPTS_A_TURN; i++) {
-      const fd = libc().accept(listeningFd);
+      const fd = libc.accept(listeningFd);
       if (fd < 0) return;
       if (strangers++ >= maxStrangers || this.#connections.length >= MAX_CONNECTIONS) {
-        libc().close(fd);
+        libc.close(fd);
         continue;
       }
-      libc().remoteAddress(fd, this.#remote);
+      libc.remoteAddress(fd, this.#remote);
       const { host, port } = decodeAddress(this.#remote);
-      if (!isTunnelled) tune(fd, host);
-      const stranger = new Stranger(this, nowMs + handshakeTimeoutMs);
+      if (!isTunnelled) tune(libc, fd, host);
+      const stranger = new Stranger(this, this.#host.randomHex(32), nowMs + handshakeTimeoutMs);
       const stream = new MessageStream(fd, this.#resources, STRANGER_LIMITS, stranger);
       stranger.stream = stream;
       const connection: Connection = {

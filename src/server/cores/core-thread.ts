@@ -2,14 +2,17 @@
  * The entry of a core's thread: runs the loop until the office closes it. Started by `ParameterServer`, never imported.
  * Invariant: the office hears of every way in which it can end.
  */
-import { workerData } from 'node:worker_threads';
+import { receiveMessageOnPort, workerData } from 'node:worker_threads';
 import type { MessagePort } from 'node:worker_threads';
 import { pack } from '../../base/index.ts';
+import { Kernels } from '../../kernels/index.ts';
 import { SharedSpace } from '../../memory/index.ts';
 import type { WasmMemory } from '../../memory/index.ts';
+import { systemHost } from '../../sockets/index.ts';
 import { CoreLoop } from './core-loop.ts';
 import type { CoreOptions } from './core-loop.ts';
 import { Office } from './office.ts';
+import type { ToCore } from './office.ts';
 
 export interface CoreThreadData {
   readonly port: MessagePort;
@@ -18,9 +21,13 @@ export interface CoreThreadData {
 }
 
 const { port, memory, options } = workerData as CoreThreadData;
-const office = new Office(port);
+const office = new Office({
+  post: (message) => port.postMessage(message),
+  take: () => receiveMessageOnPort(port)?.message as ToCore | undefined,
+});
 try {
-  new CoreLoop(SharedSpace.fromMemory(memory), office, options).run();
+  const kernels = Kernels.create(SharedSpace.fromMemory(memory));
+  new CoreLoop(kernels, office, options, systemHost).run();
   office.ended(null);
 } catch (error) {
   office.ended(pack(error));

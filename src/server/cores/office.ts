@@ -3,8 +3,6 @@
  * use; the office tells cores of services. Types, and the core's end of the line. Invariant: every question is answered
  * once, with memory or with an error; a core never waits for an answer, it goes on with other workers.
  */
-import { receiveMessageOnPort } from 'node:worker_threads';
-import type { MessagePort } from 'node:worker_threads';
 import { unpack } from '../../base/index.ts';
 import type { PackedError, TributaryError } from '../../base/index.ts';
 import type { KeyShape, ServiceSettings } from '../wire/messages.ts';
@@ -108,15 +106,22 @@ export interface OfficeNews {
   close(): void;
 }
 
+/** The core's end of its line to the office. */
+export interface OfficePort {
+  post(message: ToOffice): void;
+  /** The next message that has come; undefined: none. */
+  take(): ToCore | undefined;
+}
+
 export class Office {
-  readonly #port: MessagePort;
+  readonly #port: OfficePort;
   readonly #open = new Map<
     number,
     { take: (answer: never) => void; fail: (error: TributaryError) => void }
   >();
   #next = 0;
 
-  constructor(port: MessagePort) {
+  constructor(port: OfficePort) {
     this.#port = port;
   }
 
@@ -141,8 +146,7 @@ export class Office {
 
   /** Takes what has come; the doorbell told so. */
   listen(news: OfficeNews): void {
-    for (let next = receiveMessageOnPort(this.#port); next; next = receiveMessageOnPort(this.#port)) {
-      const message = next.message as ToCore;
+    for (let message = this.#port.take(); message; message = this.#port.take()) {
       if ('service' in message) news.service(message.service);
       else if ('endService' in message) news.endService(message.endService);
       else if ('close' in message) news.close();
@@ -156,6 +160,6 @@ export class Office {
   }
 
   #post(message: ToOffice): void {
-    this.#port.postMessage(message);
+    this.#port.post(message);
   }
 }

@@ -5,7 +5,7 @@
  * the restore nothing is applied.
  */
 import { PeerError } from '../../base/index.ts';
-import type { TributaryError } from '../../base/index.ts';
+import type { Files, TributaryError } from '../../base/index.ts';
 import type { Region } from '../../memory/index.ts';
 import type { SpaceBytes } from '../../sockets/index.ts';
 import { PushLog } from '../durability/index.ts';
@@ -25,6 +25,7 @@ export class Recovery {
   readonly #tenant: Tenant;
   readonly #office: Office;
   readonly #bytes: SpaceBytes;
+  readonly #files: Files;
   readonly core: number;
   /** Why nothing can be done until all have gone back. */
   #rewound: PeerError | undefined;
@@ -40,11 +41,12 @@ export class Recovery {
   /** Steps of the last checkpoints that are on the disk. */
   readonly #written: number[] = [];
 
-  constructor(tenant: Tenant, office: Office, bytes: SpaceBytes, core: number) {
+  constructor(tenant: Tenant, office: Office, bytes: SpaceBytes, core: number, files: Files) {
     this.#tenant = tenant;
     this.#office = office;
     this.#bytes = bytes;
     this.core = core;
+    this.#files = files;
   }
 
   /** Throws if training must go back first. */
@@ -245,15 +247,16 @@ export class Recovery {
 
   #replay(step: number): void {
     const { logFolder } = this.#tenant.service;
-    const logs = PushLog.list(logFolder!, this.#logName).filter((log) => log.step >= step);
-    for (const { path } of logs) for (const record of PushLog.replay(path)) this.#tenant.repeat(record);
+    const logs = PushLog.list(this.#files, logFolder!, this.#logName).filter((log) => log.step >= step);
+    for (const { path } of logs)
+      for (const record of PushLog.replay(this.#files, path)) this.#tenant.repeat(record);
     this.#openLog(logs.at(-1)?.step ?? step);
   }
 
   #openLog(step: number): void {
     const { logFolder } = this.#tenant.service;
     if (logFolder === undefined || this.#tenant.isSynchronous || this.#log) return;
-    this.#log = new PushLog({ folder: logFolder, name: this.#logName, step });
+    this.#log = new PushLog({ files: this.#files, folder: logFolder, name: this.#logName, step });
   }
 
   get #logName(): string {

@@ -3,7 +3,7 @@
  * is challenged, proves, and becomes a session or is sent away. Invariants: whether a namespace exists cannot be told
  * from the answers; a proof is good for one connection only, so a replayed one is worth nothing.
  */
-import { answer, challenge, verify } from '../../sockets/index.ts';
+import { answer, verify } from '../../sockets/index.ts';
 import type { Exchange } from '../../sockets/index.ts';
 import { ProtocolFault } from '../wire/frame.ts';
 import type { Header, Incoming, MessageStream, StreamUser } from '../wire/message-stream.ts';
@@ -20,15 +20,18 @@ export interface Doorkeeper {
 }
 
 export class Stranger implements StreamUser {
-  /** When it is sent away, by `performance.now`. */
+  /** When it is sent away, by the clock. */
   readonly deadlineMs: number;
   stream!: MessageStream;
   readonly #doorkeeper: Doorkeeper;
+  readonly #nonce: string;
   #hello: Hello | undefined;
   #exchange: Exchange | undefined;
 
-  constructor(doorkeeper: Doorkeeper, deadlineMs: number) {
+  /** `nonce`: a fresh one, for this connection only. */
+  constructor(doorkeeper: Doorkeeper, nonce: string, deadlineMs: number) {
     this.#doorkeeper = doorkeeper;
+    this.#nonce = nonce;
     this.deadlineMs = deadlineMs;
   }
 
@@ -42,7 +45,7 @@ export class Stranger implements StreamUser {
       purpose: `${SERVER_PURPOSE} ${this.#hello.namespace}`,
       version: SERVER_PROTOCOL_VERSION,
       callerNonce: this.#hello.nonce,
-      listenerNonce: challenge(),
+      listenerNonce: this.#nonce,
     };
     this.stream.send({ kind: 'challenge', nonce: this.#exchange.listenerNonce });
   }

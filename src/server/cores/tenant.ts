@@ -7,7 +7,7 @@ import { PeerError, UsageError } from '../../base/index.ts';
 import type { TributaryError } from '../../base/index.ts';
 import type { Kernels } from '../../kernels/index.ts';
 import type { Region, SharedSpace } from '../../memory/index.ts';
-import type { SpaceBytes } from '../../sockets/index.ts';
+import type { Host, SpaceBytes } from '../../sockets/index.ts';
 import type { PushRecord } from '../durability/index.ts';
 import { ServerCore } from '../server-core.ts';
 import { optimizerRule } from '../update-rule.ts';
@@ -53,6 +53,7 @@ export class Tenant {
   isWriting = false;
   readonly #kernels: Kernels;
   readonly #office: Office;
+  readonly #host: Host;
   readonly #slots = new Map<string, SpaceRange>();
   #slotNames: readonly string[] = [];
   #chunks = 0;
@@ -65,13 +66,21 @@ export class Tenant {
   #core: ServerCore | undefined;
   #attendance: Attendance | undefined;
 
-  constructor(service: Service, kernels: Kernels, office: Office, bytes: SpaceBytes, core: number) {
+  constructor(
+    service: Service,
+    kernels: Kernels,
+    office: Office,
+    bytes: SpaceBytes,
+    core: number,
+    host: Host,
+  ) {
     this.service = service;
     this.space = kernels.space;
     this.kept = new KeptMemory(kernels.space, service);
     this.#kernels = kernels;
     this.#office = office;
-    this.recovery = new Recovery(this, office, bytes, core);
+    this.#host = host;
+    this.recovery = new Recovery(this, office, bytes, core, host.files);
     if (service.settings) this.#begin(service.settings);
   }
 
@@ -123,7 +132,7 @@ export class Tenant {
   }
 
   lose(worker: number): void {
-    this.#attendance!.lose(worker);
+    this.#attendance!.lose(worker, this.#host.clock.nowMs());
     // If it comes back it asks again; its place must not be taken by what it said before it died.
     this.meetings.leave(worker);
   }

@@ -5,8 +5,9 @@
  * is read is checked to the last byte, and nothing is allocated that is longer than the file.
  */
 import { createHash } from 'node:crypto';
-import { closeSync, constants, fstatSync, fsyncSync, openSync, readSync, writeSync } from 'node:fs';
-import { UsageError } from '../../base/index.ts';
+import { constants } from 'node:fs';
+import { readFully, UsageError, writeFully } from '../../base/index.ts';
+import type { Files } from '../../base/index.ts';
 import { elementCount, FORMAT, isCount, manifestFault, totalElements } from './server-state.ts';
 import type { Manifest } from './server-state.ts';
 
@@ -24,8 +25,14 @@ export interface CheckpointContent {
 }
 
 /** Writes a new file and flushes it to the device. The hashes of the manifest are filled in. */
-export function writeCheckpointFile(path: string, manifest: Manifest, data: readonly Float32Array[]): void {
-  const file = openSync(path, 'wx');
+export function writeCheckpointFile(
+  files: Files,
+  path: string,
+  manifest: Manifest,
+  data: readonly Float32Array[],
+): void {
+  const { O_CREAT, O_EXCL, O_WRONLY } = constants;
+  const file = files.open(path, O_WRONLY | O_CREAT | O_EXCL, 0o666);
   try {
     // The hashes are known last but stand first: the manifest has the same length with and without them.
     let at = MANIFEST_AT + manifestBytes(manifest).length;
@@ -39,7 +46,7 @@ export function writeCheckpointFile(path: string, manifest: Manifest, data: read
         piece.set(source);
         const own = piece.subarray(0, source.length);
         hash.update(own);
-        writeFully(file, own, at);
+        writeFully(files, file, own, at);
         at += own.length;
       }
       hashes.push(hash.digest('hex'));
@@ -49,19 +56,24 @@ export function writeCheckpointFile(path: string, manifest: Manifest, data: read
     MARK.copy(head);
     head.writeUInt32LE(sealed.length, LENGTH_AT);
     createHash('sha256').update(sealed).digest().copy(head, HASH_AT);
-    writeFully(file, Buffer.concat([head, sealed]), 0);
-    fsyncSync(file);
+    writeFully(files, file, Buffer.concat([head, sealed]), 0);
+    files.flush(file);
   } finally {
-    closeSync(file);
+    files.close(file);
   }
 }
 
 /** Reads a file, or only verifies it; CHECKPOINT_CORRUPT says what was expected and found. */
-export function readCheckpointFile(path: string, step: number, keep: boolean): CheckpointContent {
-  const file = openRegular(path);
+export function readCheckpointFile(
+  files: Files,
+  path: string,
+  step: number,
+  keep: boolean,
+): CheckpointContent {
+  const file = openRegular(files, path);
   try {
-    const fileBytes = fstatSync(file).size;
-    const manifest = readManifest(file, fileBytes, path);
+    const fileBytes = files.size(file).bytes;
+    const manifest = readManifest(files, file, fileBytes, path);
     if (manifest.step !== step) throw corrupt(path, `step ${step} as in its name`, `step ${manifest.step}`);
     const tensors = manifest.keys.flatMap((key) => key.tensors.map((tensor) => ({ key, tensor })));
     let at = fileBytes - 4 * totalElements(manifest);
@@ -75,7 +87,7 @@ export function readCheckpointFile(path: string, step: number, keep: boolean): C
       for (let done = 0; done < bytes; done += PIECE_BYTES) {
         const length = Math.min(PIECE_BYTES, bytes - done);
         const piece = keep ? own.subarray(done, done + length) : scratch.subarray(0, length);
-        readFully(file, piece, at + done, path);
+        readExactly(files, file, piece, at + done, path);
         hash.update(piece);
       }
       const sha256 = hash.digest('hex');
@@ -91,21 +103,21 @@ export function readCheckpointFile(path: string, step: number, keep: boolean): C
     if (cause instanceof UsageError) throw cause;
     throw corrupt(path, 'a readable file', cause instanceof Error ? cause.message : String(cause), cause);
   } finally {
-    closeSync(file);
+    files.close(file);
   }
 }
 
-function readManifest(file: number, fileBytes: number, path: string): Manifest {
+function readManifest(files: Files, file: number, fileBytes: number, path: string): Manifest {
   if (fileBytes < MANIFEST_AT) throw corrupt(path, `at least ${MANIFEST_AT} bytes`, `${fileBytes} bytes`);
   const head = Buffer.alloc(MANIFEST_AT);
-  readFully(file, head, 0, path);
+  readExactly(files, file, head, 0, path);
   if (!head.subarray(0, LENGTH_AT).equals(MARK))
     throw corrupt(path, 'the mark of a checkpoint', 'other bytes');
   const length = head.readUInt32LE(LENGTH_AT);
   const limit = Math.min(MAX_MANIFEST_BYTES, fileBytes - MANIFEST_AT);
   if (length > limit) throw corrupt(path, `a manifest of at most ${limit} bytes`, `one of ${length}`);
   const bytes = Buffer.alloc(length);
-  readFully(file, bytes, MANIFEST_AT, path);
+  readExactly(files, file, bytes, MANIFEST_AT, path);
   if (!createHash('sha256').update(bytes).digest().equals(head.subarray(HASH_AT))) {
     throw corrupt(path, 'a manifest as it was written', 'another SHA-256 of it');
   }
@@ -139,10 +151,10 @@ function withHashes(manifest: Manifest, hashes: readonly string[]): Manifest {
 }
 
 /** Neither a link nor a pipe, on which an open would hang. */
-function openRegular(path: string): number {
+function openRegular(files: Files, path: string): number {
   let file: number;
   try {
-    file = openSync(path, constants.O_RDONLY | (constants.O_NOFOLLOW ?? 0) | (constants.O_NONBLOCK ?? 0));
+    file = files.open(path, constants.O_RDONLY | (constants.O_NOFOLLOW ?? 0) | (constants.O_NONBLOCK ?? 0));
   } catch (cause) {
     if ((cause as NodeJS.ErrnoException).code === 'ENOENT') {
       throw new UsageError(
@@ -155,23 +167,14 @@ function openRegular(path: string): number {
     }
     throw corrupt(path, 'a readable file', (cause as Error).message, cause);
   }
-  if (fstatSync(file).isFile()) return file;
-  closeSync(file);
+  if (files.size(file).isFile) return file;
+  files.close(file);
   throw corrupt(path, 'a regular file', 'something else');
 }
 
-function writeFully(file: number, bytes: Uint8Array, position: number): void {
-  for (let done = 0; done < bytes.length;) {
-    done += writeSync(file, bytes, done, bytes.length - done, position + done);
-  }
-}
-
-function readFully(file: number, bytes: Uint8Array, position: number, path: string): void {
-  for (let done = 0; done < bytes.length;) {
-    const read = readSync(file, bytes, done, bytes.length - done, position + done);
-    if (read === 0) throw corrupt(path, `${bytes.length} bytes at ${position}`, `${done} bytes`);
-    done += read;
-  }
+function readExactly(files: Files, file: number, bytes: Uint8Array, position: number, path: string): void {
+  const read = readFully(files, file, bytes, position);
+  if (read < bytes.length) throw corrupt(path, `${bytes.length} bytes at ${position}`, `${read} bytes`);
 }
 
 function corrupt(path: string, expected: string, actual: string, cause?: unknown): UsageError {

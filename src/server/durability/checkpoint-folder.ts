@@ -4,11 +4,11 @@
  * a file is complete (written beside, flushed, renamed, folder flushed); older ones are removed only after that, and
  * never one of the newest two that are good.
  */
-import { randomBytes } from 'node:crypto';
-import { closeSync, fsyncSync, mkdirSync, openSync, readdirSync, renameSync, rmSync } from 'node:fs';
 import { endianness } from 'node:os';
 import { join } from 'node:path';
-import { InternalError, UsageError } from '../../base/index.ts';
+import { flushFolder, InternalError, UsageError } from '../../base/index.ts';
+import type { Files } from '../../base/index.ts';
+import type { Host } from '../../sockets/index.ts';
 import { readCheckpointFile, writeCheckpointFile } from './checkpoint-file.ts';
 import type { CheckpointContent } from './checkpoint-file.ts';
 import type { Manifest } from './server-state.ts';
@@ -25,20 +25,24 @@ export interface Listing {
 }
 
 export class CheckpointFolder {
+  readonly #files: Files;
+  readonly #randomHex: Host['randomHex'];
   readonly #folder: string;
   /** Steps whose files this process has written or verified, so that they are not read again before each removal. */
   readonly #good = new Set<number>();
 
   /** Makes the folder and removes what killed writes have left. */
-  constructor(folder: string) {
+  constructor({ files, randomHex }: Pick<Host, 'files' | 'randomHex'>, folder: string) {
     if (endianness() !== 'LE') {
       throw new InternalError('BROKEN_INVARIANT', 'Checkpoints of a server need a little-endian machine.');
     }
+    this.#files = files;
+    this.#randomHex = randomHex;
     this.#folder = folder;
     try {
-      mkdirSync(folder, { recursive: true });
-      for (const name of readdirSync(folder)) {
-        if (TEMPORARY_NAME.test(name)) rmSync(join(folder, name), { force: true });
+      files.makeFolder(folder, 0o777);
+      for (const name of files.list(folder)) {
+        if (TEMPORARY_NAME.test(name)) files.remove(join(folder, name));
       }
     } catch (cause) {
       throw new UsageError(
@@ -56,15 +60,15 @@ export class CheckpointFolder {
     try {
       const newer = this.#stored().find((other) => other > step && this.#isGood(other));
       if (newer !== undefined) throw wouldGoBack(this.#folder, step, newer);
-      const temporary = join(this.#folder, `.writing-${nameOf(step)}-${randomBytes(8).toString('hex')}`);
+      const temporary = join(this.#folder, `.writing-${nameOf(step)}-${this.#randomHex(8)}`);
       try {
-        writeCheckpointFile(temporary, manifest, data);
-        renameSync(temporary, path);
+        writeCheckpointFile(this.#files, temporary, manifest, data);
+        this.#files.rename(temporary, path);
       } catch (cause) {
-        rmSync(temporary, { force: true });
+        this.#files.remove(temporary);
         throw cause;
       }
-      flushFolder(this.#folder);
+      flushFolder(this.#files, this.#folder);
       this.#good.add(step);
     } catch (cause) {
       if (cause instanceof UsageError) throw cause;
@@ -80,7 +84,7 @@ export class CheckpointFolder {
   }
 
   read(step: number): CheckpointContent {
-    return readCheckpointFile(this.#pathOf(step), step, true);
+    return readCheckpointFile(this.#files, this.#pathOf(step), step, true);
   }
 
   list(): Listing {
@@ -89,7 +93,7 @@ export class CheckpointFolder {
     this.#good.clear();
     for (const step of this.#stored().reverse()) {
       try {
-        readCheckpointFile(this.#pathOf(step), step, false);
+        readCheckpointFile(this.#files, this.#pathOf(step), step, false);
         this.#good.add(step);
         steps.push(step);
       } catch (cause) {
@@ -109,7 +113,7 @@ export class CheckpointFolder {
       }
       this.#good.delete(step);
       try {
-        rmSync(this.#pathOf(step), { force: true });
+        this.#files.remove(this.#pathOf(step));
       } catch {
         // Tried again after the next checkpoint.
       }
@@ -118,7 +122,9 @@ export class CheckpointFolder {
 
   /** Steps that have a file, newest first. */
   #stored(): number[] {
-    return readdirSync(this.#folder)
+    return this.#files
+      .list(this.#folder)
+
       .map((name) => FINAL_NAME.exec(name))
       .flatMap((match) =>
         match && `${nameOf(Number(match[1]))}.checkpoint` === match[0] ? [Number(match[1])] : [],
@@ -129,7 +135,7 @@ export class CheckpointFolder {
   #isGood(step: number): boolean {
     if (this.#good.has(step)) return true;
     try {
-      readCheckpointFile(this.#pathOf(step), step, false);
+      readCheckpointFile(this.#files, this.#pathOf(step), step, false);
     } catch {
       return false;
     }
@@ -153,17 +159,6 @@ function wouldGoBack(folder: string, step: number, newer: number): UsageError {
       'a restart would take the older state for the newer one. Continue from that one, or give another folder.',
     { path: folder, step, newer },
   );
-}
-
-function flushFolder(path: string): void {
-  // Windows opens no folders; its file system journals the rename by itself.
-  if (process.platform === 'win32') return;
-  const folder = openSync(path, 'r');
-  try {
-    fsyncSync(folder);
-  } finally {
-    closeSync(folder);
-  }
 }
 
 function messageOf(cause: unknown): string {

@@ -3,9 +3,11 @@
  * nothing of what a checkpoint holds. Invariants: every question is answered or fails within its deadline; the thread
  * keeps the process alive only while a question is open.
  */
-import type { Worker } from 'node:worker_threads';
-import { InternalError, PeerError, startThread, UsageError } from '../../base/index.ts';
-import type { Answer, QuestionName, Questions } from './checkpoint-thread.ts';
+import { InternalError, PeerError, UsageError } from '../../base/index.ts';
+import type { ServerHost, ThreadLine } from '../server-host.ts';
+import type { Answer, Question, QuestionName, Questions } from './checkpoint-desk.ts';
+
+type Line = ThreadLine<Answer, Question>;
 
 interface Open {
   readonly settle: (answer: Answer) => void;
@@ -13,14 +15,16 @@ interface Open {
 }
 
 export class CheckpointLink {
+  readonly #host: ServerHost;
   readonly #folder: string;
   readonly #timeoutMs: number;
   readonly #open = new Map<number, Open>();
-  #worker: Worker | undefined;
+  #worker: Line | undefined;
   #nextId = 0;
   #closed = false;
 
-  constructor(folder: string, timeoutMs: number) {
+  constructor(host: ServerHost, folder: string, timeoutMs: number) {
+    this.#host = host;
     this.#folder = folder;
     this.#timeoutMs = timeoutMs;
   }
@@ -33,20 +37,19 @@ export class CheckpointLink {
     const worker = (this.#worker ??= this.#start());
     const id = this.#nextId++;
     worker.ref();
-    let timer: NodeJS.Timeout | undefined;
+    let callOff = (): void => undefined;
     try {
       return await new Promise<Questions[Name]['answer']>((resolve, reject) => {
         const settle = (answer: Answer) =>
           'failure' in answer ? reject(errorOf(answer.failure)) : resolve(answer.answer);
         this.#open.set(id, { settle, reject });
-        timer = setTimeout(
-          () => this.#giveUp(worker, late(name, this.#folder, this.#timeoutMs)),
-          this.#timeoutMs,
+        callOff = this.#host.clock.after(this.#timeoutMs, () =>
+          this.#giveUp(worker, late(name, this.#folder, this.#timeoutMs)),
         );
-        worker.postMessage({ id, name, ask });
+        worker.post({ id, name, ask } as Question);
       });
     } finally {
-      clearTimeout(timer);
+      callOff();
       this.#open.delete(id);
       if (this.#open.size === 0) worker.unref();
     }
@@ -62,16 +65,15 @@ export class CheckpointLink {
     await worker.terminate();
   }
 
-  #start(): Worker {
-    const worker = startThread(new URL('./checkpoint-thread', import.meta.url), { folder: this.#folder });
-    worker.on('message', (answer: Answer) => this.#open.get(answer.id)?.settle(answer));
-    worker.on('error', (error) => this.#giveUp(worker, ended(this.#folder, error)));
-    worker.on('exit', () => this.#giveUp(worker, ended(this.#folder, undefined)));
+  #start(): Line {
+    const worker = this.#host.startCheckpoints({ folder: this.#folder });
+    worker.onMessage((answer) => this.#open.get(answer.id)?.settle(answer));
+    worker.onEnd((error) => this.#giveUp(worker, ended(this.#folder, error)));
     return worker;
   }
 
   /** The next question gets a new thread. Not awaited: a thread may hang in a call of the system. */
-  #giveUp(worker: Worker, why: Error): void {
+  #giveUp(worker: Line, why: Error): void {
     if (this.#worker !== worker) return;
     this.#worker = undefined;
     worker.unref();

@@ -3,8 +3,9 @@
  * that was killed leaves at most one torn record, at the end. Invariant: what is given is a prefix of what was appended,
  * bit for bit, and `stop` says where it ends.
  */
-import { closeSync, fstatSync, openSync, readSync } from 'node:fs';
-import { UsageError } from '../../base/index.ts';
+import { constants } from 'node:fs';
+import { readFully, UsageError } from '../../base/index.ts';
+import type { Files } from '../../base/index.ts';
 import { crc32 } from './crc32.ts';
 import { CHECKSUM_BYTES, HEAD_BYTES, readBody, readHead, recordBytes } from './push-record.ts';
 import type { PushRecord } from './push-record.ts';
@@ -25,10 +26,12 @@ export interface ReplayStop {
 }
 
 export class LogReplay implements Iterable<PushRecord> {
+  readonly #files: Files;
   readonly #path: string;
   #stop: ReplayStop | undefined;
 
-  constructor(path: string) {
+  constructor(files: Files, path: string) {
+    this.#files = files;
     this.#path = path;
   }
 
@@ -39,23 +42,24 @@ export class LogReplay implements Iterable<PushRecord> {
 
   *[Symbol.iterator](): Generator<PushRecord, void> {
     this.#stop = undefined;
-    const file = openLog(this.#path);
+    const files = this.#files;
+    const file = openLog(files, this.#path);
     try {
-      const fileBytes = fstatSync(file).size;
+      const fileBytes = files.size(file).bytes;
       let atByte = 0;
       let records = 0;
-      let next = readMark(file, fileBytes);
+      let next = readMark(files, file, fileBytes);
       while (typeof next !== 'string') {
         atByte += next.bytes;
         if (next.record) {
           records++;
           yield next.record;
         }
-        next = readRecord(file, atByte, fileBytes);
+        next = readRecord(files, file, atByte, fileBytes);
       }
       this.#stop = { records, atByte, fileBytes, why: next };
     } finally {
-      closeSync(file);
+      files.close(file);
     }
   }
 }
@@ -63,24 +67,24 @@ export class LogReplay implements Iterable<PushRecord> {
 type Next = ReplayStop['why'] | { readonly record?: PushRecord; readonly bytes: number };
 
 /** A log that was killed at its birth has no mark yet, and no record. */
-function readMark(file: number, fileBytes: number): Next {
-  const bytes = read(file, 0, Math.min(LOG_MARK.length, fileBytes));
+function readMark(files: Files, file: number, fileBytes: number): Next {
+  const bytes = read(files, file, 0, Math.min(LOG_MARK.length, fileBytes));
   if (bytes?.length === LOG_MARK.length && bytes.equals(LOG_MARK)) return { bytes: bytes.length };
   return bytes?.equals(LOG_MARK.subarray(0, bytes.length)) ? 'torn' : 'damaged';
 }
 
-function readRecord(file: number, at: number, fileBytes: number): Next {
+function readRecord(files: Files, file: number, at: number, fileBytes: number): Next {
   const left = fileBytes - at;
   if (left === 0) return 'end';
   if (left < HEAD_BYTES) return 'torn';
-  const front = read(file, at, HEAD_BYTES);
+  const front = read(files, file, at, HEAD_BYTES);
   if (front === undefined) return 'torn';
   const head = readHead(front);
   if (head === undefined) return 'damaged';
   const bytes = recordBytes(head);
   // Also what keeps a damaged length from being allocated.
   if (!(bytes <= left)) return 'torn';
-  const rest = read(file, at + HEAD_BYTES, bytes - HEAD_BYTES);
+  const rest = read(files, file, at + HEAD_BYTES, bytes - HEAD_BYTES);
   if (rest === undefined) return 'torn';
   const body = rest.subarray(0, rest.length - CHECKSUM_BYTES);
   if (crc32(body, crc32(front, 0)) !== rest.readUInt32LE(body.length)) return 'damaged';
@@ -89,19 +93,14 @@ function readRecord(file: number, at: number, fileBytes: number): Next {
 }
 
 /** Memory of its own, so that the record's arrays are aligned and stay as they are; undefined if the file is shorter. */
-function read(file: number, at: number, length: number): Buffer | undefined {
+function read(files: Files, file: number, at: number, length: number): Buffer | undefined {
   const bytes = Buffer.from(new ArrayBuffer(length));
-  for (let done = 0; done < length;) {
-    const count = readSync(file, bytes, done, length - done, at + done);
-    if (count === 0) return undefined;
-    done += count;
-  }
-  return bytes;
+  return readFully(files, file, bytes, at) === length ? bytes : undefined;
 }
 
-function openLog(path: string): number {
+function openLog(files: Files, path: string): number {
   try {
-    return openSync(path, 'r');
+    return files.open(path, constants.O_RDONLY);
   } catch (cause) {
     throw new UsageError(
       'FILE_NOT_FOUND',

@@ -5,18 +5,10 @@
  * survives a kill of the process (`kill -9`), since the system holds its bytes; it is not flushed to the device, so a
  * power cut or a crash of the system may lose the last ones. Checkpoints survive those too.
  */
-import {
-  closeSync,
-  constants,
-  ftruncateSync,
-  mkdirSync,
-  openSync,
-  readdirSync,
-  rmSync,
-  writeSync,
-} from 'node:fs';
+import { constants } from 'node:fs';
 import { join } from 'node:path';
-import { UsageError } from '../../base/index.ts';
+import { UsageError, writeFully } from '../../base/index.ts';
+import type { Files } from '../../base/index.ts';
 import { crc32 } from './crc32.ts';
 import { LOG_MARK, LogReplay } from './log-replay.ts';
 import type { ReplayStop } from './log-replay.ts';
@@ -29,6 +21,7 @@ const BUFFER_BYTES = 2 ** 18;
 const NAME = /^[a-z0-9][a-z0-9_-]{0,63}$/;
 
 export interface PushLogOptions {
+  readonly files: Files;
   /** Where the logs lie; made if it is not there. */
   readonly folder: string;
   /** Of this core, the same after each restart: small letters, digits, '-' and '_'. */
@@ -44,6 +37,7 @@ export interface StoredLog {
 }
 
 export class PushLog {
+  readonly #files: Files;
   readonly #folder: string;
   readonly #name: string;
   readonly #buffer = Buffer.allocUnsafeSlow(BUFFER_BYTES);
@@ -55,20 +49,21 @@ export class PushLog {
   #broken: unknown;
 
   /** Begins the log of that step, or continues it behind its last whole record if it is there. */
-  constructor({ folder, name, step }: PushLogOptions) {
+  constructor({ files, folder, name, step }: PushLogOptions) {
+    this.#files = files;
     checkName(name);
     checkStep(step);
     this.#folder = folder;
     this.#name = name;
     this.#step = step;
     try {
-      mkdirSync(folder, { recursive: true });
+      files.makeFolder(folder, 0o777);
     } catch (cause) {
       throw notWritten(folder, cause);
     }
-    const newest = PushLog.list(folder, name).at(-1);
+    const newest = PushLog.list(files, folder, name).at(-1);
     if (newest && newest.step > step) throw wouldGoBack(name, step, newest.step);
-    const opened = openForAppending(pathOf(folder, name, step));
+    const opened = openForAppending(files, pathOf(folder, name, step));
     this.#file = opened.file;
     this.#bytes = opened.bytes;
   }
@@ -102,8 +97,8 @@ export class PushLog {
     checkStep(step);
     if (this.#file < 0) throw notWritten(this.path, this.#broken);
     if (step <= this.#step) throw wouldGoBack(this.#name, step, this.#step + 1);
-    const opened = openForAppending(pathOf(this.#folder, this.#name, step));
-    closeSync(this.#file);
+    const opened = openForAppending(this.#files, pathOf(this.#folder, this.#name, step));
+    this.#files.close(this.#file);
     this.#step = step;
     this.#file = opened.file;
     this.#bytes = opened.bytes;
@@ -115,24 +110,24 @@ export class PushLog {
    * To be able to fall back to the checkpoint before the last, give the step of that one.
    */
   removeBefore(step: number): void {
-    for (const stored of PushLog.list(this.#folder, this.#name)) {
-      if (stored.step < Math.min(step, this.#step)) rmSync(stored.path, { force: true });
+    for (const stored of PushLog.list(this.#files, this.#folder, this.#name)) {
+      if (stored.step < Math.min(step, this.#step)) this.#files.remove(stored.path);
     }
   }
 
   close(): void {
     if (this.#file < 0) return;
-    closeSync(this.#file);
+    this.#files.close(this.#file);
     this.#file = -1;
     this.#broken = new Error('it is closed');
   }
 
   /** The logs of a core, oldest first: after a checkpoint is read, those from its step on are replayed in this order. */
-  static list(folder: string, name: string): StoredLog[] {
+  static list(files: Files, folder: string, name: string): StoredLog[] {
     checkName(name);
     let names: string[];
     try {
-      names = readdirSync(folder);
+      names = files.list(folder);
     } catch (cause) {
       if ((cause as NodeJS.ErrnoException).code === 'ENOENT') return [];
       throw new UsageError(
@@ -152,8 +147,8 @@ export class PushLog {
   }
 
   /** The records of a log, up to where a kill tore it; where that is can be asked when they have been read. */
-  static replay(path: string): LogReplay {
-    return new LogReplay(path);
+  static replay(files: Files, path: string): LogReplay {
+    return new LogReplay(files, path);
   }
 
   /**
@@ -172,7 +167,7 @@ export class PushLog {
       summed = filled;
     };
     const flush = () => {
-      writeFully(this.#file, buffer.subarray(0, filled), this.#bytes + written);
+      writeFully(this.#files, this.#file, buffer.subarray(0, filled), this.#bytes + written);
       written += filled;
       filled = summed = 0;
     };
@@ -197,18 +192,18 @@ export class PushLog {
   /** A half record would hide all that come after it. */
   #undo(cause: unknown): void {
     try {
-      ftruncateSync(this.#file, this.#bytes);
+      this.#files.truncate(this.#file, this.#bytes);
     } catch {
       this.#broken = cause;
     }
   }
 }
 
-function openForAppending(path: string): { file: number; bytes: number } {
+function openForAppending(files: Files, path: string): { file: number; bytes: number } {
   let file: number | undefined;
   try {
-    file = openSync(path, constants.O_RDWR | constants.O_CREAT, 0o644);
-    const stop = endOf(path);
+    file = files.open(path, constants.O_RDWR | constants.O_CREAT, 0o644);
+    const stop = endOf(files, path);
     if (stop.why === 'damaged') {
       const left = stop.fileBytes - stop.atByte;
       throw new UsageError(
@@ -218,27 +213,21 @@ function openForAppending(path: string): { file: number; bytes: number } {
         { path, ...stop },
       );
     }
-    ftruncateSync(file, stop.atByte);
+    files.truncate(file, stop.atByte);
     if (stop.atByte > 0) return { file, bytes: stop.atByte };
-    writeFully(file, LOG_MARK, 0);
+    writeFully(files, file, LOG_MARK, 0);
     return { file, bytes: LOG_MARK.length };
   } catch (cause) {
-    if (file !== undefined) closeSync(file);
+    if (file !== undefined) files.close(file);
     throw cause instanceof UsageError ? cause : notWritten(path, cause);
   }
 }
 
-function endOf(path: string): ReplayStop {
-  const replay = new LogReplay(path);
+function endOf(files: Files, path: string): ReplayStop {
+  const replay = new LogReplay(files, path);
   const records = replay[Symbol.iterator]();
   while (!records.next().done);
   return replay.stop!;
-}
-
-function writeFully(file: number, bytes: Uint8Array, position: number): void {
-  for (let done = 0; done < bytes.length;) {
-    done += writeSync(file, bytes, done, bytes.length - done, position + done);
-  }
 }
 
 function pathOf(folder: string, name: string, step: number): string {

@@ -3,8 +3,9 @@
  * checksummed, the last two kept. Not for the core threads. Invariants: once `write` is done the checkpoint survives a
  * kill and a power cut, and whatever happens before leaves the earlier ones as they were.
  */
-import { setImmediate } from 'node:timers/promises';
 import { UsageError } from '../../base/index.ts';
+import type { Clock } from '../../base/index.ts';
+import type { ServerHost } from '../server-host.ts';
 import { CheckpointLink } from './checkpoint-link.ts';
 import { assembleState, describeState, isCount } from './server-state.ts';
 import type { ServerState } from './server-state.ts';
@@ -13,6 +14,7 @@ import type { ServerState } from './server-state.ts';
 const COPY_ELEMENTS = 2 ** 18;
 
 export interface ServerCheckpointsOptions {
+  readonly host: ServerHost;
   /** Where the checkpoints lie; made if it is not there. One process uses it at a time. */
   readonly folder: string;
   /** Told of each file that `list` skipped, and why. Default: nobody is told. */
@@ -23,15 +25,17 @@ export interface ServerCheckpointsOptions {
 
 export class ServerCheckpoints {
   readonly #link: CheckpointLink;
+  readonly #clock: Clock;
   readonly #onProblem: (text: string) => void;
 
-  private constructor({ folder, onProblem, timeoutMs = 600_000 }: ServerCheckpointsOptions) {
+  private constructor({ host, folder, onProblem, timeoutMs = 600_000 }: ServerCheckpointsOptions) {
     if (!(timeoutMs > 0 && timeoutMs < 2 ** 31)) {
       throw new UsageError('INVALID_ARGUMENT', `timeoutMs is ${timeoutMs}; give milliseconds above 0`, {
         timeoutMs,
       });
     }
-    this.#link = new CheckpointLink(folder, timeoutMs);
+    this.#link = new CheckpointLink(host, folder, timeoutMs);
+    this.#clock = host.clock;
     this.#onProblem = onProblem ?? (() => {});
   }
 
@@ -53,7 +57,7 @@ export class ServerCheckpoints {
    */
   async write(step: number, state: ServerState): Promise<void> {
     const { manifest, data } = describeState(step, state);
-    await this.#link.ask('write', { manifest, data: await onSharedMemory(data) });
+    await this.#link.ask('write', { manifest, data: await onSharedMemory(data, this.#clock) });
   }
 
   /** The steps whose checkpoints are good to the last byte, ascending. */
@@ -81,7 +85,7 @@ export class ServerCheckpoints {
 }
 
 /** The thread reads shared memory in place; what lies elsewhere is copied, with a rest after each piece. */
-async function onSharedMemory(tensors: readonly Float32Array[]): Promise<Float32Array[]> {
+async function onSharedMemory(tensors: readonly Float32Array[], clock: Clock): Promise<Float32Array[]> {
   const result: Float32Array[] = [];
   let copied = 0;
   for (const tensor of tensors) {
@@ -96,7 +100,7 @@ async function onSharedMemory(tensors: readonly Float32Array[]): Promise<Float32
       copied += piece.length;
       if (copied < COPY_ELEMENTS) continue;
       copied = 0;
-      await setImmediate();
+      await new Promise<void>((resolve) => clock.soon(resolve));
     }
     result.push(copy);
   }

@@ -4,8 +4,8 @@
  * was begun is sent to its end; only frames within the limits are read; after `ended` is set nothing moves any more.
  */
 import type { Segment, SharedSpace } from '../../memory/index.ts';
-import { EAGAIN, EINTR, errorName, libc, SpaceBytes } from '../../sockets/index.ts';
-import type { ByteRange } from '../../sockets/index.ts';
+import { EAGAIN, EINTR, errorName, SpaceBytes } from '../../sockets/index.ts';
+import type { ByteRange, Libc } from '../../sockets/index.ts';
 import { decodeHeader, decodePrefix, encodeHead, PREFIX_BYTES, ProtocolFault } from './frame.ts';
 import type { FrameLimits } from './frame.ts';
 import { KernelVectors, Scatter } from './scattered-bytes.ts';
@@ -35,16 +35,18 @@ interface Outgoing {
 /** What all connections of a thread share. */
 export class StreamResources {
   readonly space: SharedSpace;
+  readonly libc: Libc;
   readonly bytes: SpaceBytes;
   readonly vectors: KernelVectors;
   /** Takes the bytes that nobody wants. */
   readonly waste: ByteRange;
   readonly #segment: Segment;
 
-  constructor(space: SharedSpace) {
+  constructor(space: SharedSpace, libc: Libc) {
     this.space = space;
+    this.libc = libc;
     this.bytes = new SpaceBytes(space);
-    this.vectors = new KernelVectors(space);
+    this.vectors = new KernelVectors(space, libc);
     this.#segment = space.allocate(WASTE_BYTES);
     this.waste = { byteOffset: this.#segment.byteOffset, byteLength: WASTE_BYTES };
   }
@@ -114,13 +116,12 @@ export class MessageStream {
   /** Sends what the kernel takes; true if anything moved. */
   write(): boolean {
     let moved = false;
+    const { libc, vectors } = this.#resources;
     for (let calls = 0; calls < CALLS_A_TURN && this.ended === undefined; calls++) {
       const next = this.#queue[0];
       if (next === undefined) return moved;
       const sent =
-        next.head.length > 0
-          ? libc().sendBytes(this.fd, next.head)
-          : this.#resources.vectors.send(this.fd, next.body!);
+        next.head.length > 0 ? libc.sendBytes(this.fd, next.head) : vectors.send(this.fd, next.body!);
       if (!this.#moved(sent)) return moved;
       moved = true;
       if (next.head.length > 0) next.head = next.head.subarray(sent);
@@ -163,17 +164,17 @@ export class MessageStream {
     for (const { onSent } of this.#queue.splice(0)) onSent?.();
     this.#incoming?.dropped?.();
     this.#incoming = undefined;
-    libc().close(this.fd);
+    this.#resources.libc.close(this.fd);
   }
 
   /** One call of the kernel: into the body, a long header, or the staging. */
   #receive(): boolean {
+    const { bytes, libc, vectors, waste } = this.#resources;
     const incoming = this.#incoming;
     if (incoming) {
-      const { bytes, vectors, waste } = this.#resources;
       const got = incoming.wanted
         ? vectors.receive(this.fd, incoming.scatter)
-        : libc().receive(
+        : libc.receive(
             this.fd,
             bytes.base + waste.byteOffset,
             Math.min(waste.byteLength, incoming.scatter.left),
@@ -184,7 +185,7 @@ export class MessageStream {
     }
     const long = this.#long;
     if (long) {
-      const got = libc().receiveBytes(this.fd, long.bytes.subarray(long.filled));
+      const got = libc.receiveBytes(this.fd, long.bytes.subarray(long.filled));
       if (!this.#moved(got)) return false;
       long.filled += got;
       return true;
@@ -194,7 +195,7 @@ export class MessageStream {
       this.#end -= this.#start;
       this.#start = 0;
     }
-    const got = libc().receiveBytes(this.fd, this.#staged.subarray(this.#end));
+    const got = libc.receiveBytes(this.fd, this.#staged.subarray(this.#end));
     if (!this.#moved(got)) return false;
     this.#end += got;
     return true;

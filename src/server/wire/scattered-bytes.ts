@@ -4,8 +4,7 @@
  * of what the ranges have not had yet.
  */
 import type { Region, Segment, SharedSpace } from '../../memory/index.ts';
-import { libc } from '../../sockets/index.ts';
-import type { ByteRange } from '../../sockets/index.ts';
+import type { ByteRange, Libc } from '../../sockets/index.ts';
 
 /** Ranges of one call; the kernel takes 1024. */
 const VECTORS = 64;
@@ -86,8 +85,10 @@ export class KernelVectors {
   readonly #base: number;
   readonly #vectors: number;
   readonly #message: number;
+  readonly #libc: Libc;
 
-  constructor(space: SharedSpace) {
+  constructor(space: SharedSpace, libc: Libc) {
+    this.#libc = libc;
     this.#segment = space.allocate(8 * (VECTORS * VECTOR_WORDS + MESSAGE_WORDS));
     this.#words = this.#segment.allocate('float64', VECTORS * VECTOR_WORDS + MESSAGE_WORDS);
     this.#halves = new Uint32Array(space.buffer, this.#words.byteOffset, 2 * this.#words.length);
@@ -100,12 +101,12 @@ export class KernelVectors {
   /** Returns the bytes that came, or the negative errno. */
   receive(fd: number, scatter: Scatter): number {
     const count = this.#fill(scatter);
-    return libc().receiveRanges(fd, this.#vectors, count);
+    return this.#libc.receiveRanges(fd, this.#vectors, count);
   }
 
   send(fd: number, scatter: Scatter): number {
     this.#set(VECTORS * VECTOR_WORDS + MESSAGE_COUNT, this.#fill(scatter));
-    return libc().sendMessage(fd, this.#message, false);
+    return this.#libc.sendMessage(fd, this.#message, false);
   }
 
   close(): void {

@@ -94,7 +94,7 @@ export class Dialer {
   }
 
   #dial(now: number): void {
-    const result = dialAt(this.#route.address, this.#options.socketBufferBytes);
+    const result = dialAt(libc(), this.#route.address, this.#options.socketBufferBytes);
     if (result < 0) {
       this.#failed(errorName(result), now);
       return;

@@ -138,7 +138,7 @@ export class Listener {
       libc().close(fd);
       return;
     }
-    if (!isTunnelled) tune(fd, host);
+    if (!isTunnelled) tune(libc(), fd, host);
     const pending: Pending = {
       fd,
       remote,

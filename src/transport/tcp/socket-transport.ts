@@ -83,7 +83,7 @@ export class SocketTransport implements TcpTransport {
     this.#tunnel = tunnel;
     this.#bytes = new SpaceBytes(options.space);
     this.#scratch = options.space.allocate(SCRATCH_BYTES);
-    this.#pollSet = new PollSet(options.space);
+    this.#pollSet = new PollSet(options.space, libc());
     this.#listener = new Listener(fd, options, {
       judge: (hello) => this.#judge(hello),
       accepted: ({ member, index, count }, accepted) =>

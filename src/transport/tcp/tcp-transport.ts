@@ -30,7 +30,7 @@ export async function createTcpTransport(options: TcpOptions): Promise<TcpTransp
   const tunnel = checked.tls && (await TlsTunnel.open(checked.tls, host, checked));
   const { fd, port } = tunnel
     ? { fd: tunnel.listeningFd, port: tunnel.port }
-    : listenWithin(host, checked.ports, checked.socketBufferBytes);
+    : listenWithin(libc(), host, checked.ports, checked.socketBufferBytes);
   try {
     return new SocketTransport(checked, fd, { host: checked.address, port, id: newId() }, tunnel);
   } catch (error) {

@@ -1,6 +1,8 @@
 /** A process that writes checkpoints or appends pushes until it is killed, and says on its output what is safe. */
 import { writeSync } from 'node:fs';
+import { systemFiles } from '../../../src/base/index.ts';
 import { PushLog, ServerCheckpoints } from '../../../src/server/durability/index.ts';
+import { systemServerHost } from '../../../src/server/server-host.ts';
 import { samplePush, sampleState } from './samples.ts';
 
 const [role, folder = '', size = '0'] = process.argv.slice(2);
@@ -18,20 +20,20 @@ function say(line: string | number): void {
 }
 
 if (role === 'checkpoints') {
-  const checkpoints = await ServerCheckpoints.open({ folder });
+  const checkpoints = await ServerCheckpoints.open({ host: systemServerHost, folder });
   for (let step = ((await checkpoints.list()).at(-1) ?? 0) + 1; ; step++) {
     await checkpoints.write(step, sampleState(step, Number(size)));
     say(step);
   }
 } else if (role === 'log') {
-  const log = new PushLog({ folder, name: 'core-0', step: 0 });
-  for (let index = [...PushLog.replay(log.path)].length; ; index++) {
+  const log = new PushLog({ files: systemFiles, folder, name: 'core-0', step: 0 });
+  for (let index = [...PushLog.replay(systemFiles, log.path)].length; ; index++) {
     log.append(samplePush(index));
     say(index + 1);
   }
 } else if (role === 'full') {
   // Files of this process cannot grow beyond a limit: writes fail in the middle.
-  const log = new PushLog({ folder, name: 'core-0', step: 0 });
+  const log = new PushLog({ files: systemFiles, folder, name: 'core-0', step: 0 });
   const long = { worker: 0, key: 'k', step: 2, samples: 1, kind: 'dense' } as const;
   log.append(samplePush(0));
   try {
@@ -40,7 +42,7 @@ if (role === 'checkpoints') {
     say((error as { code: string }).code);
   }
   log.append(samplePush(1));
-  const checkpoints = await ServerCheckpoints.open({ folder });
+  const checkpoints = await ServerCheckpoints.open({ host: systemServerHost, folder });
   await checkpoints.write(1, sampleState(1, 64));
   await checkpoints
     .write(2, sampleState(2, Number(size)))

@@ -6,7 +6,9 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import { systemFiles } from '../../../src/base/index.ts';
 import { PushLog, ServerCheckpoints } from '../../../src/server/durability/index.ts';
+import { systemServerHost } from '../../../src/server/server-host.ts';
 import { isSame, samplePush, sampleState } from './samples.ts';
 import { programOf } from '../../support/test-program.ts';
 
@@ -66,7 +68,11 @@ describe('after kill -9', () => {
       const reported = await runAndKill('checkpoints', 1 + Math.floor(4 * random()), 40 * random());
       leftovers += readdirSync(folder).filter((name) => name.startsWith('.writing-')).length;
       const problems: string[] = [];
-      const checkpoints = await ServerCheckpoints.open({ folder, onProblem: (text) => problems.push(text) });
+      const checkpoints = await ServerCheckpoints.open({
+        host: systemServerHost,
+        folder,
+        onProblem: (text) => problems.push(text),
+      });
       try {
         expect(readdirSync(folder).filter((name) => name.startsWith('.'))).toEqual([]);
         const steps = await checkpoints.list();
@@ -93,8 +99,8 @@ describe('after kill -9', () => {
     let torn = 0;
     for (let kill = 0; kill < KILLS; kill++) {
       const reported = await runAndKill('log', 1 + Math.floor(50 * random()), 10 * random());
-      const [stored] = PushLog.list(folder, 'core-0');
-      const replay = PushLog.replay(stored!.path);
+      const [stored] = PushLog.list(systemFiles, folder, 'core-0');
+      const replay = PushLog.replay(systemFiles, stored!.path);
       let count = 0;
       for (const record of replay) expect(isSame(record, samplePush(count)), `push ${count++}`).toBe(true);
       expect(count).toBeGreaterThanOrEqual(reported);
@@ -119,11 +125,11 @@ describe.runIf(process.platform === 'linux')('when a file cannot grow any more',
     own.stdout.setEncoding('utf8').on('data', (text: string) => (output += text));
     const code = await new Promise((resolve) => own.on('close', resolve));
     expect({ code, output }).toEqual({ code: 0, output: 'FILE_NOT_WRITTEN\nCHECKPOINT_NOT_WRITTEN\n' });
-    const replay = PushLog.replay(PushLog.list(folder, 'core-0')[0]!.path);
+    const replay = PushLog.replay(systemFiles, PushLog.list(systemFiles, folder, 'core-0')[0]!.path);
     expect([...replay]).toEqual([samplePush(0), samplePush(1)]);
     expect(replay.stop!.why).toBe('end');
     expect(readdirSync(folder).filter((name) => name.startsWith('.'))).toEqual([]);
-    const checkpoints = await ServerCheckpoints.open({ folder });
+    const checkpoints = await ServerCheckpoints.open({ host: systemServerHost, folder });
     try {
       expect(await checkpoints.list()).toEqual([1]);
     } finally {

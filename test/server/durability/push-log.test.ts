@@ -13,6 +13,7 @@ import { join } from 'node:path';
 import zlib from 'node:zlib';
 import fc from 'fast-check';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import { systemFiles } from '../../../src/base/index.ts';
 import { PushLog } from '../../../src/server/durability/index.ts';
 import type { PushRecord } from '../../../src/server/durability/index.ts';
 import { crc32, tableCrc32 } from '../../../src/server/durability/crc32.ts';
@@ -27,7 +28,7 @@ beforeEach(() => {
 afterEach(() => rmSync(folder, { recursive: true, force: true }));
 
 const refused = (code: string) => expect.objectContaining({ name: 'UsageError', code }) as Error;
-const open = (step: number) => new PushLog({ folder, name: 'core-0', step });
+const open = (step: number) => new PushLog({ files: systemFiles, folder, name: 'core-0', step });
 
 /** Writes these, closes, and gives the path. */
 function logOf(records: readonly PushRecord[], step = 0): string {
@@ -38,7 +39,7 @@ function logOf(records: readonly PushRecord[], step = 0): string {
 }
 
 function replay(path: string) {
-  const log = PushLog.replay(path);
+  const log = PushLog.replay(systemFiles, path);
   const records = [...log];
   return { records, stop: log.stop! };
 }
@@ -114,7 +115,8 @@ describe('a push log', () => {
     log.append(samplePush(1));
     log.rotate(9);
     log.append(samplePush(2));
-    const all = () => PushLog.list(folder, 'core-0').map(({ step, path }) => [step, replay(path).records]);
+    const all = () =>
+      PushLog.list(systemFiles, folder, 'core-0').map(({ step, path }) => [step, replay(path).records]);
     expect(all()).toEqual([
       [0, [samplePush(0)]],
       [5, [samplePush(1)]],
@@ -134,13 +136,17 @@ describe('a push log', () => {
 
   it('keeps to its own name', () => {
     logOf([samplePush(0)]);
-    const other = new PushLog({ folder, name: 'core-00', step: 4 });
+    const other = new PushLog({ files: systemFiles, folder, name: 'core-00', step: 4 });
     other.removeBefore(4);
     other.close();
-    expect(PushLog.list(folder, 'core-0').map(({ step }) => step)).toEqual([0]);
-    expect(() => new PushLog({ folder, name: '../core', step: 0 })).toThrow(refused('INVALID_ARGUMENT'));
-    expect(PushLog.list(join(folder, 'nowhere'), 'core-0')).toEqual([]);
-    expect(() => [...PushLog.replay(join(folder, 'nowhere'))]).toThrow(refused('FILE_NOT_FOUND'));
+    expect(PushLog.list(systemFiles, folder, 'core-0').map(({ step }) => step)).toEqual([0]);
+    expect(() => new PushLog({ files: systemFiles, folder, name: '../core', step: 0 })).toThrow(
+      refused('INVALID_ARGUMENT'),
+    );
+    expect(PushLog.list(systemFiles, join(folder, 'nowhere'), 'core-0')).toEqual([]);
+    expect(() => [...PushLog.replay(systemFiles, join(folder, 'nowhere'))]).toThrow(
+      refused('FILE_NOT_FOUND'),
+    );
   });
 
   it('refuses what it could not give back', () => {

@@ -14,6 +14,7 @@ import { join } from 'node:path';
 import fc from 'fast-check';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { ServerCheckpoints } from '../../../src/server/durability/index.ts';
+import { systemServerHost } from '../../../src/server/server-host.ts';
 import type { KeyState, ServerState } from '../../../src/server/durability/index.ts';
 import { isSame, sampleState, sampleValues } from './samples.ts';
 
@@ -24,7 +25,11 @@ let problems: string[];
 beforeEach(async () => {
   folder = mkdtempSync(join(tmpdir(), 'tributary-durability-'));
   problems = [];
-  checkpoints = await ServerCheckpoints.open({ folder, onProblem: (text) => problems.push(text) });
+  checkpoints = await ServerCheckpoints.open({
+    host: systemServerHost,
+    folder,
+    onProblem: (text) => problems.push(text),
+  });
 });
 
 afterEach(async () => {
@@ -115,7 +120,11 @@ describe('a checkpoint of a server', () => {
     writeFileSync(fileOf(2), 'damaged');
     writeFileSync(fileOf(9), 'never one');
     await checkpoints.close();
-    checkpoints = await ServerCheckpoints.open({ folder, onProblem: (text) => problems.push(text) });
+    checkpoints = await ServerCheckpoints.open({
+      host: systemServerHost,
+      folder,
+      onProblem: (text) => problems.push(text),
+    });
     expect(await checkpoints.list()).toEqual([1]);
     expect(problems).toEqual([expect.stringContaining(fileOf(2)), expect.stringContaining(fileOf(9))]);
     await checkpoints.write(3, sampleState(3, 16));
@@ -240,19 +249,21 @@ describe('the folder of checkpoints', () => {
     await checkpoints.close();
     writeFileSync(join(folder, '.writing-step-000000000002-0123456789abcdef'), 'half');
     writeFileSync(join(folder, 'notes.txt'), 'mine');
-    checkpoints = await ServerCheckpoints.open({ folder });
+    checkpoints = await ServerCheckpoints.open({ host: systemServerHost, folder });
     expect(readdirSync(folder).sort()).toEqual(['notes.txt', 'step-000000000001.checkpoint']);
   });
 
   it('is refused when it cannot be made', async () => {
     writeFileSync(join(folder, 'file'), '');
-    const opened = ServerCheckpoints.open({ folder: join(folder, 'file', 'inside') });
+    const opened = ServerCheckpoints.open({ host: systemServerHost, folder: join(folder, 'file', 'inside') });
     await expect(opened).rejects.toEqual(refused('CHECKPOINT_NOT_WRITTEN'));
   });
 
   it('is given up when it takes too long', async () => {
     // No thread starts within a millisecond.
     const late = expect.objectContaining({ name: 'PeerError', code: 'TIMEOUT' }) as Error;
-    await expect(ServerCheckpoints.open({ folder, timeoutMs: 1 })).rejects.toEqual(late);
+    await expect(ServerCheckpoints.open({ host: systemServerHost, folder, timeoutMs: 1 })).rejects.toEqual(
+      late,
+    );
   });
 });

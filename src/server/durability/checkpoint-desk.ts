@@ -1,0 +1,80 @@
+/**
+ * What the checkpoint thread does: takes one question after the other, does it with blocking calls, answers. It is
+ * there so that hashing and flushing never stop the server's main thread. Invariant: every question gets one answer, and
+ * errors keep their code and facts on the way.
+ */
+import { TributaryError } from '../../base/index.ts';
+import type { ErrorCode, Facts } from '../../base/index.ts';
+import type { Host } from '../../sockets/index.ts';
+import type { CheckpointContent } from './checkpoint-file.ts';
+import { CheckpointFolder } from './checkpoint-folder.ts';
+import type { Listing } from './checkpoint-folder.ts';
+import type { Manifest } from './server-state.ts';
+
+/** What can be asked, and what is answered. */
+export interface Questions {
+  open: { ask: null; answer: null };
+  /** The data lies on shared memory. */
+  write: { ask: { manifest: Manifest; data: Float32Array[] }; answer: null };
+  read: { ask: number; answer: CheckpointContent };
+  list: { ask: null; answer: Listing };
+}
+export type QuestionName = keyof Questions;
+
+export type Question = {
+  [Name in QuestionName]: { readonly id: number; readonly name: Name; readonly ask: Questions[Name]['ask'] };
+}[QuestionName];
+
+export type Answer = { readonly id: number } & (
+  | { readonly answer: Questions[QuestionName]['answer'] }
+  | { readonly failure: { readonly code?: ErrorCode; readonly message: string; readonly facts: Facts } }
+);
+
+export interface CheckpointThreadData {
+  readonly folder: string;
+}
+
+/** Does one question after the other; `post` gets every answer, with the memory that can be handed over. */
+export class CheckpointDesk {
+  readonly #host: Pick<Host, 'files' | 'randomHex'>;
+  readonly #data: CheckpointThreadData;
+  #folder: CheckpointFolder | undefined;
+
+  constructor(host: Pick<Host, 'files' | 'randomHex'>, data: CheckpointThreadData) {
+    this.#host = host;
+    this.#data = data;
+  }
+
+  take(question: Question, post: (answer: Answer, transfer: ArrayBuffer[]) => void): void {
+    const { id } = question;
+    try {
+      // Opening may fail; the thread must live to say so.
+      this.#folder ??= new CheckpointFolder(this.#host, this.#data.folder);
+      const answer = answerTo(question, this.#folder);
+      const data = question.name === 'read' ? (answer as CheckpointContent).data : [];
+      post(
+        { id, answer },
+        data.map(({ buffer }) => buffer),
+      );
+    } catch (error) {
+      const message = error instanceof Error ? error.message : String(error);
+      const known =
+        error instanceof TributaryError ? { code: error.code, facts: error.facts } : { facts: {} };
+      post({ id, failure: { message, ...known } }, []);
+    }
+  }
+}
+
+function answerTo(question: Question, folder: CheckpointFolder): Questions[QuestionName]['answer'] {
+  switch (question.name) {
+    case 'open':
+      return null;
+    case 'write':
+      folder.write(question.ask.manifest, question.ask.data);
+      return null;
+    case 'read':
+      return folder.read(question.ask);
+    case 'list':
+      return folder.list();
+  }
+}
