@@ -28,6 +28,11 @@ const MIN_TRIED_PAGES = 256;
 export interface SpaceOptions {
   /** Most bytes of the space, a maximum: less is taken when the system refuses. Default 4 GiB. */
   readonly maxBytes?: number;
+  /**
+   * Where named segments are: 'files' that other processes map, or 'within' this space, which then stands for the memory
+   * of a whole simulated machine. Default 'files'.
+   */
+  readonly names?: 'files' | 'within';
 }
 
 export interface SegmentOptions {
@@ -196,12 +201,17 @@ export class Segment {
   }
 }
 
+/** By name, the range and how many segments of it are open. */
+type NamesWithin = Map<string, { readonly range: SegmentRange; users: number }>;
+
 export class SharedSpace {
   readonly memory: WasmMemory;
   readonly #buffer: SharedArrayBuffer;
   readonly #ranges: RangeTable;
   readonly #named = new Set<Segment>();
   #lastNamed: Segment | undefined;
+  /** By name, where named segments are within the space. */
+  #within: NamesWithin | undefined;
   #baseAddress: bigint | undefined;
 
   private constructor(memory: WasmMemory, buffer: SharedArrayBuffer) {
@@ -220,6 +230,7 @@ export class SharedSpace {
         const memory = new webAssembly.Memory({ initial: pages, maximum: pages, shared: true });
         const space = new SharedSpace(memory, memory.buffer as SharedArrayBuffer);
         space.#ranges.initialise();
+        if (options.names === 'within') space.#within = new Map();
         return space;
       } catch (error) {
         if (!(error instanceof RangeError)) throw error;
@@ -265,6 +276,7 @@ export class SharedSpace {
   /** A new named segment, zeroed, that other processes can attach; this process owns it. */
   createSegment(name: string, byteLength: number, options: SegmentOptions = {}): Segment {
     checkBytes('byteLength', byteLength, MAX_BYTES);
+    if (this.#within) return this.#createWithin(this.#within, name, byteLength);
     const directory = options.directory ?? DEFAULT_DIRECTORY;
     const byteOffset = this.#ranges.take(byteLength + HEADER_BYTES);
     return this.#orRelease(byteOffset, () => {
@@ -280,6 +292,7 @@ export class SharedSpace {
 
   /** Maps the segment that another process created. */
   attachSegment(name: string, options: SegmentOptions = {}): Segment {
+    if (this.#within) return this.#attachWithin(this.#within, name);
     const directory = options.directory ?? DEFAULT_DIRECTORY;
     const file = openSegmentFile(directory, name);
     let byteOffset: number;
@@ -327,6 +340,30 @@ export class SharedSpace {
       if (holds(segment, region)) return (this.#lastNamed = segment);
     }
     return undefined;
+  }
+
+  #createWithin(names: NamesWithin, name: string, byteLength: number): Segment {
+    if (names.has(name)) {
+      throw new UsageError('SEGMENT_EXISTS', `segment '${name}' exists; choose another name`, { name });
+    }
+    const range = { name, byteOffset: this.#ranges.take(byteLength), byteLength };
+    names.set(name, { range, users: 0 });
+    return this.#attachWithin(names, name, () => names.delete(name));
+  }
+
+  #attachWithin(names: NamesWithin, name: string, onClose?: () => void): Segment {
+    const known = names.get(name);
+    if (known === undefined) {
+      throw new UsageError('SEGMENT_NOT_FOUND', `there is no segment '${name}'; check the name`, { name });
+    }
+    known.users++;
+    const segment = new Segment(this, known.range, () => {
+      this.#forget(segment);
+      onClose?.();
+      if (--known.users === 0) this.#giveBack(known.range.byteOffset, known.range.byteLength);
+    });
+    this.#named.add(segment);
+    return segment;
   }
 
   #map(name: string, directory: string, byteOffset: number, file: SegmentFile, onClose: () => void): Segment {

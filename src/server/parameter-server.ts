@@ -117,7 +117,7 @@ export class ParameterServer {
     this.#run = host.randomHex(8);
     this.address = address;
     this.#space = space;
-    this.#beacon = space.createSegment(`beacon-${process.pid}-${host.randomHex(6)}`, 64);
+    this.#beacon = space.createSegment(`beacon-${host.randomHex(8)}`, 64);
   }
 
   /** `host`: the machine that it runs on. Default: this one. */

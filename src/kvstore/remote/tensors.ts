@@ -34,7 +34,7 @@ export class StoreMemory {
 
   /** Freed by `close`. */
   segment(bytes: number): Segment {
-    const name = `${this.#prefix}${process.pid}-${this.#randomHex(6)}`;
+    const name = `${this.#prefix}${this.#randomHex(8)}`;
     const segment = this.#isShared
       ? this.space.createSegment(name, bytes, { sweep: false })
       : this.space.allocate(bytes);

@@ -84,20 +84,29 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
 
   run(): void {
     if (this.#options.processor !== undefined) this.#host.libc.pinThread(this.#options.processor);
-    while (this.turn());
+    do this.sleep();
+    while (this.act());
   }
 
-  /** Sleeps until there is something to do, and does it; false once it is closed, and everything is given back. */
-  turn(): boolean {
-    try {
-      this.#sleep();
-      this.#act();
-    } catch (error) {
-      // Of ours, and never because of one connection alone; other tenants must not suffer from it.
-      this.#office.log(`a core failed and goes on: ${String((error as Error).stack ?? error)}`);
-    }
+  /** Sleeps until there is something to do. */
+  sleep(): void {
+    this.#orLog(() => this.#sleep());
+  }
+
+  /** Does what there was to do when it woke; false once it is closed, and everything is given back. */
+  act(): boolean {
+    this.#orLog(() => this.#act());
     if (this.#closing) this.#end();
     return !this.#closing;
+  }
+
+  /** A fault of ours is never because of one connection alone; other tenants must not suffer from it. */
+  #orLog(step: () => void): void {
+    try {
+      step();
+    } catch (error) {
+      this.#office.log(`a core failed and goes on: ${String((error as Error).stack ?? error)}`);
+    }
   }
 
   #end(): void {
