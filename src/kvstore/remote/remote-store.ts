@@ -111,7 +111,7 @@ export class RemoteStore implements KVStore {
       const lines = await ServerLines.open(
         options.servers,
         {
-          ...{ host, pump: linePumpOf(host), access, worker, resources },
+          ...{ host, pump: linePumpOf(host, options.kernels?.space), access, worker, resources },
           incarnation: host.randomHex(32),
           settings: settingsOf(options),
           reconnectTimeoutMs: options.reconnectTimeoutMs ?? 30_000,

@@ -1,0 +1,265 @@
+/**
+ * What goes wrong in a simulated run: faults of disks, networks and processes, each armed for a point in the way of a request (before
+ * a write, at a write, a flush, a rename, an acknowledgement, a request, a core's turn), and counted when it hits. Which ones,
+ * when and where follows from the seed. Invariant: every fault heals by itself; after the last one training can end.
+ */
+import type { DiskFaults, DiskPoint } from './disk.ts';
+import type { Links } from './network.ts';
+import type { SimProcess } from './process.ts';
+import type { Scheduler } from './scheduler.ts';
+import type { ServerMachine } from './server-machine.ts';
+
+export const POINTS = [
+  'before write',
+  'write',
+  'flush',
+  'rename',
+  'acknowledgement',
+  'request',
+  'turn',
+] as const;
+export type Point = (typeof POINTS)[number];
+
+const ON_DISK: readonly Point[] = ['before write', 'write', 'flush', 'rename', 'acknowledgement'];
+const ON_WIRE: readonly Point[] = ['acknowledgement', 'request'];
+
+/** Which fault can hit where. */
+export const FAULTS = {
+  'server killed': ON_DISK,
+  'power cut': ON_DISK,
+  'disk full': ['write'],
+  'write error': ['write'],
+  'flush error': ['flush'],
+  'torn write': ['write'],
+  'link cut': ON_WIRE,
+  'link cut one way': ON_WIRE,
+  'link slow': ON_WIRE,
+  'connection reset': ON_WIRE,
+  'server stopped': ['acknowledgement', 'write'],
+  'worker stopped': ON_WIRE,
+  'worker killed': ON_WIRE,
+  'core held up': ['turn'],
+} as const satisfies Record<string, readonly Point[]>;
+export type Fault = keyof typeof FAULTS;
+
+/** By fault and point, how often it hit. */
+export type FaultCounts = Map<string, number>;
+
+interface Armed {
+  readonly fault: Fault;
+  readonly point: Point;
+  /** Whether it hits when what happens at the point has happened, or just before. */
+  readonly isAfter: boolean;
+  /** How often the point is passed unharmed before. */
+  skips: number;
+}
+
+const ALL = Object.entries(FAULTS).flatMap(([fault, points]) =>
+  points.map((point) => ({ fault: fault as Fault, point: point as Point })),
+);
+
+export class Faults implements DiskFaults, Links {
+  readonly #scheduler: Scheduler;
+  readonly #counts: FaultCounts;
+  #machine!: ServerMachine;
+  readonly #armed: Armed[] = [];
+  readonly #cuts: { readonly from: SimProcess; readonly to: SimProcess; readonly untilMs: number }[] = [];
+  readonly #slow: {
+    readonly a: SimProcess;
+    readonly b: SimProcess;
+    readonly untilMs: number;
+    readonly ms: number;
+  }[] = [];
+  #failsFlush = false;
+  #tears = false;
+  #heldUpMs = 0;
+  /** When the last fault has healed, as far as is known. */
+  healedMs = 0;
+  hits = 0;
+  onPowerCut: () => void = () => undefined;
+  onWorkerKilled: (process: SimProcess) => void = () => undefined;
+
+  constructor(scheduler: Scheduler, counts: FaultCounts) {
+    this.#scheduler = scheduler;
+    this.#counts = counts;
+  }
+
+  use(machine: ServerMachine): void {
+    this.#machine = machine;
+  }
+
+  /** One more, at the next occasion or soon after. */
+  arm(): void {
+    const { random } = this.#scheduler;
+    const { fault, point } = ALL[random.below(ALL.length)]!;
+    const isEnd = fault === 'server killed' || fault === 'power cut' || fault === 'server stopped';
+    const isAfter = isEnd && (point === 'write' || (isOnDisk(point) && random.below(2) === 0));
+    this.#armed.push({ fault, point, isAfter, skips: random.below(4) });
+  }
+
+  get isArmed(): boolean {
+    return this.#armed.length > 0;
+  }
+
+  disarm(): void {
+    this.#armed.length = 0;
+  }
+
+  before(diskPoint: DiskPoint, path: string): void {
+    if (diskPoint === 'write') this.#pass('before write', undefined, path);
+    if (!this.#machine.process.isDead && isOnDisk(diskPoint)) this.#pass(diskPoint, undefined, path);
+    if (this.#throws) {
+      this.#throws = false;
+      throw Object.assign(new Error(`EIO: simulated, '${path}'`), { code: 'EIO' });
+    }
+  }
+
+  after(diskPoint: DiskPoint, path: string): void {
+    if (isOnDisk(diskPoint)) this.#pass(diskPoint, undefined, path, true);
+  }
+
+  torn(_path: string, bytes: number): number | undefined {
+    if (!this.#tears) return undefined;
+    this.#tears = false;
+    this.#endServer('kill');
+    return this.#scheduler.random.below(bytes);
+  }
+
+  failsFlush(): boolean {
+    const fails = this.#failsFlush;
+    this.#failsFlush = false;
+    return fails;
+  }
+
+  holdUp(): number {
+    this.#pass('turn', undefined, '');
+    const ms = this.#heldUpMs;
+    this.#heldUpMs = 0;
+    return ms;
+  }
+
+  cutUntilMs(from: SimProcess, to: SimProcess): number {
+    let untilMs = 0;
+    for (const cut of this.#cuts) {
+      if (cut.from.name === from.name && cut.to.name === to.name) untilMs = Math.max(untilMs, cut.untilMs);
+    }
+    return untilMs;
+  }
+
+  delayMs(from: SimProcess, to: SimProcess): number {
+    const { nowMs } = this.#scheduler;
+    for (const { a, b, untilMs, ms } of this.#slow) {
+      if (untilMs > nowMs && ((a === from && b === to) || (a === to && b === from))) return ms;
+    }
+    return 0;
+  }
+
+  beforeSend(from: SimProcess, to: SimProcess): 'goes' | 'resets' {
+    const isServer = from === this.#machine.process;
+    this.#resets = false;
+    this.#pass(
+      isServer ? 'acknowledgement' : 'request',
+      { server: isServer ? from : to, worker: isServer ? to : from },
+      '',
+    );
+    return this.#resets ? 'resets' : 'goes';
+  }
+
+  #resets = false;
+  #throws = false;
+
+  #pass(
+    point: Point,
+    ends: { readonly server: SimProcess; readonly worker: SimProcess } | undefined,
+    path: string,
+    isAfter = false,
+  ): void {
+    const index = this.#armed.findIndex((one) => one.point === point && one.isAfter === isAfter);
+    if (index < 0) return;
+    const armed = this.#armed[index]!;
+    if (armed.skips-- > 0) return;
+    this.#armed.splice(index, 1);
+    const name = `${armed.fault} @ ${point}`;
+    this.#counts.set(name, (this.#counts.get(name) ?? 0) + 1);
+    this.hits++;
+    this.#scheduler.note('fault', `${armed.fault} at ${point}${path === '' ? '' : ` of ${path}`}`);
+    this.#hit(armed.fault, ends);
+  }
+
+  #hit(fault: Fault, ends: { readonly server: SimProcess; readonly worker: SimProcess } | undefined): void {
+    const scheduler = this.#scheduler;
+    const forMs = (least: number, most: number): number => {
+      const ms = scheduler.between(least, most);
+      this.healedMs = Math.max(this.healedMs, scheduler.nowMs + ms);
+      return ms;
+    };
+    const { disk, process } = this.#machine;
+    switch (fault) {
+      case 'server killed':
+        return this.#endServer('kill');
+      case 'power cut':
+        return this.#endServer('power');
+      case 'disk full':
+        disk.isFull = true;
+        return void scheduler.after(forMs(20, 3000), undefined, () => (disk.isFull = false));
+      case 'write error':
+        this.#throws = true;
+        return;
+      case 'flush error':
+        this.#failsFlush = true;
+        return;
+      case 'torn write':
+        this.#tears = true;
+        return;
+      case 'server stopped':
+        return process.stop(forMs(50, 8000));
+      case 'core held up':
+        this.#heldUpMs = forMs(5, 3000);
+        return;
+      case 'connection reset':
+        this.#resets = true;
+        return;
+      case 'link cut':
+      case 'link cut one way': {
+        const { server, worker } = ends!;
+        const untilMs = scheduler.nowMs + forMs(20, 30_000);
+        const isToServer = fault === 'link cut' || scheduler.random.below(2) === 0;
+        if (isToServer) this.#cuts.push({ from: worker, to: server, untilMs });
+        if (fault === 'link cut' || !isToServer) this.#cuts.push({ from: server, to: worker, untilMs });
+        return;
+      }
+      case 'link slow':
+        return void this.#slow.push({
+          ...{ a: ends!.server, b: ends!.worker, ms: scheduler.between(1, 200) },
+          untilMs: scheduler.nowMs + forMs(50, 2000),
+        });
+      case 'worker stopped':
+        return ends!.worker.stop(forMs(50, 8000));
+      case 'worker killed':
+        ends!.worker.kill();
+        return this.onWorkerKilled(ends!.worker);
+    }
+  }
+
+  #endServer(how: 'kill' | 'power'): void {
+    const scheduler = this.#scheduler;
+    const machine = this.#machine;
+    const dead = machine.process;
+    if (dead.isDead) return;
+    const downMs = scheduler.between(10, 3000);
+    this.healedMs = Math.max(this.healedMs, scheduler.nowMs + downMs);
+    dead.kill(how === 'power');
+    if (how === 'power') {
+      machine.disk.cutPower(scheduler.random);
+      this.onPowerCut();
+    }
+    scheduler.after(downMs, undefined, () => {
+      if (how === 'power') dead.network.resetAll(dead);
+      machine.start();
+    });
+  }
+}
+
+function isOnDisk(point: string): point is 'write' | 'flush' | 'rename' {
+  return point === 'write' || point === 'flush' || point === 'rename';
+}

@@ -1,0 +1,279 @@
+/**
+ * One simulated run: a server of two cores, two tenants with their workers, tenants that come and go, and faults, all by one seed.
+ * It ends when every tenant is done, or with the first thing that did not hold. Invariants that are checked: what was
+ * acknowledged is there, once; lock step ends with the bits of an undisturbed run; no tenant's values change by
+ * another's; everything that was asked for ends.
+ */
+import { deriveSeed, TributaryError } from '../../src/base/index.ts';
+import type { Kernels } from '../../src/kernels/index.ts';
+import { Disk } from './disk.ts';
+import { Faults } from './faults.ts';
+import type { FaultCounts } from './faults.ts';
+import { Network } from './network.ts';
+import { Killed, SimProcess, SimThread } from './process.ts';
+import { Scheduler } from './scheduler.ts';
+import type { TraceLine } from './scheduler.ts';
+import { ServerMachine } from './server-machine.ts';
+import { Tenant, Violation } from './tenant.ts';
+import type { TenantPlan } from './tenant.ts';
+
+const KINDS = ['synchronous', 'held', 'asynchronous', 'bounded', 'elastic'] as const;
+const PORT = 7000;
+const CORES = 2;
+/** Virtual time that a run has after the last fault has healed. */
+const LEFT_MS = 300_000;
+const MOST_RESTARTS = 200;
+/** Tenants that come and go. */
+const PASSING = 5;
+
+export interface RunOptions {
+  readonly seed: number;
+  readonly kernels: Kernels;
+  readonly counts: FaultCounts;
+  /** Of an undisturbed run with the same plan. Default: nothing is compared. */
+  readonly expectedHash?: ((plan: TenantPlan) => string) | undefined;
+  /** Faults of the run. Default: 3 to 6, by the seed. */
+  readonly faults?: number | undefined;
+  /** Default: two, by the seed. */
+  readonly plans?: readonly TenantPlan[] | undefined;
+}
+
+export interface RunResult {
+  readonly seed: number;
+  readonly violation: string | undefined;
+  readonly trace: readonly TraceLine[];
+  readonly virtualMs: number;
+  readonly events: number;
+  readonly tenants: readonly Tenant[];
+  readonly hits: number;
+}
+
+export async function run(options: RunOptions): Promise<RunResult> {
+  const simulation = new Run(options);
+  return simulation.run();
+}
+
+class Run {
+  readonly #options: RunOptions;
+  readonly #scheduler: Scheduler;
+  readonly #network: Network;
+  readonly #faults: Faults;
+  readonly #machine: ServerMachine;
+  readonly #tenants: Tenant[];
+  /** The one that comes and goes; its service is ended while it works. */
+  #passing: Tenant | undefined;
+  readonly #processes = new Map<string, SimProcess>();
+  #restarts = 0;
+  #passed = 0;
+  #violation: string | undefined;
+
+  constructor(options: RunOptions) {
+    this.#options = options;
+    const { seed, kernels, counts } = options;
+    const scheduler = (this.#scheduler = new Scheduler(seed));
+    this.#network = new Network(scheduler, kernels.space);
+    this.#faults = new Faults(scheduler, counts);
+    this.#network.links = this.#faults;
+    const plans = options.plans ?? this.#choosePlans();
+    this.#tenants = plans.map((plan) => new Tenant(plan, this.#nonce()));
+    this.#machine = new ServerMachine({
+      ...{ scheduler, network: this.#network, kernels, cores: CORES, port: PORT, faults: this.#faults },
+      holdUp: () => this.#faults.holdUp(),
+      services: () =>
+        [...this.#tenants, ...(this.#passing ? [this.#passing] : [])].map(({ service }) => service),
+      onLog: (line) => {
+        this.#machine.process.note(line);
+        if (line.startsWith('a core failed') || line.startsWith('a server did not start')) this.#found(line);
+      },
+    });
+    this.#faults.use(this.#machine);
+    this.#faults.onPowerCut = () => {
+      for (const tenant of this.#tenants) if (!tenant.plan.isOnDisk) tenant.mayLose = true;
+    };
+    this.#faults.onWorkerKilled = (process) => this.#startAgain(process.name);
+  }
+
+  async run(): Promise<RunResult> {
+    const onRejection = (error: unknown): void => {
+      if (error instanceof Killed) return;
+      this.#found(`nobody handled: ${textOf(error)}`);
+    };
+    process.on('unhandledRejection', onRejection);
+    try {
+      this.#machine.start();
+      for (const tenant of this.#tenants) {
+        for (let worker = 0; worker < tenant.plan.workers; worker++) this.#startWorker(tenant, worker);
+      }
+      this.#planFaults();
+      if (this.#options.plans === undefined) this.#letPass();
+      const isOver = () => this.#violation !== undefined || this.#tenants.every(({ isDone }) => isDone);
+      let limitMs = LEFT_MS;
+      // Faults that come late give the run more time.
+      while (!(await this.#scheduler.runUntil(isOver, limitMs))) {
+        const nextMs = this.#faults.healedMs + LEFT_MS;
+        if (nextMs <= limitMs) {
+          this.#found(this.#whoWaits());
+          break;
+        }
+        limitMs = nextMs;
+      }
+      this.#compareHashes();
+    } finally {
+      process.off('unhandledRejection', onRejection);
+    }
+    for (const one of this.#network.processes) one.kill();
+    return {
+      ...{ seed: this.#options.seed, violation: this.#violation, trace: this.#scheduler.trace },
+      ...{ virtualMs: this.#scheduler.nowMs, events: this.#scheduler.events, tenants: this.#tenants },
+      hits: this.#faults.hits,
+    };
+  }
+
+  #choosePlans(): TenantPlan[] {
+    const { random } = this.#scheduler;
+    return ['first', 'second'].map((namespace) => ({
+      ...{ namespace, kind: KINDS[random.below(KINDS.length)]!, workers: 2 + random.below(2) },
+      ...{ steps: 20 + 4 * random.below(2), checkpointEvery: 3 + random.below(5) },
+      ...{ sharedMemory: random.below(2) === 0, isOnDisk: random.below(2) === 0 },
+    }));
+  }
+
+  #nonce(): string {
+    const { random } = this.#scheduler;
+    return Array.from({ length: 64 }, () => random.below(16).toString(16)).join('');
+  }
+
+  /** Each is armed when training has come so far. */
+  #planFaults(): void {
+    const { random } = this.#scheduler;
+    const count = this.#options.faults ?? 3 + random.below(4);
+    const total = this.#tenants.reduce((sum, { plan }) => sum + plan.steps * plan.workers, 0);
+    const due = Array.from({ length: count }, () => random.below(Math.floor(total * 0.7)));
+    const look = (): void => {
+      const progress = this.#tenants.reduce((sum, tenant) => sum + tenant.progress, 0);
+      for (let i = due.length - 1; i >= 0; i--) {
+        if (due[i]! > progress) continue;
+        due.splice(i, 1);
+        this.#faults.arm();
+      }
+      if (due.length > 0) this.#scheduler.after(0.5, undefined, look);
+    };
+    look();
+  }
+
+  #startWorker(tenant: Tenant, worker: number): void {
+    const name = `${tenant.plan.namespace}.${worker}`;
+    const process = new SimProcess(name, this.#scheduler, this.#network, new Disk());
+    const thread = new SimThread(process, true);
+    this.#processes.set(name, process);
+    const place = {
+      ...{ host: thread.host(process.files(NO_FAULTS)), kernels: this.#options.kernels },
+      address: this.#machine.address,
+      note: (what: string) => void (process.isDead || process.note(what)),
+      pause: (ms: number) => new Promise<void>((resolve) => thread.clock.after(ms, resolve)),
+    };
+    this.#scheduler.after(this.#scheduler.between(0, 5), thread, () => {
+      tenant.work(worker, place).then(
+        () => {
+          if (process.isDead) return;
+          process.note('is done');
+          process.kill();
+        },
+        (error: unknown) => {
+          if (process.isDead) return;
+          if (error instanceof Violation || !(error instanceof TributaryError))
+            return this.#found(textOf(error));
+          process.note(`fails: ${error.code}: ${error.message}`);
+          process.kill();
+          this.#startAgain(name);
+        },
+      );
+    });
+  }
+
+  /** As whoever looks after the workers does. */
+  #startAgain(name: string): void {
+    const [namespace, worker] = name.split('.') as [string, string];
+    const tenant = this.#tenants.find(({ plan }) => plan.namespace === namespace);
+    if (tenant === undefined || tenant.isDone) return;
+    if (++this.#restarts > MOST_RESTARTS)
+      return this.#found(`workers were started again ${MOST_RESTARTS} times`);
+    this.#scheduler.after(this.#scheduler.between(10, 2000), undefined, () => {
+      if (!tenant.isDone) this.#startWorker(tenant, Number(worker));
+    });
+  }
+
+  /** A tenant that pushes as fast as it can until its service is ended under its feet; then the next one comes. */
+  #letPass(): void {
+    const scheduler = this.#scheduler;
+    const { server } = this.#machine;
+    if (server === undefined || this.#machine.process.isDead) {
+      return void scheduler.after(50, undefined, () => this.#letPass());
+    }
+    if (this.#passing) {
+      scheduler.note('server', `ends the service '${this.#passing.plan.namespace}'`);
+      server.endService(this.#passing.plan.namespace);
+      this.#passing = undefined;
+    }
+    if (this.#passed === PASSING) return;
+    const tenant = new Tenant(
+      {
+        ...{ namespace: `passing-${this.#passed++}`, kind: 'asynchronous', workers: 1, steps: 30 },
+        ...{ checkpointEvery: 5, sharedMemory: scheduler.random.below(2) === 0, isOnDisk: false },
+      },
+      this.#nonce(),
+    );
+    tenant.mayLose = true;
+    this.#passing = tenant;
+    const { folder: _, ...service } = tenant.service;
+    server.createService(service);
+    this.#startWorker(tenant, 0);
+    scheduler.after(scheduler.between(1, 60), undefined, () => this.#letPass());
+  }
+
+  #compareHashes(): void {
+    const { expectedHash } = this.#options;
+    if (this.#violation !== undefined || expectedHash === undefined) return;
+    for (const { plan, isLockStep, hashes } of this.#tenants) {
+      if (!isLockStep) continue;
+      const expected = expectedHash(plan);
+      for (const [worker, hash] of hashes) {
+        if (hash === expected) continue;
+        this.#found(
+          `'${plan.namespace}', worker ${worker}: the parameters are not those of an undisturbed run`,
+        );
+      }
+    }
+  }
+
+  #whoWaits(): string {
+    const open = this.#tenants.filter(({ isDone }) => !isDone);
+    const where = open.map(
+      ({ plan, acknowledged, progress }) =>
+        `'${plan.namespace}' (${plan.kind}, ${acknowledged.join('/')} acknowledged, ${progress} steps begun)`,
+    );
+    return `not done ${LEFT_MS / 1000} s of virtual time after the last fault: ${where.join(', ')}`;
+  }
+
+  #found(what: string): void {
+    if (this.#violation !== undefined) return;
+    this.#violation = what;
+    this.#scheduler.note('FOUND', what);
+  }
+}
+
+/** Seeds of runs that have nothing to do with each other. */
+export function seedOf(base: number, index: number): number {
+  return deriveSeed(base, 'run', index);
+}
+
+const NO_FAULTS = {
+  before: () => undefined,
+  after: () => undefined,
+  torn: () => undefined,
+  failsFlush: () => false,
+};
+
+function textOf(error: unknown): string {
+  return error instanceof Violation ? error.message : String((error as Error).stack ?? error);
+}

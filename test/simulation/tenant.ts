@@ -1,0 +1,254 @@
+/**
+ * A tenant of a simulated run: what its workers do, by the real `RemoteStore` and `runSteps`, and what must hold of its parameters. Two
+ * kinds: training in lock step, which must end with the bits of an undisturbed run, and counting, whose gradients are
+ * ones, so that values say how often each worker's pushes were applied. Invariant: what a worker says was acknowledged is
+ * known here before its next call.
+ */
+import { createHash } from 'node:crypto';
+import { TributaryError } from '../../src/base/index.ts';
+import type { Kernels } from '../../src/kernels/index.ts';
+import { RemoteStore, runSteps } from '../../src/kvstore/index.ts';
+import type { RemoteStoreOptions } from '../../src/kvstore/index.ts';
+import type { Consistency, ServiceOptions } from '../../src/server/index.ts';
+import type { Host } from '../../src/sockets/index.ts';
+
+export interface TenantPlan {
+  readonly namespace: string;
+  readonly kind: 'synchronous' | 'held' | 'asynchronous' | 'bounded' | 'elastic';
+  readonly workers: number;
+  readonly steps: number;
+  readonly checkpointEvery: number;
+  readonly sharedMemory: boolean;
+  /** Whether acknowledged pushes survive a power cut. */
+  readonly isOnDisk: boolean;
+}
+
+/** What did not hold. */
+export class Violation extends Error {}
+
+export interface WorkerPlace {
+  readonly host: Host;
+  readonly kernels: Kernels;
+  readonly address: string;
+  readonly note: (what: string) => void;
+  /** Settles when so much virtual time has passed. */
+  readonly pause: (ms: number) => Promise<void>;
+}
+
+const LENGTHS = [50, 7];
+const [ROWS, ROW_LENGTH] = [6, 3];
+const CHUNK_BYTES = 64;
+
+export class Tenant {
+  readonly plan: TenantPlan;
+  readonly nonce: string;
+  readonly isLockStep: boolean;
+  /** Of each worker, pushes that were acknowledged, and those of which nobody knows. */
+  readonly acknowledged: number[];
+  readonly unknown: number[];
+  /** Acknowledged pushes may be lost: the power was cut, and nobody asked that they survive it. */
+  mayLose = false;
+  isDone = false;
+  /** After the last step, by worker. */
+  readonly hashes = new Map<number, string>();
+  /** Steps that workers have begun, all together. */
+  progress = 0;
+  readonly #pushed = new Set<number>();
+
+  constructor(plan: TenantPlan, nonce: string) {
+    this.plan = plan;
+    this.nonce = nonce;
+    this.isLockStep = plan.kind === 'synchronous' || plan.kind === 'held';
+    this.acknowledged = new Array<number>(plan.workers).fill(0);
+    this.unknown = new Array<number>(plan.workers).fill(0);
+  }
+
+  get service(): ServiceOptions {
+    const { namespace, isOnDisk } = this.plan;
+    return {
+      ...{ namespace, nonce: this.nonce, folder: `/data/${namespace}`, graceMs: 1000 },
+      lostWorkers: this.isLockStep ? 'wait' : 'release',
+      ...{ durability: isOnDisk ? 'disk' : 'process', maxBytes: 64 * 2 ** 20 },
+    };
+  }
+
+  /** The whole life of one process of one worker. */
+  async work(worker: number, place: WorkerPlace): Promise<void> {
+    const { namespace, workers, sharedMemory, kind } = this.plan;
+    const options: RemoteStoreOptions = {
+      ...{ servers: [place.address], access: { namespace, nonce: this.nonce }, worker, workers },
+      ...{ sharedMemory, chunkBytes: CHUNK_BYTES, kernels: place.kernels, reconnectTimeoutMs: 20_000 },
+      ...{ held: kind === 'held', consistency: this.#consistency(), log: () => undefined },
+    };
+    const store = await RemoteStore.connect(options, place.host);
+    if (this.isLockStep) await this.#train(store, place);
+    else if (kind === 'elastic') await this.#average(store, place);
+    else await this.#count(store, place);
+    await store.close();
+  }
+
+  #consistency(): Consistency {
+    switch (this.plan.kind) {
+      case 'asynchronous':
+        return { kind: 'asynchronous' };
+      case 'bounded':
+        return { kind: 'bounded', staleness: 3 };
+      case 'elastic':
+        return { kind: 'elastic', alpha: 0.5 };
+      default:
+        return { kind: 'synchronous' };
+    }
+  }
+
+  async #train(store: RemoteStore, { note }: WorkerPlace): Promise<void> {
+    const { steps, checkpointEvery, kind } = this.plan;
+    const keys = await openKeys(store, 0.5);
+    await store.setOptimizer({ name: 'sgd', lr: 0.05, momentum: 0.9 });
+    for (;;) {
+      try {
+        await runSteps(store, {
+          ...{ steps, checkpointEvery },
+          step: async (step, isFirst) => {
+            this.progress++;
+            await trainStep(store, keys, step, isFirst, kind === 'held');
+            note(`step ${step}`);
+          },
+          onRewind: (step) => note(`goes back, was at step ${step}`),
+        });
+        this.hashes.set(store.rank, await hashOf(store, keys));
+        await store.barrier();
+        this.isDone = true;
+        return;
+      } catch (error) {
+        // A server was lost after the last step, and others may still need this worker to do it again.
+        if (!(error instanceof TributaryError) || error.code !== 'REWOUND') throw error;
+        note('goes back after the last step');
+      }
+    }
+  }
+
+  /** The values count pushes: element e those of worker e modulo the workers. */
+  async #count(store: RemoteStore, place: WorkerPlace): Promise<void> {
+    const { workers, steps, checkpointEvery } = this.plan;
+    const { rank } = store;
+    const keys = await openKeys(store, 0);
+    await store.setOptimizer({ name: 'sgd', lr: 1 });
+    for (const { gradient } of keys)
+      gradient.view.forEach((_, e, all) => (all[e] = e % workers === rank ? 1 : 0));
+    const rows = new Float32Array(ROWS * ROW_LENGTH).map((_, e) => (e % workers === rank ? 1 : 0));
+    while (this.acknowledged[rank]! < steps) {
+      this.progress++;
+      this.unknown[rank]!++;
+      const [[status]] = await Promise.all([store.pushpull(keys), store.pushRows('table', ALL_ROWS, rows)]);
+      this.unknown[rank]!--;
+      this.acknowledged[rank]!++;
+      place.note(`push ${this.acknowledged[rank]} acknowledged`);
+      if (this.acknowledged[rank]! % checkpointEvery === 0) await store.checkpoint(status!.version);
+      await this.#checkCounts(store, keys, false);
+    }
+    this.#pushed.add(rank);
+    while (this.#pushed.size < workers) await place.pause(20);
+    await this.#checkCounts(store, keys, true);
+    this.isDone = true;
+  }
+
+  async #checkCounts(store: RemoteStore, keys: Keys, isQuiet: boolean): Promise<void> {
+    const least = [...this.acknowledged];
+    const table = new Float32Array(ROWS * ROW_LENGTH);
+    await store.pull(keys.map(({ key, into }) => ({ key, into })));
+    await store.pullRows('table', ALL_ROWS, table);
+    const most = this.acknowledged.map((count, worker) => count + this.unknown[worker]!);
+    const { workers, namespace } = this.plan;
+    const all = [...keys.map(({ key, into }) => [key, into.view] as const), ['table', table] as const];
+    for (const [key, values] of all) {
+      values.forEach((value, e) => {
+        const worker = e % workers;
+        const count = -value;
+        const floor = this.mayLose ? 0 : least[worker]!;
+        if (count >= floor && count <= most[worker]! && Number.isInteger(count)) return;
+        throw new Violation(
+          `'${namespace}', key ${key}, element ${e}: ${count} pushes of worker ${worker} were applied, ` +
+            `but ${least[worker]} were acknowledged and ${most[worker]} sent${isQuiet ? ', and nobody pushes' : ''}`,
+        );
+      });
+    }
+  }
+
+  /** Elastic averaging: nothing is counted, but every step ends and all stays finite. */
+  async #average(store: RemoteStore, { note }: WorkerPlace): Promise<void> {
+    const { steps, checkpointEvery, namespace } = this.plan;
+    const { rank } = store;
+    const keys = await openKeys(store, 0.5);
+    while (this.acknowledged[rank]! < steps) {
+      this.progress++;
+      for (const { gradient, into } of keys)
+        gradient.view.set(into.view.map((value) => value + 0.01 * (rank + 1)));
+      const [status] = await store.pushpull(keys);
+      this.acknowledged[rank]!++;
+      note(`average ${this.acknowledged[rank]}`);
+      for (const { key, into } of keys) {
+        if (into.view.every((value) => Number.isFinite(value) && Math.abs(value) < 100)) continue;
+        throw new Violation(`'${namespace}', key ${key}: the average is ${into.view.join(' ')}`);
+      }
+      if (this.acknowledged[rank]! % checkpointEvery === 0) await store.checkpoint(status!.version);
+    }
+    this.#pushed.add(rank);
+    if (this.#pushed.size === this.plan.workers) this.isDone = true;
+  }
+}
+
+type Keys = Awaited<ReturnType<typeof openKeys>>;
+
+const ALL_ROWS = Int32Array.from({ length: ROWS }, (_, i) => i);
+
+async function openKeys(store: RemoteStore, first: number) {
+  const keys = LENGTHS.map((length, i) => ({
+    ...{ key: `w${i}`, gradient: store.allocate(length), into: store.allocate(length) },
+  }));
+  for (const { into } of keys) into.view.fill(first);
+  await store.init([
+    ...keys.map(({ key, into }) => ({ key, value: new Float32Array(into.length).fill(first) })),
+    { key: 'table', value: new Float32Array(ROWS * ROW_LENGTH).fill(first), rowLength: ROW_LENGTH },
+  ]);
+  return keys;
+}
+
+/** Gradients depend on the parameters: every step that is lost, doubled or done from others changes the result. */
+async function trainStep(
+  store: RemoteStore,
+  keys: Keys,
+  step: number,
+  isFirst: boolean,
+  isHeld: boolean,
+): Promise<void> {
+  const pulls = keys.map(({ key, into }) => ({ key, into }));
+  if (isFirst || isHeld) await store.pull(pulls);
+  for (const { gradient, into } of keys) {
+    for (let i = 0; i < gradient.length; i++) {
+      gradient.view[i] = (((i * 7 + store.rank * 13 + step * 31) % 17) - 8) / 64 + 0.1 * into.view[i]!;
+    }
+  }
+  const touched = Int32Array.from({ length: 4 }, (_, i) => (i * i + 3 * step + 5 * store.rank) % ROWS);
+  const rows = new Float32Array(4 * ROW_LENGTH);
+  await store.pullRows('table', touched, rows);
+  const gradient = rows.map((value, i) => 0.1 * value + (i % 7) / 64);
+  if (isHeld) {
+    await Promise.all([
+      store.push(keys.map((one) => ({ key: one.key, gradient: one.gradient }))),
+      store.pushRows('table', touched, gradient),
+    ]);
+    await store.apply({ scale: 0.5, lr: 0.05 });
+    return;
+  }
+  await Promise.all([store.pushpull(keys), store.pushRows('table', touched, gradient)]);
+}
+
+/** Of the parameters on the servers. */
+async function hashOf(store: RemoteStore, keys: Keys): Promise<string> {
+  await store.pull(keys.map(({ key, into }) => ({ key, into })));
+  const table = new Float32Array(ROWS * ROW_LENGTH);
+  await store.pullRows('table', ALL_ROWS, table);
+  const hash = createHash('sha256');
+  for (const { into } of keys) hash.update(Float32Array.from(into.view));
+  return hash.update(table).digest('hex');
+}
