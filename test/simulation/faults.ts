@@ -55,7 +55,7 @@ interface Armed {
 }
 
 const ALL = Object.entries(FAULTS).flatMap(([fault, points]) =>
-  points.map((point) => ({ fault: fault as Fault, point: point as Point })),
+  points.map((point) => ({ fault: fault as Fault, point: point })),
 );
 
 export class Faults implements DiskFaults, Links {

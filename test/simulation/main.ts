@@ -1,24 +1,73 @@
 /**
- * `npm run sim -- --seeds N [--from K] [--all] [--verbose]`: runs the simulation for so many seeds and prints how often each fault hit each
- * point. The first run in which something does not hold ends it with a trace, and exit code 1; `--seeds 1 --from K`
- * repeats that run exactly.
+ * `npm run sim -- --seeds N [--from K] [--jobs J] [--all] [--verbose]`: runs the simulation for so many seeds, in as many processes as
+ * there are processors, and prints how often each fault hit each point. A run in which something does not hold is printed
+ * as a trace, and the exit code is 1; `--seeds 1 --from K` repeats that run exactly.
  */
+import { fork } from 'node:child_process';
+import { availableParallelism } from 'node:os';
+import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
-import { simulate } from './simulate.ts';
+import { addUp, printSummary, simulate } from './simulate.ts';
+import type { Summary } from './simulate.ts';
 
 const { values } = parseArgs({
   options: {
     seeds: { type: 'string', default: '2000' },
     from: { type: 'string', default: '0' },
+    jobs: { type: 'string', default: String(availableParallelism()) },
     all: { type: 'boolean', default: false },
     verbose: { type: 'boolean', default: false },
   },
 });
-const ok = await simulate({
-  seeds: Number(values.seeds),
-  from: Number(values.from),
-  goesOn: values.all,
-  isVerbose: values.verbose,
-  print: (line) => console.log(line),
-});
-process.exit(ok ? 0 : 1);
+const [seeds, from] = [countOf('seeds', values.seeds), countOf('from', values.from)];
+const jobs = Math.max(1, Math.min(countOf('jobs', values.jobs), seeds));
+const print = (line: string): void => console.log(line);
+const options = { isVerbose: values.verbose, goesOn: values.all, print };
+
+if (process.send !== undefined) {
+  process.send(await simulate({ ...options, seeds, from }));
+  process.disconnect();
+} else {
+  const startedMs = performance.now();
+  const parts = jobs === 1 ? [await simulate({ ...options, seeds, from })] : await inParallel();
+  const summary = addUp(parts);
+  printSummary(summary, (performance.now() - startedMs) / 1000, print);
+  process.exitCode = summary.failed > 0 ? 1 : 0;
+}
+
+/** The first that finds something ends the others, unless all findings are wanted. */
+function inParallel(): Promise<Summary[]> {
+  const share = Math.ceil(seeds / jobs);
+  const children = Array.from({ length: jobs }, (_, i) => {
+    const own = Math.min(share, seeds - i * share);
+    const flags = [...(values.all ? ['--all'] : []), ...(values.verbose ? ['--verbose'] : [])];
+    const args = ['--seeds', String(Math.max(0, own)), '--from', String(from + i * share), ...flags];
+    return fork(fileURLToPath(import.meta.url), args);
+  });
+  return Promise.all(
+    children.map(
+      (child) =>
+        new Promise<Summary>((resolve, reject) => {
+          let summary: Summary | undefined;
+          child.on('message', (message) => {
+            summary = message as Summary;
+            if (summary.failed > 0 && !values.all) for (const other of children) other.kill();
+          });
+          child.on('error', reject);
+          child.on('exit', (code, signal) => {
+            if (summary) resolve(summary);
+            else if (signal === 'SIGTERM')
+              resolve({ seeds: 0, failed: 0, events: 0, virtualMs: 0, fewest: Infinity, counts: [] });
+            else reject(new Error(`a process of the simulation ended with ${code ?? signal}`));
+          });
+        }),
+    ),
+  );
+}
+
+function countOf(name: string, text: string): number {
+  const count = Number(text);
+  if (Number.isInteger(count) && count >= 0) return count;
+  console.error(`--${name} is '${text}'; give a whole number`);
+  process.exit(2);
+}

@@ -64,19 +64,17 @@ export class SimProcess {
       torn: (path, bytes) => faults.torn(path, bytes),
       failsFlush: (path) => faults.failsFlush(path),
     });
-    const guarded = <A extends unknown[], R>(call: (...args: A) => R) => {
-      return (...args: A): R => {
-        if (this.isDead) throw new Killed();
-        return call(...args);
-      };
+    const guarded = <R>(call: () => R): R => {
+      if (this.isDead) throw new Killed();
+      return call();
     };
     return {
       ...files,
-      open: guarded(files.open),
-      list: guarded(files.list),
-      read: guarded(files.read),
-      remove: guarded(files.remove),
-      makeFolder: guarded(files.makeFolder),
+      open: (path, flags, mode) => guarded(() => files.open(path, flags, mode)),
+      list: (folder) => guarded(() => files.list(folder)),
+      read: (file, into, position) => guarded(() => files.read(file, into, position)),
+      remove: (path) => guarded(() => files.remove(path)),
+      makeFolder: (path, mode) => guarded(() => files.makeFolder(path, mode)),
     };
   }
 }

@@ -78,7 +78,7 @@ export class Scheduler {
       this.#nowMs = event.atMs;
       event.act = undefined;
       act();
-      if (owner === undefined || owner.hasPromises) await settled();
+      if (owner?.hasPromises) await settled();
     }
     return true;
   }

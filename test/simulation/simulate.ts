@@ -18,38 +18,60 @@ export interface SimulateOptions {
   readonly print: (line: string) => void;
 }
 
-/** True if everything held. */
-export async function simulate({ seeds, from, isVerbose, goesOn, print }: SimulateOptions): Promise<boolean> {
+/** What came of some seeds; plain data, so that it can be sent between processes. */
+export interface Summary {
+  readonly seeds: number;
+  readonly failed: number;
+  readonly events: number;
+  readonly virtualMs: number;
+  /** Of all runs, the fewest faults that one had. */
+  readonly fewest: number;
+  /** By fault and point, how often it hit. */
+  readonly counts: readonly (readonly [name: string, count: number])[];
+}
+
+export async function simulate(options: SimulateOptions): Promise<Summary> {
+  const { seeds, from, isVerbose, goesOn, print } = options;
   const counts: FaultCounts = new Map();
-  const hashes = new Map<string, string>();
-  const startedMs = performance.now();
-  let [events, virtualMs, fewest, failed] = [0, 0, Infinity, 0];
+  const hashes = await undisturbedHashes();
+  const expectedHash = (plan: TenantPlan): string => hashes.get(hashKey(plan))!;
+  let [done, events, virtualMs, fewest, failed] = [0, 0, 0, Infinity, 0];
   for (let i = 0; i < seeds; i++) {
-    const expectedHash = (plan: TenantPlan): string => hashes.get(hashKey(plan))!;
-    await learnHashes(hashes);
     const result = await run({ seed: from + i, kernels: newKernels(), counts, expectedHash });
+    done++;
     events += result.events;
     virtualMs += result.virtualMs;
     fewest = Math.min(fewest, result.hits);
-    if (isVerbose) printTrace(result, print);
+    if (isVerbose || (result.violation !== undefined && !goesOn)) printTrace(result, print);
     if (result.violation === undefined) continue;
-    if (goesOn) {
-      failed++;
-      print(`seed ${result.seed}: ${result.violation.slice(0, 300)}`);
-      continue;
-    }
-    if (!isVerbose) printTrace(result, print);
+    failed++;
     print(`seed ${result.seed}: ${result.violation}`);
     print(`npm run sim -- --seeds 1 --from ${result.seed} repeats this run`);
-    return false;
+    if (!goesOn) break;
   }
-  const seconds = (performance.now() - startedMs) / 1000;
-  printCounts(counts, print);
+  return { seeds: done, failed, events, virtualMs, fewest, counts: [...counts] };
+}
+
+export function addUp(parts: readonly Summary[]): Summary {
+  const counts: FaultCounts = new Map();
+  for (const part of parts) {
+    for (const [name, count] of part.counts) counts.set(name, (counts.get(name) ?? 0) + count);
+  }
+  const sum = (value: (part: Summary) => number) => parts.reduce((all, part) => all + value(part), 0);
+  return {
+    ...{ seeds: sum(({ seeds }) => seeds), failed: sum(({ failed }) => failed), counts: [...counts] },
+    ...{ events: sum(({ events }) => events), virtualMs: sum(({ virtualMs }) => virtualMs) },
+    fewest: Math.min(...parts.map(({ fewest }) => fewest)),
+  };
+}
+
+export function printSummary(summary: Summary, seconds: number, print: (line: string) => void): void {
+  const { seeds, failed, events, virtualMs, fewest, counts } = summary;
+  printCounts(new Map(counts), print);
   print(
-    `${seeds} seeds from ${from}: ${failed === 0 ? 'nothing found' : `${failed} failed`}; ${events} events, ${Math.round(virtualMs / 1000)} s of virtual time in ${seconds.toFixed(1)} s; ` +
-      `at least ${fewest} faults in each`,
+    `${seeds} seeds, ${failed} with a finding, at least ${fewest} faults in each; ` +
+      `${events} events and ${Math.round(virtualMs / 1000)} s of virtual time in ${seconds.toFixed(1)} s`,
   );
-  return failed === 0;
 }
 
 /** The code of the kernels is compiled once; a space takes a tenth of a millisecond. */
@@ -58,8 +80,8 @@ function newKernels(): Kernels {
 }
 
 /** What undisturbed runs of every plan in lock step come to. */
-async function learnHashes(hashes: Map<string, string>): Promise<void> {
-  if (hashes.size > 0) return;
+async function undisturbedHashes(): Promise<Map<string, string>> {
+  const hashes = new Map<string, string>();
   for (const kind of ['synchronous', 'held'] as const) {
     for (const workers of [2, 3]) {
       for (const steps of [20, 24]) {
@@ -67,18 +89,14 @@ async function learnHashes(hashes: Map<string, string>): Promise<void> {
           ...{ namespace: 'undisturbed', kind, workers, steps, checkpointEvery: 5 },
           ...{ sharedMemory: false, isOnDisk: false },
         };
-        const { tenants, violation } = await run({
-          seed: 1,
-          kernels: newKernels(),
-          counts: new Map(),
-          faults: 0,
-          plans: [plan],
-        });
-        if (violation !== undefined) throw new Error(`an undisturbed run failed: ${violation}`);
-        hashes.set(hashKey(plan), tenants[0]!.hashes.get(0)!);
+        const kernels = newKernels();
+        const result = await run({ seed: 1, kernels, counts: new Map(), faults: 0, plans: [plan] });
+        if (result.violation !== undefined) throw new Error(`an undisturbed run failed: ${result.violation}`);
+        hashes.set(hashKey(plan), result.tenants[0]!.hashes.get(0)!);
       }
     }
   }
+  return hashes;
 }
 
 function hashKey({ kind, workers, steps }: TenantPlan): string {

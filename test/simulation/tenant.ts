@@ -144,10 +144,14 @@ export class Tenant {
       this.acknowledged[rank]!++;
       place.note(`push ${this.acknowledged[rank]} acknowledged`);
       if (this.acknowledged[rank]! % checkpointEvery === 0) await store.checkpoint(status!.version);
-      await this.#checkCounts(store, keys, false);
+      if (this.acknowledged[rank]! % 3 === 0) await this.#checkCounts(store, keys, false);
     }
     this.#pushed.add(rank);
-    while (this.#pushed.size < workers) await place.pause(20);
+    // Looking on shows whether a server was started again, which then needs this worker's help.
+    while (this.#pushed.size < workers) {
+      await place.pause(50);
+      await this.#checkCounts(store, keys, false);
+    }
     await this.#checkCounts(store, keys, true);
     this.isDone = true;
   }
@@ -175,7 +179,7 @@ export class Tenant {
   }
 
   /** Elastic averaging: nothing is counted, but every step ends and all stays finite. */
-  async #average(store: RemoteStore, { note }: WorkerPlace): Promise<void> {
+  async #average(store: RemoteStore, { note, pause }: WorkerPlace): Promise<void> {
     const { steps, checkpointEvery, namespace } = this.plan;
     const { rank } = store;
     const keys = await openKeys(store, 0.5);
@@ -193,7 +197,11 @@ export class Tenant {
       if (this.acknowledged[rank]! % checkpointEvery === 0) await store.checkpoint(status!.version);
     }
     this.#pushed.add(rank);
-    if (this.#pushed.size === this.plan.workers) this.isDone = true;
+    while (this.#pushed.size < this.plan.workers) {
+      await pause(50);
+      await store.pull(keys.map(({ key, into }) => ({ key, into })));
+    }
+    this.isDone = true;
   }
 }
 
