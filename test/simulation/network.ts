@@ -55,7 +55,6 @@ class Socket extends Descriptor {
   isConnected = false;
   /** What has arrived. */
   readonly inbox: Uint8Array[] = [];
-  #inboxBytes = 0;
   /** Sent by this end and not taken by the other. */
   unread = 0;
   /** On their way to the peer, in order. */
@@ -76,7 +75,6 @@ class Socket extends Descriptor {
 
   arrive(bytes: Uint8Array): void {
     this.inbox.push(bytes);
-    this.#inboxBytes += bytes.length;
     this.wake();
   }
 
@@ -92,7 +90,6 @@ class Socket extends Descriptor {
       if (part.length === first.length) this.inbox.shift();
       else this.inbox[0] = first.subarray(part.length);
     }
-    this.#inboxBytes -= taken;
     if (this.peer) {
       this.peer.unread -= taken;
       this.peer.wake();
