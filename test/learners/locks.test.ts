@@ -29,4 +29,19 @@ describe.skipIf(!hasSharedMemory())('locks', () => {
       expect(memory.releaseLocks(living)).toEqual([2]);
     });
   });
+
+  it('of the states are one, which the dead lose as well', () => {
+    memory = LearnerMemory.create(SharedSpace.create(), `locks-${process.pid}`, LAYOUT);
+    const [dead, living] = [
+      { number: 0, generation: 0 },
+      { number: 1, generation: 0 },
+    ];
+    memory.whileStatesLocked(dead, () => {
+      expect(memory.releaseLocks(living)).toEqual([]);
+      expect(memory.releaseLocks(dead)).toEqual([LAYOUT.parameters]);
+      let isEntered = false;
+      memory.whileStatesLocked(living, () => (isEntered = true));
+      expect(isEntered).toBe(true);
+    });
+  });
 });
