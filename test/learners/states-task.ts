@@ -26,7 +26,7 @@ export function buildTask({ samples, batchSize, seed, brokenSample }: StatesData
     model: buildModel(),
     train: points(samples, 1, brokenSample),
     test: points(400, 2),
-    optimizer: { name: 'sgd', lr: 0.1, momentum: 0.5 },
+    optimizer: { name: 'sgd', lr: 0.03, momentum: 0.5 },
     ...{ batchSize, seed },
   };
 }

@@ -19,7 +19,7 @@ import { buildTask, INPUT_MEAN } from './states-task.ts';
 import type { StatesData } from './states-task.ts';
 import { killProcess } from './watchdog-process.ts';
 
-const TASK: StatesData = { samples: 810, batchSize: 8, seed: 5 };
+const TASK: StatesData = { samples: 806, batchSize: 8, seed: 5 };
 const BATCHES = Math.ceil(TASK.samples / TASK.batchSize);
 const EPOCHS = 2;
 const source = (data: Partial<StatesData> = {}) => ({
