@@ -34,7 +34,7 @@ export interface TrainOptions {
   readonly checkpointEverySteps?: number | undefined;
   /** Go on from the newest good checkpoint of the folder, if there is one. Default false. */
   readonly resume?: boolean | undefined;
-  /** Folder of the shared-memory file system for the weights and gradients. Default /dev/shm. */
+  /** Folder of this user (mode 0700) on a shared-memory file system, for weights and gradients. Default /dev/shm/tributary-<uid>. */
   readonly segmentDirectory?: string | undefined;
   /** Stops after the batches under way, with a checkpoint. */
   readonly signal?: AbortSignal | undefined;
