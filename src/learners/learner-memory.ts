@@ -30,6 +30,8 @@ const REGIONS = 7;
 const [VERSION, STOP, BELL, CONTROL_LINES] = [0, 1, 2, 3] as const;
 const TRIES_BEFORE_SLEEP = 200;
 const LOCK_SLEEP_MS = 1;
+/** Of a lock's word that name the process; the rest names its generation. */
+const HOLDER_BITS = 10;
 
 export class LearnerMemory {
   readonly board: Board;
@@ -168,6 +170,20 @@ export class LearnerMemory {
     );
   }
 
+  /** Which locks are held by whom, in words for people; empty if none is. */
+  get heldLocks(): string {
+    const { parameters } = this.#layout;
+    return Array.from({ length: lockCount(this.#layout) }, (_, lock) => lock)
+      .flatMap((lock) => {
+        const word = Atomics.load(this.#locks.view, lock * WORDS_A_LINE);
+        if (word === 0) return [];
+        const number = (word & (2 ** HOLDER_BITS - 1)) - 1;
+        const holder = number === SERVER ? 'the server' : `learner ${number}`;
+        return [`${holder} holds the lock of ${lock === parameters ? 'the states' : `parameter ${lock}`}`];
+      })
+      .join(', ');
+  }
+
   /** What the gradient in a slot is: words for the version it was computed from, and the rows of each sparse one. */
   slotFacts(learner: number, slot: number): Int32Array {
     const words = slotWords(this.#layout);
@@ -238,5 +254,5 @@ function slotWords({ parameters }: LearnerLayout): number {
 }
 
 function holderWord({ number, generation }: Identity): number {
-  return (number + 1) | (generation << 10);
+  return (number + 1) | (generation << HOLDER_BITS);
 }

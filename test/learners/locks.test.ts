@@ -1,5 +1,6 @@
 /** Locks in shared memory name their holder, so that those of the dead can be told from those of the living. */
 import { afterEach, describe, expect, it } from 'vitest';
+import { SERVER } from '../../src/learners/board.ts';
 import { LearnerMemory } from '../../src/learners/learner-memory.ts';
 import { hasSharedMemory, SharedSpace } from '../../src/memory/index.ts';
 
@@ -37,11 +38,17 @@ describe.skipIf(!hasSharedMemory())('locks', () => {
       { number: 1, generation: 0 },
     ];
     memory.whileStatesLocked(dead, () => {
+      memory.whileLocked({ number: SERVER, generation: 3 }, 1, () => {
+        expect(memory.heldLocks).toBe(
+          'the server holds the lock of parameter 1, learner 0 holds the lock of the states',
+        );
+      });
       expect(memory.releaseLocks(living)).toEqual([]);
       expect(memory.releaseLocks(dead)).toEqual([LAYOUT.parameters]);
       let isEntered = false;
       memory.whileStatesLocked(living, () => (isEntered = true));
       expect(isEntered).toBe(true);
     });
+    expect(memory.heldLocks).toBe('');
   });
 });
