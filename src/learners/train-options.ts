@@ -97,7 +97,13 @@ export type TrainEvent =
       readonly loss: number;
       readonly evaluation: Evaluation | undefined;
     }
-  | { readonly type: 'checkpoint'; readonly path: string; readonly step: number };
+  | { readonly type: 'checkpoint'; readonly path: string; readonly step: number }
+  | {
+      /** A newer checkpoint than the one that the run goes on from was damaged. */
+      readonly type: 'checkpoint-skipped';
+      readonly path: string;
+      readonly reason: string;
+    };
 
 export interface Progress {
   readonly samplesPerSec: number;

@@ -115,6 +115,8 @@ function sweep(directory: string): string[] {
   const removed: string[] = [];
   for (const entry of fs.readdirSync(directory)) {
     const path = join(directory, entry);
+    // Another user's file is not ours to mind, also if this is root, nor worth the time to open it.
+    if (!entry.includes(PREFIX) || !isOwn(path)) continue;
     if (entry.startsWith(TEMPORARY_PREFIX)) {
       if (isStaleTemporary(entry)) removeQuietly(path);
     } else if (entry.startsWith(PREFIX)) {
@@ -137,10 +139,12 @@ function isStaleTemporary(entry: string): boolean {
   return pid > 0 && !isAlive({ pid, startTicks: BigInt(parts[2]!), pidNamespace: BigInt(parts[3]!) });
 }
 
-/** Another user's file stays where it is, also if this is root: it is not ours to mind. */
+function isOwn(path: string): boolean {
+  return fs.lstatSync(path, { throwIfNoEntry: false })?.uid === currentUser();
+}
+
 function removeQuietly(path: string): boolean {
   try {
-    if (fs.lstatSync(path).uid !== currentUser()) return false;
     fs.rmSync(path);
     return true;
   } catch {

@@ -208,10 +208,9 @@ function lockHolder(fd: number): number | undefined {
   return undefined;
 }
 
+/** The short name only: what else is on its command line may be secret, and comes from whoever started it. */
 function commandOf(pid: number): string {
-  return (
-    readText(`/proc/${pid}/cmdline`).split('\0').join(' ').trim().slice(0, 200) || 'its command is not known'
-  );
+  return readText(`/proc/${pid}/comm`).replace(/[^\x20-\x7e]/g, '') || 'its command is not known';
 }
 
 function readText(path: string): string {
