@@ -56,7 +56,7 @@ describe.skipIf(!hasSharedMemory())('a neighbour', () => {
       ...user,
     });
     children.push(child);
-    await once(child.stdout!, 'data');
+    await once(child.stdout, 'data');
     return child;
   }
 
