@@ -22,6 +22,7 @@ export const ErrorCodes = {
   CHECKPOINT_CORRUPT: 'A checkpoint is truncated or its checksum does not match.',
   CHECKPOINT_MISMATCH: 'A checkpoint belongs to another model or optimizer.',
   CHECKPOINT_NOT_WRITTEN: 'A checkpoint could not be written; earlier ones are untouched.',
+  FOLDER_NOT_PRIVATE: 'A folder that must belong to this user alone is open to others.',
   SEGMENT_EXISTS: 'A shared-memory segment of that name exists and its owner is alive.',
   SEGMENT_NOT_FOUND: 'There is no shared-memory segment of that name.',
   SEGMENT_CORRUPT: 'A shared-memory segment has no valid header or is of another version.',

@@ -66,10 +66,7 @@ export function taskSource(data: LearnerTaskData): TaskSource {
 export async function runLearners(options: LearnerRunOptions): Promise<Trained> {
   const { task, learners, mode, from, checkpointDirectory, signal, onEvent } = options;
   const { epochs, checkpointEverySteps } = task.config;
-  if (from) {
-    for (const { path, reason } of from.skipped) onEvent({ type: 'checkpoint-skipped', path, reason });
-    onEvent({ type: 'resumed', path: from.path, step: from.step });
-  }
+  if (from) onEvent({ type: 'resumed', path: from.path, step: from.step });
   const translate = translator(options);
   let keptStep: number | undefined;
   const result = await trainWithLearners({
@@ -112,6 +109,7 @@ export function translator(
         return { ...rest, ...(evaluation ? { evaluation } : {}) };
       }
       case 'checkpoint':
+      case 'checkpoint-skipped':
       case 'learner-lost':
       case 'restarted':
         return event;

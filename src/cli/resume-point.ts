@@ -5,7 +5,7 @@
  */
 import { UsageError } from '../base/index.ts';
 import { resolveOptimizerSpec } from '../kernels/index.ts';
-import { CheckpointStore, type SkippedCheckpoint } from '../runtime/index.ts';
+import { CheckpointStore } from '../runtime/index.ts';
 import type { ResolvedConfig } from './config.ts';
 import type { RunFolder } from './run-folder.ts';
 
@@ -18,8 +18,6 @@ export interface ResumePoint {
   readonly midEpoch: 'fit' | 'learners' | undefined;
   readonly seed: unknown;
   readonly optimizer: unknown;
-  /** Newer checkpoints that could not be read. */
-  readonly skipped: readonly SkippedCheckpoint[];
 }
 
 interface StoredState {
@@ -31,14 +29,14 @@ interface StoredState {
 
 /** The newest good checkpoint of a run. */
 export function findResumePoint(folder: RunFolder): ResumePoint | undefined {
-  const { checkpoint, path, skipped } = new CheckpointStore(folder.checkpoints).latest();
+  const { checkpoint, path } = new CheckpointStore(folder.checkpoints).latest();
   if (!checkpoint || path === undefined) return undefined;
   const { seed, optimizer, order, done } = checkpoint.state as StoredState;
   const isMidFit = (order?.position ?? 0) > 0;
   const isMidLearners = (done?.length ?? 0) > 0;
   const midEpoch = isMidLearners ? 'learners' : isMidFit ? 'fit' : undefined;
   const { step, epoch } = checkpoint;
-  return { path, step, epoch, midEpoch, seed, optimizer, skipped };
+  return { path, step, epoch, midEpoch, seed, optimizer };
 }
 
 /** Refuses what learners cannot go on from as if nothing had happened. */

@@ -1,10 +1,13 @@
 /**
  * Which processes can share memory: those that give the same host identity. It names the boot (two machines never
- * have the same), the network namespace (each stands for a host of its own), and the shared-memory file system (two
- * containers on one machine have two). Invariant: doubt gives different identities, because TCP always works.
+ * have the same), the network namespace (each stands for a host of its own), the shared-memory file system (two
+ * containers on one machine have two), and the folder in it, which is that of a user: no user can open segments of
+ * another. Invariant: doubt gives different identities, because TCP always works.
  */
 import { readFileSync, readlinkSync, statSync } from 'node:fs';
 import { hostname } from 'node:os';
+import { dirname } from 'node:path';
+import { defaultSegmentDirectory } from '../memory/index.ts';
 
 /** Equal for processes that can map the same segments; begins with the host's name, for reading. */
 export function hostIdentity(): string {
@@ -23,7 +26,10 @@ function networkNamespace(): string | undefined {
 }
 
 function sharedMemoryDevice(): string | undefined {
-  return attempt(() => String(statSync('/dev/shm').dev));
+  return attempt(() => {
+    const folder = defaultSegmentDirectory();
+    return `${statSync(dirname(folder)).dev}:${folder.replaceAll('/', ':')}`;
+  });
 }
 
 function attempt(read: () => string | undefined): string | undefined {

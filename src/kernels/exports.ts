@@ -19,6 +19,7 @@ export interface KernelExports {
   scaleFloat64(target: number, factor: number, n: number): void;
   divideFloat64(target: number, divisor: number, n: number): void;
   axpyFloat32(target: number, a: number, x: number, n: number): void;
+  blendFloat32(target: number, keep: number, x: number, share: number, n: number): void;
   fillFloat32(target: number, value: number, n: number): void;
   copyBytes(target: number, source: number, bytes: number): void;
   clipFloat32(target: number, limit: number, n: number): void;

@@ -152,6 +152,14 @@ export class Kernels {
     this.exports.axpyFloat32(target.byteOffset, a, x.byteOffset, target.length);
   }
 
+  /** target = keep * target + share * x, as one step of each element: other processes may do the same at the same time. */
+  blend(target: Region<'float32'>, keep: number, x: Region<'float32'>, share: number): void {
+    checkRegion(this.space, 'target of blend', target, 'float32');
+    checkRegion(this.space, 'x of blend', x, 'float32', target.length);
+    checkNoPartialOverlap('x of blend', target, x);
+    this.exports.blendFloat32(target.byteOffset, keep, x.byteOffset, share, target.length);
+  }
+
   fill(target: Region<'float32'>, value: number): void {
     checkRegion(this.space, 'target of fill', target, 'float32');
     this.exports.fillFloat32(target.byteOffset, value, target.length);

@@ -197,9 +197,11 @@ export class Crew {
     if (isStarting || done !== this.#moved.done) this.#moved = { done, atMs: this.#watchedMs };
     const sinceMs = this.#watchedMs - this.#moved.atMs;
     if (sinceMs <= 2 * stallMs) return undefined;
+    const { heldLocks } = memory;
+    const held = heldLocks === '' ? '' : ` (${heldLocks})`;
     return {
       code: 'TIMEOUT',
-      why: `no learner has finished anything for ${Math.round(sinceMs)} ms, ${after}`,
+      why: `no learner has finished anything for ${Math.round(sinceMs)} ms${held}, ${after}`,
     };
   }
 }

@@ -3,6 +3,7 @@
  * while learners go on changing the weights. Decides nothing about when. Invariants: weights that are not finite are
  * never kept; a checkpoint of another task is refused, never trained on.
  */
+import { rmSync } from 'node:fs';
 import { isDeepStrictEqual } from 'node:util';
 import { UsageError } from '../base/index.ts';
 import { CheckpointStore } from '../runtime/index.ts';
@@ -41,6 +42,8 @@ export class LearnerCheckpoints {
   readonly #facts: TaskFacts;
   /** Those of this run, newest last; the folder may hold others. */
   readonly #paths: string[] = [];
+  /** Newer ones that `resume` found and could not use. */
+  skipped: LatestCheckpoint['skipped'] = [];
 
   /** Without a folder nothing is kept, and there is nothing to go on from. */
   constructor(directory: string | undefined, replica: Replica, facts: TaskFacts) {
@@ -63,13 +66,7 @@ export class LearnerCheckpoints {
 
   /** Gives its folder; undefined if none are kept. */
   save({ step, epoch, done }: Position): string | undefined {
-    if (!this.#replica.isFinite()) {
-      throw new UsageError(
-        'NOT_A_NUMBER',
-        `The parameters are not finite at step ${step}; ${this.kept}. Lower the learning rate or clip gradients.`,
-        { step, checkpoint: this.path },
-      );
-    }
+    this.#checkFinite(step);
     if (!this.#store) return undefined;
     const { tensors, optimizer } = this.#replica.snapshot();
     const { seed, samples, batchSize } = this.#facts;
@@ -78,13 +75,30 @@ export class LearnerCheckpoints {
       ...{ order: { seed, epoch, position: 0 }, done: [...done] },
     };
     const path = this.#store.save({ step, epoch, tensors, optimizer, state });
+    try {
+      // Learners went on while it was written, and what is not finite once stays so: if it is finite now, so is what was written.
+      this.#checkFinite(step);
+    } catch (error) {
+      rmSync(path, { recursive: true, force: true });
+      throw error;
+    }
     this.#paths.push(path);
     return path;
   }
 
+  #checkFinite(step: number): void {
+    if (this.#replica.isFinite()) return;
+    throw new UsageError(
+      'NOT_A_NUMBER',
+      `The parameters or states are not finite at step ${step}; ${this.kept}. Lower the learning rate or clip gradients.`,
+      { step, checkpoint: this.path },
+    );
+  }
+
   /** Puts the newest good checkpoint of the folder into the weights; undefined if there is none. */
   resume(): Position | undefined {
-    const { checkpoint, path } = this.#store?.latest() ?? {};
+    const { checkpoint, path, skipped = [] } = this.#store?.latest() ?? {};
+    this.skipped = skipped;
     if (!checkpoint || path === undefined) return undefined;
     this.#check(checkpoint, path);
     this.#paths.push(path);

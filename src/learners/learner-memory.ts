@@ -10,7 +10,7 @@ import type { BoardShape, Identity } from './board.ts';
 
 export interface LearnerLayout {
   readonly board: BoardShape;
-  /** Parameters with a gradient, each of which has a lock. */
+  /** Parameters with a gradient, each of which has a lock; the states of the model have one more together. */
   readonly parameters: number;
   readonly weightBytes: number;
 }
@@ -30,6 +30,8 @@ const REGIONS = 7;
 const [VERSION, STOP, BELL, CONTROL_LINES] = [0, 1, 2, 3] as const;
 const TRIES_BEFORE_SLEEP = 200;
 const LOCK_SLEEP_MS = 1;
+/** Of a lock's word that name the process; the rest names its generation. */
+const HOLDER_BITS = 10;
 
 export class LearnerMemory {
   readonly board: Board;
@@ -44,12 +46,12 @@ export class LearnerMemory {
   readonly #weights: Region<'uint8'>;
 
   private constructor(space: SharedSpace, segment: Segment, layout: LearnerLayout) {
-    const { board: shape, parameters, weightBytes } = layout;
+    const { board: shape, weightBytes } = layout;
     this.#space = space;
     this.#segment = segment;
     this.#layout = layout;
     this.#control = segment.allocate('int32', CONTROL_LINES * WORDS_A_LINE);
-    this.#locks = segment.allocate('int32', Math.max(1, parameters) * WORDS_A_LINE);
+    this.#locks = segment.allocate('int32', lockCount(layout) * WORDS_A_LINE);
     this.#slots = segment.allocate('int32', Math.max(1, shape.learners * shape.slots * slotWords(layout)));
     this.#work = segment.allocate('float64', (shape.learners + 1) * NUMBERS_A_LINE);
     this.#losses = segment.allocate('float32', shape.batches);
@@ -59,9 +61,9 @@ export class LearnerMemory {
 
   /** Of the segment that holds all of it. */
   static bytes(layout: LearnerLayout): number {
-    const { board: shape, parameters, weightBytes } = layout;
+    const { board: shape, weightBytes } = layout;
     const words =
-      (CONTROL_LINES + Math.max(1, parameters)) * WORDS_A_LINE +
+      (CONTROL_LINES + lockCount(layout)) * WORDS_A_LINE +
       Math.max(1, shape.learners * shape.slots * slotWords(layout)) +
       Board.words(shape);
     const numbers = NUMBERS_A_LINE * (shape.learners + 1);
@@ -132,9 +134,21 @@ export class LearnerMemory {
     futexWait(this.#control, BELL * WORDS_A_LINE, heard, timeoutMs);
   }
 
-  /** Runs something while nobody else holds the lock of a parameter. Who dies in between is noticed by the watchdog. */
+  /**
+   * Runs something while nobody else holds the lock of a parameter. Waits as long as its holder lives: the watchdog frees the locks
+   * of the dead, and ends those that do not move.
+   */
   whileLocked(self: Identity, parameter: number, act: () => void): void {
-    const at = parameter * WORDS_A_LINE;
+    this.#whileHolding(self, parameter, act);
+  }
+
+  /** The same for the states of the model, which are read and written together. */
+  whileStatesLocked(self: Identity, act: () => void): void {
+    this.#whileHolding(self, this.#layout.parameters, act);
+  }
+
+  #whileHolding(self: Identity, lock: number, act: () => void): void {
+    const at = lock * WORDS_A_LINE;
     for (let tries = 1; ; tries++) {
       const holder = Atomics.compareExchange(this.#locks.view, at, 0, holderWord(self));
       if (holder === 0) break;
@@ -147,13 +161,27 @@ export class LearnerMemory {
     }
   }
 
-  /** Watchdog, when the process is surely dead: what it held is free. Returns the parameters whose locks it held. */
+  /** Watchdog, when the process is surely dead: what it held is free. Returns the locks it held, that of the states last. */
   releaseLocks(dead: Identity): number[] {
-    return Array.from({ length: this.#layout.parameters }, (_, parameter) => parameter).filter(
-      (parameter) =>
-        Atomics.compareExchange(this.#locks.view, parameter * WORDS_A_LINE, holderWord(dead), 0) ===
+    return Array.from({ length: lockCount(this.#layout) }, (_, lock) => lock).filter(
+      (lock) =>
+        Atomics.compareExchange(this.#locks.view, lock * WORDS_A_LINE, holderWord(dead), 0) ===
         holderWord(dead),
     );
+  }
+
+  /** Which locks are held by whom, in words for people; empty if none is. */
+  get heldLocks(): string {
+    const { parameters } = this.#layout;
+    return Array.from({ length: lockCount(this.#layout) }, (_, lock) => lock)
+      .flatMap((lock) => {
+        const word = Atomics.load(this.#locks.view, lock * WORDS_A_LINE);
+        if (word === 0) return [];
+        const number = (word & (2 ** HOLDER_BITS - 1)) - 1;
+        const holder = number === SERVER ? 'the server' : `learner ${number}`;
+        return [`${holder} holds the lock of ${lock === parameters ? 'the states' : `parameter ${lock}`}`];
+      })
+      .join(', ');
   }
 
   /** What the gradient in a slot is: words for the version it was computed from, and the rows of each sparse one. */
@@ -217,10 +245,14 @@ export class LearnerMemory {
   }
 }
 
+function lockCount({ parameters }: LearnerLayout): number {
+  return parameters + 1;
+}
+
 function slotWords({ parameters }: LearnerLayout): number {
   return Math.ceil((1 + parameters) / WORDS_A_LINE) * WORDS_A_LINE;
 }
 
 function holderWord({ number, generation }: Identity): number {
-  return (number + 1) | (generation << 10);
+  return (number + 1) | (generation << HOLDER_BITS);
 }

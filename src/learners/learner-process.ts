@@ -13,6 +13,8 @@ import { Learner } from './learner.ts';
 import { LearnerMemory } from './learner-memory.ts';
 import type { LearnerLayout } from './learner-memory.ts';
 import { loadTask } from './task.ts';
+import { checkSameTask, identityOf } from './task-check.ts';
+import type { TaskIdentity } from './task-check.ts';
 import type { TaskSource } from './task.ts';
 import type { UpdateMode } from './update-mode.ts';
 import { UpdateServer } from './update-server.ts';
@@ -20,6 +22,8 @@ import { UpdateServer } from './update-server.ts';
 export interface LearnerAssignment {
   readonly self: Identity;
   readonly source: TaskSource;
+  /** What its task must have in common with that of the watchdog. */
+  readonly task: TaskIdentity;
   readonly mode: UpdateMode;
   /** Of the run's segments. */
   readonly name: string;
@@ -40,9 +44,16 @@ const SLEEP_MS = 5;
 const ORPHAN_MS = 5000;
 const ORPHAN_LOOK_MS = 5;
 
-const { self, source, mode, name, layout, segments, watchdog } = JSON.parse(
-  process.argv[2]!,
-) as LearnerAssignment;
+const {
+  self,
+  source,
+  task: wanted,
+  mode,
+  name,
+  layout,
+  segments,
+  watchdog,
+} = JSON.parse(process.argv[2]!) as LearnerAssignment;
 // Ctrl-C reaches all processes of a terminal; the watchdog decides what it means.
 process.on('SIGINT', () => undefined);
 const tell = (news: LearnerNews) => new Promise<void>((done) => process.send!(news, () => done()));
@@ -61,6 +72,7 @@ try {
   const space = SharedSpace.create();
   const memory = LearnerMemory.attach(space, name, layout, segments);
   const task = await loadTask(source);
+  checkSameTask(self, identityOf(task), wanted);
   const options = { self, task, mode, space, memory, name, segments };
   const worker = self.number === SERVER ? new UpdateServer(options) : new Learner(options);
   await tell({ kind: 'ready' });

@@ -2,8 +2,9 @@
  * One learner: takes batches from the board and computes their gradients. Lock-free it computes on the shared weights where they
  * lie (HogWild!: learners overwrite each other's elements now and then, which small batches forgive); locked, on a copy
  * that is renewed when there is something new. It applies its own gradients, straight from where the backward pass wrote
- * them, or leaves them for the server in slots that both map: no gradient is ever copied. Not a process; see
- * `learner-process.ts`. Invariant: a gradient whose loss is not finite is never applied.
+ * them, or leaves them for the server in slots that both map: no gradient is ever copied. States of the model (running statistics)
+ * it writes itself in every mode. Not a process; see `learner-process.ts`. Invariant: of a batch whose loss is not finite neither
+ * gradient nor states reach the shared weights.
  */
 import { learningRateAt, UsageError } from '../base/index.ts';
 import { OnnxCompute } from '../compute/index.ts';
@@ -108,12 +109,14 @@ export class Learner {
   close(): void {
     for (const replica of this.#replicas) replica.close();
     if (this.#applier && !this.#replicas.includes(this.#applier)) this.#applier.close();
+    this.#view?.close();
     this.#compute.close();
   }
 
   #apply(applier: Replica, batch: number, seen: number): void {
     const { board } = this.#memory;
     if (!board.begin(this.#self, batch)) return;
+    this.#putStates();
     const update = this.#memory.countUpdate();
     const [own] = this.#replicas;
     if (applier !== own) rowCounts(applier, rowCounts(own!));
@@ -126,6 +129,7 @@ export class Learner {
 
   #publish(replica: Replica, batch: number, seen: number): void {
     const { board } = this.#memory;
+    this.#putStates();
     this.#memory.slotFacts(this.#self.number, this.#slot).set([seen, ...rowCounts(replica)]);
     board.fill(this.#self, this.#slot, batch);
     board.publish(this.#self, batch);
@@ -138,17 +142,44 @@ export class Learner {
   /** The version of the weights that are computed on, which are renewed first if they are a copy of older ones. */
   #pull(): number {
     const { version } = this.#memory;
-    if (!isLocked(this.#options.mode) || version === this.#copied) return version;
-    const source = this.#shared;
-    const [own] = this.#replicas;
-    let number = 0;
-    for (const name of own!.memory.gradients.keys()) {
-      const [to, from] = [own!.memory.parameters.get(name)!, source.memory.parameters.get(name)!];
-      this.#memory.whileLocked(this.#self, number++, () => own!.kernels.copy(to, from));
+    if (!isLocked(this.#options.mode)) return version;
+    // Always: where a server applies, other learners write states before the version changes.
+    this.#pullStates();
+    if (version === this.#copied) return version;
+    const { kernels, memory } = this.#replicas[0]!;
+    const shared = this.#shared.memory.parameters;
+    const trained = [...memory.gradients.keys()];
+    trained.forEach((name, number) => {
+      const [to, from] = [memory.parameters.get(name)!, shared.get(name)!];
+      this.#memory.whileLocked(this.#self, number, () => kernels.copy(to, from));
+    });
+    if (this.#copied < 0) {
+      // Frozen ones, or without a gradient: nobody writes them, so that one copy without a lock serves for the whole run.
+      for (const [name, to] of memory.parameters) {
+        if (!memory.gradients.has(name)) kernels.copy(to, shared.get(name)!);
+      }
     }
-    for (const [name, to] of own!.memory.states) own!.kernels.copy(to, source.memory.states.get(name)!);
     this.#copied = version;
     return version;
+  }
+
+  #pullStates(): void {
+    const { kernels, memory } = this.#replicas[0]!;
+    if (memory.states.size === 0) return;
+    const shared = this.#shared.memory.states;
+    this.#memory.whileStatesLocked(this.#self, () => {
+      for (const [name, to] of memory.states) kernels.copy(to, shared.get(name)!);
+    });
+  }
+
+  /** What the batch made of the states becomes that of all. Lock-free, the backward pass has written them where they lie. */
+  #putStates(): void {
+    const { kernels, memory } = this.#replicas[0]!;
+    if (!isLocked(this.#options.mode) || memory.nextStates.size === 0) return;
+    const shared = this.#shared.memory.states;
+    this.#memory.whileStatesLocked(this.#self, () => {
+      for (const name of memory.nextStates.keys()) kernels.copy(shared.get(name)!, memory.states.get(name)!);
+    });
   }
 
   /** A view of the shared weights; where the server applies, one that does nothing else. */

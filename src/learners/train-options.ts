@@ -34,7 +34,7 @@ export interface TrainOptions {
   readonly checkpointEverySteps?: number | undefined;
   /** Go on from the newest good checkpoint of the folder, if there is one. Default false. */
   readonly resume?: boolean | undefined;
-  /** Folder of the shared-memory file system for the weights and gradients. Default /dev/shm. */
+  /** Folder of this user (mode 0700) on a shared-memory file system, for weights and gradients. Default /dev/shm/tributary-<uid>. */
   readonly segmentDirectory?: string | undefined;
   /** Stops after the batches under way, with a checkpoint. */
   readonly signal?: AbortSignal | undefined;
@@ -97,7 +97,13 @@ export type TrainEvent =
       readonly loss: number;
       readonly evaluation: Evaluation | undefined;
     }
-  | { readonly type: 'checkpoint'; readonly path: string; readonly step: number };
+  | { readonly type: 'checkpoint'; readonly path: string; readonly step: number }
+  | {
+      /** A newer checkpoint than the one that the run goes on from was damaged. */
+      readonly type: 'checkpoint-skipped';
+      readonly path: string;
+      readonly reason: string;
+    };
 
 export interface Progress {
   readonly samplesPerSec: number;

@@ -10,7 +10,7 @@ import { PeerError } from '../base/index.ts';
 import { OnnxCompute } from '../compute/index.ts';
 import { createOptimizer, Kernels } from '../kernels/index.ts';
 import { gradients } from '../graph/index.ts';
-import { currentProcess, SharedSpace } from '../memory/index.ts';
+import { currentProcess, defaultSegmentDirectory, SharedSpace } from '../memory/index.ts';
 import { Replica, weightBytes, workBytes } from '../runtime/index.ts';
 import { evaluate } from '../runner/index.ts';
 import type { Evaluation } from '../runner/index.ts';
@@ -23,6 +23,7 @@ import { createLearnerSegments } from './learner-segments.ts';
 import type { LearnerSegments } from './learner-segments.ts';
 import { loadTask } from './task.ts';
 import type { LearnerTask } from './task.ts';
+import { identityOf } from './task-check.ts';
 import { checkTrainOptions } from './train-options.ts';
 import type { Progress, TrainOptions, TrainResult } from './train-options.ts';
 import { hasServer, SLOTS } from './update-mode.ts';
@@ -80,6 +81,7 @@ class Watchdog {
     this.#epochs = options.epochs ?? 1;
     this.#batchSize = batchSize;
     const space = SharedSpace.create();
+    const identity = identityOf(task);
     const wanted = gradients(model.loss);
     const layout = {
       board: {
@@ -90,7 +92,8 @@ class Watchdog {
       weightBytes: weightBytes(model, createOptimizer(Kernels.create(space), optimizer).slots),
     };
     const name = `learners-${process.pid}-${randomBytes(6).toString('hex')}`;
-    const segments = directory === undefined ? {} : { directory };
+    // Fixed for the run: what others do to the default folder's name must not lead a later process elsewhere.
+    const segments = { directory: directory ?? defaultSegmentDirectory() };
     const slotBytes = workBytes(model, wanted, batchSize);
     this.#segments = createLearnerSegments(space, { name, layout, slotBytes, segments });
     this.#memory = this.#segments.memory;
@@ -111,7 +114,7 @@ class Watchdog {
       maxReplacements: options.maxReplacements ?? 8,
       stallMs: options.stallMs ?? 60_000,
       startMs: options.startMs ?? 600_000,
-      assign: (self) => ({ self, source, mode, name, layout, segments, watchdog }),
+      assign: (self) => ({ self, source, task: identity, mode, name, layout, segments, watchdog }),
       onLost: (event) => options.onEvent?.(event),
     });
   }
@@ -120,6 +123,7 @@ class Watchdog {
     const { signal, onEvent } = this.#options;
     const { board } = this.#memory;
     this.#origin = (this.#options.resume ? this.#checkpoints.resume() : undefined) ?? BEGINNING;
+    for (const skipped of this.#checkpoints.skipped) onEvent?.({ type: 'checkpoint-skipped', ...skipped });
     this.#goOnFrom(this.#origin);
     if (!this.#isOver) this.#crew.start();
     onEvent?.({

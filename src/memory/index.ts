@@ -6,6 +6,7 @@ export { hasNative as hasSharedMemory, lockFile, yieldProcessor } from './native
 export { currentProcess, isAlive } from './process-identity.ts';
 export type { ProcessIdentity } from './process-identity.ts';
 export { removeStaleSegments } from './segment-file.ts';
+export { defaultSegmentDirectory } from './segment-folder.ts';
 export { REGION_ALIGNMENT, Segment, SharedSpace } from './space.ts';
 export type { Region, SegmentOptions, SegmentRange, SpaceOptions } from './space.ts';
 export { webAssembly } from './web-assembly.ts';

@@ -2,8 +2,9 @@
  * Which ranges of a shared WebAssembly memory are taken. The table lives in the first 64 KiB of the memory
  * itself, so that all threads of the process agree on it; it knows nothing of segments or files. Terms: a
  * page is 64 KiB (also a multiple of every system's page size). Invariant: ranges are sorted, disjoint and
- * never include page 0; every access holds the lock word.
+ * never include page 0; every access holds the lock word, which names the thread that holds it.
  */
+import { threadId } from 'node:worker_threads';
 import { InternalError, UsageError } from '../base/index.ts';
 
 export const PAGE_BYTES = 65536;
@@ -15,12 +16,16 @@ const WORD_COUNT = 2;
 const FIRST_RANGE = 16;
 const MAX_RANGES = (PAGE_BYTES / 4 - FIRST_RANGE) / 2;
 const LOCK_TIMEOUT_MS = 10_000;
+const LOCK_PAUSE_MS = 10;
 
 export class RangeTable {
   readonly #words: Int32Array;
   readonly #pages: number;
+  readonly #lockTimeoutMs: number;
 
-  constructor(buffer: SharedArrayBuffer) {
+  /** `lockTimeoutMs`: longest wait for another thread, which holds the lock for microseconds. Default 10,000. */
+  constructor(buffer: SharedArrayBuffer, lockTimeoutMs = LOCK_TIMEOUT_MS) {
+    this.#lockTimeoutMs = lockTimeoutMs;
     this.#words = new Int32Array(buffer, 0, PAGE_BYTES / 4);
     this.#pages = buffer.byteLength / PAGE_BYTES;
   }
@@ -106,15 +111,18 @@ export class RangeTable {
 
   #locked<T>(action: (words: Int32Array) => T): T {
     const words = this.#words;
-    const deadline = performance.now() + LOCK_TIMEOUT_MS;
-    while (Atomics.compareExchange(words, WORD_LOCK, 0, 1) !== 0) {
-      Atomics.wait(words, WORD_LOCK, 1, 10);
-      if (performance.now() > deadline) {
+    const deadline = performance.now() + this.#lockTimeoutMs;
+    for (;;) {
+      const holder = Atomics.compareExchange(words, WORD_LOCK, 0, threadId + 1);
+      if (holder === 0) break;
+      if (performance.now() >= deadline) {
         throw new InternalError(
           'BROKEN_INVARIANT',
-          `the range table of the space was locked for ${LOCK_TIMEOUT_MS} ms; a thread ended while it held it, so restart the process`,
+          `thread ${threadId} waited ${this.#lockTimeoutMs} ms for the range table of the space, which thread ${holder - 1} holds; that thread ended while it held it, so restart the process`,
+          { holderThread: holder - 1 },
         );
       }
+      Atomics.wait(words, WORD_LOCK, holder, LOCK_PAUSE_MS);
     }
     try {
       return action(words);

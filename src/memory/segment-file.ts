@@ -1,24 +1,31 @@
 /**
  * Named segments as files of the shared-memory file system: created, found, removed. It maps nothing; it
  * hands out open descriptors. Invariants: a file under a segment's name always has a whole header (it is
- * written under a temporary name and linked); names appear and disappear only while the folder is locked,
- * so that two starters cannot both replace the same stale segment.
+ * written under a temporary name and linked); names appear and disappear only while the folder, which no
+ * other user can enter, is locked, so that two starters cannot both replace the same stale segment.
  */
+import { randomBytes } from 'node:crypto';
 import * as fs from 'node:fs';
 import { join } from 'node:path';
-import { PeerError, UsageError } from '../base/index.ts';
+import { UsageError } from '../base/index.ts';
 import { EINTR, ENOSPC, native } from './native.ts';
 import { currentProcess, isAlive } from './process-identity.ts';
+import {
+  currentUser,
+  defaultSegmentDirectory,
+  errorCode,
+  hasFolder,
+  ifLockIsFree,
+  SHARED_MEMORY,
+  whileExistingFolderLocked,
+  whileFolderLocked,
+} from './segment-folder.ts';
 import { decodeHeader, encodeHeader, HEADER_BYTES } from './segment-header.ts';
 import type { SegmentHeader } from './segment-header.ts';
-
-export const DEFAULT_DIRECTORY = '/dev/shm';
 
 const PREFIX = 'tributary-';
 const TEMPORARY_PREFIX = '.tributary-new-';
 const NAME = /^[A-Za-z0-9._-]{1,100}$/;
-const LOCK_TIMEOUT_MS = 10_000;
-const LOCK_PAUSE_MS = 2;
 
 export interface SegmentFile {
   readonly fd: number;
@@ -35,15 +42,13 @@ export function createSegmentFile(
   sweepFirst = true,
 ): SegmentFile {
   const path = segmentPath(directory, name);
-  return withLockedDirectory(directory, () => {
+  return whileFolderLocked(directory, () => {
     if (sweepFirst) sweep(directory);
     if (fs.existsSync(path)) throw nameTaken(name, path);
     const owner = currentProcess();
-    // Only one creator holds the folder's lock, so the owner alone makes the temporary name unique.
-    const temporary = join(
-      directory,
-      `${TEMPORARY_PREFIX}${owner.pid}-${owner.startTicks}-${owner.pidNamespace}`,
-    );
+    // The owner, so that it can be swept; the rest, so that nobody can know the name before it is there.
+    const unique = [owner.pid, owner.startTicks, owner.pidNamespace, randomBytes(8).toString('hex')];
+    const temporary = join(directory, TEMPORARY_PREFIX + unique.join('-'));
     const fd = openNew(temporary);
     try {
       reserve(fd, path, byteLength + HEADER_BYTES);
@@ -63,6 +68,7 @@ export function createSegmentFile(
 export function openSegmentFile(directory: string, name: string): SegmentFile {
   const path = segmentPath(directory, name);
   let fd: number;
+  hasFolder(directory);
   try {
     fd = fs.openSync(path, fs.constants.O_RDWR | fs.constants.O_NOFOLLOW);
   } catch (cause) {
@@ -77,7 +83,7 @@ export function openSegmentFile(directory: string, name: string): SegmentFile {
     const stat = fs.fstatSync(fd, { bigint: true });
     const header = stat.isFile() ? readHeader(fd, Number(stat.size)) : 'it is not a regular file';
     if (typeof header === 'string') throw corrupt(name, path, header);
-    if (stat.uid !== BigInt(process.getuid!())) throw corrupt(name, path, `it belongs to user ${stat.uid}`);
+    if (stat.uid !== BigInt(currentUser())) throw corrupt(name, path, `it belongs to user ${stat.uid}`);
     return { fd, path, inode: stat.ino, byteLength: header.byteLength };
   } catch (error) {
     fs.closeSync(fd);
@@ -87,21 +93,30 @@ export function openSegmentFile(directory: string, name: string): SegmentFile {
 
 /** Removes the name of a segment, if it still is this file's. */
 export function unlinkSegmentFile(directory: string, file: Pick<SegmentFile, 'path' | 'inode'>): void {
-  withLockedDirectory(directory, () => {
+  whileExistingFolderLocked(directory, () => {
     const stat = fs.lstatSync(file.path, { bigint: true, throwIfNoEntry: false });
     if (stat?.ino === file.inode) fs.rmSync(file.path, { force: true });
   });
 }
 
-/** Removes segments whose owner is dead; returns their names. */
-export function removeStaleSegments(directory: string = DEFAULT_DIRECTORY): string[] {
-  return withLockedDirectory(directory, () => sweep(directory));
+/**
+ * Removes segments whose owner is dead; returns their names. In the folder of the user also those that an older release left
+ * beside it, unless somebody has locked the place, which any user may.
+ */
+export function removeStaleSegments(directory: string = defaultSegmentDirectory()): string[] {
+  const removed = whileExistingFolderLocked(directory, () => sweep(directory)) ?? [];
+  if (directory === defaultSegmentDirectory()) {
+    ifLockIsFree(SHARED_MEMORY, () => removed.push(...sweep(SHARED_MEMORY)));
+  }
+  return removed;
 }
 
 function sweep(directory: string): string[] {
   const removed: string[] = [];
   for (const entry of fs.readdirSync(directory)) {
     const path = join(directory, entry);
+    // Another user's file is not ours to mind, also if this is root, nor worth the time to open it.
+    if (!entry.includes(PREFIX) || !isOwn(path)) continue;
     if (entry.startsWith(TEMPORARY_PREFIX)) {
       if (isStaleTemporary(entry)) removeQuietly(path);
     } else if (entry.startsWith(PREFIX)) {
@@ -115,13 +130,19 @@ function sweep(directory: string): string[] {
 }
 
 function isStaleTemporary(entry: string): boolean {
-  const parts = /^(\d{1,10})-(\d{1,19})-(\d{1,19})$/.exec(entry.slice(TEMPORARY_PREFIX.length));
+  // Older releases wrote no random part.
+  const parts = /^(\d{1,10})-(\d{1,19})-(\d{1,19})(?:-[0-9a-f]{16})?$/.exec(
+    entry.slice(TEMPORARY_PREFIX.length),
+  );
   if (parts === null) return false;
   const pid = Number(parts[1]);
   return pid > 0 && !isAlive({ pid, startTicks: BigInt(parts[2]!), pidNamespace: BigInt(parts[3]!) });
 }
 
-/** Another user's file stays where it is: the sticky folder refuses, and it is not ours to mind. */
+function isOwn(path: string): boolean {
+  return fs.lstatSync(path, { throwIfNoEntry: false })?.uid === currentUser();
+}
+
 function removeQuietly(path: string): boolean {
   try {
     fs.rmSync(path);
@@ -178,7 +199,6 @@ function corrupt(name: string, path: string, reason: string): UsageError {
 function openNew(path: string): number {
   try {
     const { O_RDWR, O_CREAT, O_EXCL, O_NOFOLLOW } = fs.constants;
-    fs.rmSync(path, { force: true });
     return fs.openSync(path, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW, 0o600);
   } catch (cause) {
     throw new UsageError(
@@ -212,39 +232,4 @@ function segmentPath(directory: string, name: string): string {
     );
   }
   return join(directory, PREFIX + name);
-}
-
-function withLockedDirectory<T>(directory: string, action: () => T): T {
-  let fd: number;
-  try {
-    fd = fs.openSync(directory, fs.constants.O_RDONLY | fs.constants.O_DIRECTORY);
-  } catch (cause) {
-    throw new UsageError(
-      'FILE_NOT_FOUND',
-      `the folder for shared memory, ${directory}, cannot be opened (${errorCode(cause)}); mount a tmpfs there or choose another with 'directory'`,
-      { directory },
-      cause,
-    );
-  }
-  try {
-    const pause = new Int32Array(new SharedArrayBuffer(4));
-    const deadline = performance.now() + LOCK_TIMEOUT_MS;
-    while (native().tryLock(fd) !== 0) {
-      if (performance.now() > deadline) {
-        throw new PeerError(
-          'TIMEOUT',
-          `another process held the lock of ${directory} for ${LOCK_TIMEOUT_MS} ms; stop it and try again`,
-          { directory },
-        );
-      }
-      Atomics.wait(pause, 0, 0, LOCK_PAUSE_MS);
-    }
-    return action();
-  } finally {
-    fs.closeSync(fd);
-  }
-}
-
-function errorCode(error: unknown): string {
-  return (error as NodeJS.ErrnoException).code ?? String(error);
 }

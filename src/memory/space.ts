@@ -11,8 +11,9 @@ import { alignUp, bytesPerElement, typedArray } from './dtype.ts';
 import type { DType, TypedArrayOf } from './dtype.ts';
 import { hasNative, native } from './native.ts';
 import { PAGE_BYTES, RangeTable } from './range-table.ts';
-import { createSegmentFile, DEFAULT_DIRECTORY, openSegmentFile, unlinkSegmentFile } from './segment-file.ts';
+import { createSegmentFile, openSegmentFile, unlinkSegmentFile } from './segment-file.ts';
 import type { SegmentFile } from './segment-file.ts';
+import { defaultSegmentDirectory } from './segment-folder.ts';
 import { HEADER_BYTES } from './segment-header.ts';
 import { webAssembly } from './web-assembly.ts';
 import type { WasmMemory } from './web-assembly.ts';
@@ -36,7 +37,10 @@ export interface SpaceOptions {
 }
 
 export interface SegmentOptions {
-  /** Folder of the shared-memory file system. Default /dev/shm. */
+  /**
+   * Folder on a shared-memory file system that only this user can enter (mode 0700); others are refused. Default
+   * /dev/shm/tributary-<uid>, which is made if it is not there.
+   */
   readonly directory?: string;
   /** Whether creating first removes what dead owners left, which takes long among many segments. Default true. */
   readonly sweep?: boolean;
@@ -277,7 +281,7 @@ export class SharedSpace {
   createSegment(name: string, byteLength: number, options: SegmentOptions = {}): Segment {
     checkBytes('byteLength', byteLength, MAX_BYTES);
     if (this.#within) return this.#createWithin(this.#within, name, byteLength);
-    const directory = options.directory ?? DEFAULT_DIRECTORY;
+    const directory = options.directory ?? defaultSegmentDirectory();
     const byteOffset = this.#ranges.take(byteLength + HEADER_BYTES);
     return this.#orRelease(byteOffset, () => {
       const file = createSegmentFile(directory, name, byteLength, options.sweep);
@@ -293,7 +297,7 @@ export class SharedSpace {
   /** Maps the segment that another process created. */
   attachSegment(name: string, options: SegmentOptions = {}): Segment {
     if (this.#within) return this.#attachWithin(this.#within, name);
-    const directory = options.directory ?? DEFAULT_DIRECTORY;
+    const directory = options.directory ?? defaultSegmentDirectory();
     const file = openSegmentFile(directory, name);
     let byteOffset: number;
     try {

@@ -70,15 +70,6 @@ const remedies = {
   model: 'build it alike in every process, from the same files and without chance',
 } as const;
 
-/** As they were first seen: whoever trains a model adds its gradients to the graph, and may be joined by new workers later. */
-const fingerprints = new WeakMap<Model['graph'], string>();
-
-function fingerprintOf(model: Model): string {
-  const known = fingerprints.get(model.graph) ?? fingerprint(model);
-  fingerprints.set(model.graph, known);
-  return known;
-}
-
 /** A text of every number of an array would take seconds for a large table. */
 function withoutBytes(_: string, value: unknown): unknown {
   if (!ArrayBuffer.isView(value)) return value;
@@ -87,15 +78,18 @@ function withoutBytes(_: string, value: unknown): unknown {
     .digest('hex');
 }
 
-function fingerprint({ graph }: Model): string {
+/** Equal for models with the same nodes, parameters and first values, also when gradients were added to the graph of one of them. */
+export function fingerprintOf({ graph, loss, outputs }: Model): string {
+  const values = graph.stateUpdates.map(({ value }) => value);
+  const used = new Set([loss, ...Object.values(outputs), ...values].map(({ node }) => node));
+  // A set goes on with what is added while it is gone through.
+  for (const node of used) for (const input of node.inputs) used.add(input.node);
   const parameters = [...graph.parameters.values()].map(({ name, shape, trainable, initialiser }) => [
     ...[name, shape, trainable, initialiser],
   ]);
-  const nodes = graph.nodes.map(({ op, attributes, inputs }) => [
-    op,
-    attributes,
-    inputs.map(({ node }) => node.id),
-  ]);
+  const nodes = graph.nodes
+    .filter((node) => used.has(node))
+    .map(({ id, op, attributes, inputs }) => [id, op, attributes, inputs.map(({ node }) => node.id)]);
   return createHash('sha256')
     .update(JSON.stringify([parameters, nodes], withoutBytes))
     .digest('hex');

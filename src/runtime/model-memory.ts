@@ -274,8 +274,9 @@ export class ModelMemory {
     return this.#parameters;
   }
 
-  /** The states of the step become those of the model. */
+  /** The states of the step become those of the model, unless its loss is not finite: then nothing of the step is kept. */
   takeStates(kernels: Kernels): void {
+    if (!Number.isFinite(this.loss.view[0]!)) return;
     for (const [name, next] of this.nextStates) kernels.copy(this.states.get(name)!, next);
   }
 

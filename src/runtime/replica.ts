@@ -38,7 +38,7 @@ export interface ReplicaOptions {
   readonly weights?: Segment | undefined;
   /** Gradients that several processes use; see `ModelMemoryOptions.work`. Default: its own. */
   readonly work?: Segment | undefined;
-  /** Called around the update of each parameter, in whatever order; see `Update`. Default: nothing around it. */
+  /** Called around all that reads or writes a parameter in an update; see `UpdateGuard`. Default: nothing around it. */
   readonly guard?: UpdateGuard | undefined;
   /** Whether the weights are those in the memory already, not first ones by the seed. Default false. */
   readonly adopts?: boolean | undefined;
@@ -152,9 +152,11 @@ export class Replica {
     return evaluator;
   }
 
-  /** Whether every parameter is a finite number. */
+  /** Whether every parameter, state and moving average is a finite number. */
   isFinite(): boolean {
-    return [...this.memory.parameters.values()].every((region) =>
+    const { parameters, states, averages } = this.memory;
+    const averaged = [...averages.values()].flatMap((regions) => [...regions.values()]);
+    return [...parameters.values(), ...states.values(), ...averaged].every((region) =>
       Number.isFinite(this.kernels.absSum(region)),
     );
   }

@@ -23,7 +23,10 @@ import {
 import type { Region, Segment } from '../memory/index.ts';
 import type { GradientPlace, ModelMemory } from './model-memory.ts';
 
-/** Runs the update of a parameter, by its number in the order of the gradients. */
+/**
+ * Runs what reads or writes a parameter, its slots and its averages, by its number in the order of the gradients. A step calls it
+ * several times for the same one where something is done to the gradient by the parameter's value first.
+ */
 export type UpdateGuard = (number: number, update: () => void) => void;
 
 /** Parameters that are updated where their gradients are combined. */
@@ -62,24 +65,32 @@ export class Update {
     const factors = model.graph.updateOperations.map((operation) =>
       this.#transform(operation, here, elsewhere),
     );
-    const guard: UpdateGuard = this.#options.guard ?? ((_, update) => update());
-    let number = 0;
-    for (const [name, place] of here) {
+    const apply = (name: string, place: GradientPlace) => {
       const parameter = memory.parameters.get(name)!;
       const slots = memory.slots.get(name)!;
-      guard(number++, () => {
-        const gradient = place.kind === 'dense' ? place.region : place.whole;
-        if (gradient) return optimizer.update({ t, lr, parameter, gradient, slots });
-        if (place.kind === 'dense') return;
-        const { rowLength, plan, rows, count } = place;
-        optimizer.updateRows({
-          ...{ t, lr, parameter, slots, rowLength, indices: plan.indices, rows, rowCount: count },
-          mode: sparseUpdates,
-        });
+      const gradient = place.kind === 'dense' ? place.region : place.whole;
+      if (gradient) return optimizer.update({ t, lr, parameter, gradient, slots });
+      if (place.kind === 'dense') return;
+      const { rowLength, plan, rows, count } = place;
+      optimizer.updateRows({
+        ...{ t, lr, parameter, slots, rowLength, indices: plan.indices, rows, rowCount: count },
+        mode: sparseUpdates,
       });
-    }
-    this.#followAverages();
+    };
+    here.forEach(([name, place], number) => {
+      this.#guarded(number, () => {
+        apply(name, place);
+        this.#followAverages((parameter) => parameter === name);
+      });
+    });
+    const updated = new Set(here.map(([name]) => name));
+    this.#followAverages((parameter) => !updated.has(parameter));
     return factors.reduce((product, factor) => product * factor, 1);
+  }
+
+  #guarded(number: number, act: () => void): void {
+    if (this.#options.guard) this.#options.guard(number, act);
+    else act();
   }
 
   close(): void {
@@ -113,28 +124,38 @@ export class Update {
         this.#decay(operation.rate, operation.applies, here);
         return 1;
       case 'custom':
-        for (const [name, place] of here) this.#runCustom(operation.name, operation.build, name, place);
+        here.forEach(([name, place], number) =>
+          this.#runCustom(operation.name, operation.build, name, place, number),
+        );
         return 1;
     }
   }
 
   #decay(rate: number, applies: ParameterFilter, here: NamedPlaces): void {
     const { memory, kernels } = this.#options;
-    for (const [name, place] of here) {
-      if (!applies(place.gradient.parameter)) continue;
+    const decay = (name: string, place: GradientPlace) => {
       const parameter = memory.parameters.get(name)!;
       const gradient = place.kind === 'dense' ? place.region : place.whole;
       if (gradient) kernels.axpy(gradient, rate, parameter);
-      if (gradient || place.kind === 'dense') continue;
+      if (gradient || place.kind === 'dense') return;
       const { rowLength, rows, plan, count } = place;
       for (let i = 0; i < count; i++) {
         const row = parameter.slice(plan.indices.view[i]! * rowLength, rowLength);
         kernels.axpy(rows.slice(i * rowLength, rowLength), rate, row);
       }
-    }
+    };
+    here.forEach(([name, place], number) => {
+      if (applies(place.gradient.parameter)) this.#guarded(number, () => decay(name, place));
+    });
   }
 
-  #runCustom(operation: string, build: GradientBuilder, name: string, place: GradientPlace): void {
+  #runCustom(
+    operation: string,
+    build: GradientBuilder,
+    name: string,
+    place: GradientPlace,
+    number: number,
+  ): void {
     const { memory, compute, kernels } = this.#options;
     const values = valuesOf(place);
     if (values.length === 0) return;
@@ -150,24 +171,26 @@ export class Update {
     }
     const parameter = memory.parameters.get(name)!;
     custom.gradient.view.set(values.view);
-    if (!isByRows) custom.parameter.view.set(parameter.view);
-    else {
+    const target = custom.parameter.view;
+    this.#guarded(number, () => {
+      if (!isByRows) return target.set(parameter.view);
       const { rowLength, plan, count } = place;
       for (let i = 0; i < count; i++) {
         const start = plan.indices.view[i]! * rowLength;
-        custom.parameter.view.set(parameter.view.subarray(start, start + rowLength), i * rowLength);
+        target.set(parameter.view.subarray(start, start + rowLength), i * rowLength);
       }
-    }
+    });
     custom.run();
     kernels.copy(values, custom.result);
   }
 
-  #followAverages(): void {
+  /** In one pass: several learners may follow at the same time, and two passes of two of them would add up to more than one. */
+  #followAverages(follows: (parameter: string) => boolean): void {
     const { model, memory, kernels } = this.#options;
     for (const { name, decay } of model.graph.movingAverages) {
       for (const [parameter, average] of memory.averages.get(name)!) {
-        kernels.scale(average, decay);
-        kernels.axpy(average, 1 - decay, memory.parameters.get(parameter)!);
+        if (!follows(parameter)) continue;
+        kernels.blend(average, decay, memory.parameters.get(parameter)!, 1 - decay);
       }
     }
   }

@@ -14,7 +14,7 @@ const config = (changes: object = {}): ResolvedConfig =>
     { source: '/project/tributary.config.ts', defaultName: 'tributary' },
   );
 const point = (changes: Partial<ResumePoint>): ResumePoint => ({
-  ...{ path: 'c', step: 0, epoch: 0, midEpoch: undefined, seed: 0, optimizer: {}, skipped: [] },
+  ...{ path: 'c', step: 0, epoch: 0, midEpoch: undefined, seed: 0, optimizer: {} },
   ...changes,
 });
 

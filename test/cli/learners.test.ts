@@ -14,13 +14,14 @@ import { temporaryFolders } from '../data/temporary-folder.ts';
 import { fakeIo, run } from './fake-io.ts';
 import { parse, type ProgramEvent } from './program.ts';
 import { rows, writeTinyRun } from './tiny-run.ts';
+import { segmentFiles } from '../support/segment-files.ts';
 
 const folder = temporaryFolders();
 const BATCHES = 75;
 const larger = { train: rows(8 * BATCHES, 1) };
 
 afterEach(() => {
-  const left = readdirSync('/dev/shm').filter((name) => name.includes(`learners-${process.pid}-`));
+  const left = segmentFiles().filter((name) => name.includes(`learners-${process.pid}-`));
   expect(left).toEqual([]);
 });
 

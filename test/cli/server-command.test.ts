@@ -20,6 +20,7 @@ import { segmentPrefix } from '../../src/server/index.ts';
 import { temporaryFolders } from '../data/temporary-folder.ts';
 import { run } from './fake-io.ts';
 import { parse, start, type Program } from './program.ts';
+import { segmentFiles } from '../support/segment-files.ts';
 
 const folder = temporaryFolders();
 const hasOpenssl = spawnSync('openssl', ['version']).status === 0;
@@ -51,7 +52,7 @@ async function stop({ program, port }: Running, cwd: string, services: readonly 
     `tributary-beacon-${program.child.pid}-`,
     ...accesses.map(({ namespace, nonce }) => `tributary-${segmentPrefix(namespace, nonce)}values`),
   ];
-  expect(readdirSync('/dev/shm').filter((name) => own.some((prefix) => name.startsWith(prefix)))).toEqual([]);
+  expect(segmentFiles().filter((name) => own.some((prefix) => name.startsWith(prefix)))).toEqual([]);
   expect(await isListening(port)).toBe(false);
   for (const { nonce } of accesses) expect(lines.join('\n')).not.toContain(nonce);
   return lines;

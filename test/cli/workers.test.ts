@@ -7,6 +7,7 @@ import { temporaryFolders } from '../data/temporary-folder.ts';
 import { run } from './fake-io.ts';
 import { parse, start, type Program } from './program.ts';
 import { rows, writeTinyRun } from './tiny-run.ts';
+import { segmentFiles } from '../support/segment-files.ts';
 
 const folder = temporaryFolders();
 /** The last batch of an epoch has 4 samples; dropout goes by sample, not by worker. */
@@ -51,7 +52,7 @@ describe('train --workers 2', () => {
     expect(error!.message).toContain(`worker 1 (process ${worker}) was ended by SIGKILL`);
     expect(error!.message).toContain('npx tributary train cut --resume');
     const ids = [killed.child.pid, worker];
-    const left = readdirSync('/dev/shm').filter((name) => ids.some((pid) => name.includes(`-${pid}-`)));
+    const left = segmentFiles().filter((name) => ids.some((pid) => name.includes(`-${pid}-`)));
     expect(left).toEqual([]);
 
     // The folder remembers how many workers there are.

@@ -2,15 +2,16 @@
  * A rank of the tests with a communication thread: goes through what a worker does with it, in the same order as its
  * peers, and says what came out. Not a test itself, and no judge: what must come out stands in processes.test.ts.
  */
-import { readdirSync, statSync } from 'node:fs';
+import { statSync } from 'node:fs';
 import { join } from 'node:path';
 import { TributaryError } from '../../src/base/index.ts';
 import { CommunicationThread } from '../../src/communication/index.ts';
-import { SharedSpace } from '../../src/memory/index.ts';
+import { defaultSegmentDirectory, SharedSpace } from '../../src/memory/index.ts';
 import type { DType, Region } from '../../src/memory/index.ts';
 import type { Handle, StallReport } from '../../src/progress/index.ts';
 import { say, settings, untilTold } from '../collectives/rank-program-start.ts';
 import type { TransportChoice } from '../../src/launcher/index.ts';
+import { segmentFiles } from '../support/segment-files.ts';
 
 const { scheduler, secret } = settings;
 const MEGA = 2 ** 20;
@@ -49,8 +50,8 @@ async function outcome(scenario: string, handle: Handle, blocked: boolean): Prom
 
 /** Bytes of this process's largest scratch segment, which is where regions are copied that peers cannot map. */
 function largestCopy(): number {
-  const mine = readdirSync('/dev/shm').filter((name) => name.includes(`scratch-${process.pid}-`));
-  return Math.max(0, ...mine.map((name) => statSync(join('/dev/shm', name)).size));
+  const mine = segmentFiles().filter((name) => name.includes(`scratch-${process.pid}-`));
+  return Math.max(0, ...mine.map((name) => statSync(join(defaultSegmentDirectory(), name)).size));
 }
 
 say('world', { rank, size: thread.world.size, transport: thread.transport });
@@ -215,7 +216,7 @@ try {
 } catch (error) {
   refusal = (error as Error).message;
 }
-const segments = readdirSync('/dev/shm').filter((name) => name.includes(`${process.pid}`));
+const segments = segmentFiles().filter((name) => name.includes(`${process.pid}`));
 say('closed', { rank, refusal, segments });
 // Nothing of the thread may keep the process: it ends by itself.
 process.stdin.unref();

@@ -2,7 +2,7 @@
  * A worker of the tests of measuring: measures what a run measures, several times, and says after each what memory is taken. Not a
  * test itself, and no judge: measuring.test.ts is.
  */
-import { readdirSync, readFileSync } from 'node:fs';
+import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { setTimeout as pause } from 'node:timers/promises';
 import { TributaryError } from '../../src/base/index.ts';
@@ -12,12 +12,13 @@ import { measureGather, measureMessages, measureServers, startRunServers } from 
 import { gradients } from '../../src/graph/index.ts';
 import type { TransportChoice } from '../../src/launcher/index.ts';
 import type { TrialStore } from '../../src/exchange/run-servers.ts';
-import { SharedSpace } from '../../src/memory/index.ts';
+import { defaultSegmentDirectory, SharedSpace } from '../../src/memory/index.ts';
 import { decodeHeader } from '../../src/memory/segment-header.ts';
 import { tryExchange } from '../../src/runner/exchange-trial.ts';
 import { Replica } from '../../src/runtime/index.ts';
 import { say, settings } from '../collectives/rank-program-start.ts';
 import { circlesModel } from '../runner/circles.ts';
+import { segmentFiles } from '../support/segment-files.ts';
 
 const { scheduler, secret, transport } = settings;
 const ROUNDS = 3;
@@ -50,12 +51,12 @@ function takenBytes(): number {
 
 /** Segments with parameters of servers; the server is in the process of the first worker. */
 function serverValues(): number {
-  return readdirSync('/dev/shm').filter((name) => name.includes('-values-') && isOwn(name)).length;
+  return segmentFiles().filter((name) => name.includes('-values-') && isOwn(name)).length;
 }
 
 function isOwn(name: string): boolean {
   try {
-    const content = readFileSync(join('/dev/shm', name));
+    const content = readFileSync(join(defaultSegmentDirectory(), name));
     const header = decodeHeader(content, content.length);
     return typeof header !== 'string' && header.owner.pid === process.pid;
   } catch {
@@ -70,7 +71,7 @@ for (let round = 0; round < ROUNDS; round++) {
   await tryExchange(thread, replica, [0, 1, 2, 3], 0);
   // What peers say before they come here has been heard then.
   await thread.barrier();
-  const regions = readdirSync('/dev/shm').filter((name) => name.includes(`region-${process.pid}-`));
+  const regions = segmentFiles().filter((name) => name.includes(`region-${process.pid}-`));
   say('measured', { rank, round, takenBytes: takenBytes(), regions: regions.length });
 }
 

@@ -172,7 +172,7 @@ describe('elementwise kernels', () => {
     float,
   );
 
-  it('scale, axpy, fill, copy and clip equal plain loops', () => {
+  it('scale, axpy, blend, fill, copy and clip equal plain loops', () => {
     fc.assert(
       fc.property(vector, offset, ([values, at, a], at2) => {
         arena.reset();
@@ -184,6 +184,10 @@ describe('elementwise kernels', () => {
         kernels.copy(target, x);
         kernels.scale(target, a);
         want = values.map((v) => Math.fround(v * a));
+        expect(Array.from(target.view)).toEqual(want);
+        // As a scale and an axpy would round, in one pass.
+        kernels.blend(target, 0.75, x, 0.25);
+        want = want.map((v, i) => Math.fround(Math.fround(v * 0.75) + Math.fround(values[i]! * 0.25)));
         expect(Array.from(target.view)).toEqual(want);
         const limit = Math.abs(a);
         kernels.clipByValue(target, limit);

@@ -1,8 +1,8 @@
 /** A rank whose costs cannot be measured, since the other one is killed as soon as it has joined. Not a test itself. */
-import { readdirSync } from 'node:fs';
 import { joinCluster } from '../../src/launcher/index.ts';
 import { SharedSpace } from '../../src/memory/index.ts';
 import { say, settings, untilTold } from '../collectives/rank-program-start.ts';
+import { segmentFiles } from '../support/segment-files.ts';
 
 const { scheduler, secret } = settings;
 const space = SharedSpace.create({ maxBytes: 64 * 2 ** 20 });
@@ -16,7 +16,7 @@ if (dies) {
   say('joined');
   await untilTold('never');
 }
-const segments = readdirSync('/dev/shm').filter((name) => name.includes(`${process.pid}`));
+const segments = segmentFiles().filter((name) => name.includes(`${process.pid}`));
 say('rejected', { error, segments });
 // Nothing of the cluster may keep the process: it ends by itself.
 process.stdin.unref();

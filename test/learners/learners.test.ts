@@ -1,5 +1,5 @@
 /** Real learner processes on real shared memory: they learn as one does, every sample counts once, and deaths change nothing. */
-import { mkdtempSync, readdirSync, rmSync } from 'node:fs';
+import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
@@ -11,6 +11,7 @@ import { chooseSeed } from '../support/rank-processes.ts';
 import { moduleOf } from '../support/test-program.ts';
 import type { TinyData } from './tiny-task.ts';
 import { killProcess } from './watchdog-process.ts';
+import { segmentFiles } from '../support/segment-files.ts';
 
 const TASK: TinyData = { samples: 2003, batchSize: 8, seed: 3 };
 const EPOCHS = 3;
@@ -27,7 +28,7 @@ beforeEach(() => {
 afterEach(() => {
   for (const result of results.splice(0)) result.close();
   rmSync(folder, { recursive: true, force: true });
-  expect(readdirSync('/dev/shm').filter((name) => name.includes(`learners-${process.pid}-`))).toEqual([]);
+  expect(segmentFiles().filter((name) => name.includes(`learners-${process.pid}-`))).toEqual([]);
 });
 
 async function train(options: Partial<TrainOptions>): Promise<TrainResult & { events: TrainEvent[] }> {

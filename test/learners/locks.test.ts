@@ -1,5 +1,6 @@
 /** Locks in shared memory name their holder, so that those of the dead can be told from those of the living. */
 import { afterEach, describe, expect, it } from 'vitest';
+import { SERVER } from '../../src/learners/board.ts';
 import { LearnerMemory } from '../../src/learners/learner-memory.ts';
 import { hasSharedMemory, SharedSpace } from '../../src/memory/index.ts';
 
@@ -28,5 +29,26 @@ describe.skipIf(!hasSharedMemory())('locks', () => {
       });
       expect(memory.releaseLocks(living)).toEqual([2]);
     });
+  });
+
+  it('of the states are one, which the dead lose as well', () => {
+    memory = LearnerMemory.create(SharedSpace.create(), `locks-${process.pid}`, LAYOUT);
+    const [dead, living] = [
+      { number: 0, generation: 0 },
+      { number: 1, generation: 0 },
+    ];
+    memory.whileStatesLocked(dead, () => {
+      memory.whileLocked({ number: SERVER, generation: 3 }, 1, () => {
+        expect(memory.heldLocks).toBe(
+          'the server holds the lock of parameter 1, learner 0 holds the lock of the states',
+        );
+      });
+      expect(memory.releaseLocks(living)).toEqual([]);
+      expect(memory.releaseLocks(dead)).toEqual([LAYOUT.parameters]);
+      let isEntered = false;
+      memory.whileStatesLocked(living, () => (isEntered = true));
+      expect(isEntered).toBe(true);
+    });
+    expect(memory.heldLocks).toBe('');
   });
 });

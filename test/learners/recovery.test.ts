@@ -10,6 +10,7 @@ import { hasSharedMemory } from '../../src/memory/index.ts';
 import { moduleOf } from '../support/test-program.ts';
 import type { TinyData } from './tiny-task.ts';
 import { killProcess, WatchdogProcess } from './watchdog-process.ts';
+import { segmentFiles } from '../support/segment-files.ts';
 
 const TASK: TinyData = { samples: 2003, batchSize: 8, seed: 3 };
 const BATCHES = Math.ceil(TASK.samples / TASK.batchSize);
@@ -27,7 +28,7 @@ beforeEach(() => {
 afterEach(() => {
   for (const result of results.splice(0)) result.close();
   rmSync(folder, { recursive: true, force: true });
-  expect(readdirSync('/dev/shm').filter((name) => name.includes(`learners-${process.pid}-`))).toEqual([]);
+  expect(segmentFiles().filter((name) => name.includes(`learners-${process.pid}-`))).toEqual([]);
 });
 
 interface Disturbance {
@@ -141,7 +142,7 @@ describe.skipIf(!hasSharedMemory())('checkpoints', () => {
 describe.skipIf(!hasSharedMemory())('shared memory', () => {
   it('that is too small is an error that says how much is needed, and leaves nothing (needs root to mount a tmpfs)', async (context) => {
     try {
-      execFileSync('mount', ['-t', 'tmpfs', '-o', 'size=1m', 'tmpfs', folder], { stdio: 'ignore' });
+      execFileSync('mount', ['-t', 'tmpfs', '-o', 'size=1m,mode=0700', 'tmpfs', folder], { stdio: 'ignore' });
     } catch {
       return context.skip('root, to mount a tmpfs');
     }

@@ -6,12 +6,12 @@
 import { spawn } from 'node:child_process';
 import type { ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
-import { readdirSync } from 'node:fs';
 import { createInterface } from 'node:readline';
 import { setTimeout as pause } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import type { TrainEvent, TrainOptions, TrainResult } from '../../src/learners/index.ts';
 import { moduleOf, programOf } from '../support/test-program.ts';
+import { segmentFiles } from '../support/segment-files.ts';
 
 type Result = Pick<
   TrainResult,
@@ -88,7 +88,7 @@ export class WatchdogProcess {
   }
 
   segments(): string[] {
-    return readdirSync('/dev/shm').filter((name) => name.includes(`learners-${this.pid}-`));
+    return segmentFiles().filter((name) => name.includes(`learners-${this.pid}-`));
   }
 
   /** For the end of a test that may have failed. */

@@ -312,7 +312,9 @@ describe.skipIf(!hasSharedMemory())('a named segment', () => {
     const mountPoint = fs.mkdtempSync(join(tmpdir(), 'tributary-full-'));
     let mounted = true;
     try {
-      execFileSync('mount', ['-t', 'tmpfs', '-o', 'size=1m', 'tmpfs', mountPoint], { stdio: 'ignore' });
+      execFileSync('mount', ['-t', 'tmpfs', '-o', 'size=1m,mode=0700', 'tmpfs', mountPoint], {
+        stdio: 'ignore',
+      });
     } catch {
       mounted = false;
     }

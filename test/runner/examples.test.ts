@@ -1,9 +1,10 @@
 /** The scripts of the README, as a user runs them: on one device, and on all workers with the same result. */
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { readFileSync, readdirSync } from 'node:fs';
+import { readFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 import { expect, it } from 'vitest';
+import { segmentFiles } from '../support/segment-files.ts';
 
 const pathOf = (name: string): string => fileURLToPath(new URL(`../../examples/${name}.ts`, import.meta.url));
 
@@ -49,5 +50,5 @@ it('give the same losses and the same accuracy on one device and on all workers'
   expect(expected).toHaveLength(3);
   expect(all.output.split('\n')).toHaveLength(one.output.split('\n').length);
   expected.forEach((value, i) => expect(Math.abs(actual[i]! - value)).toBeLessThanOrEqual(0.0021));
-  expect(readdirSync('/dev/shm').filter((name) => name.includes(`-${all.pid}-`))).toEqual([]);
+  expect(segmentFiles().filter((name) => name.includes(`-${all.pid}-`))).toEqual([]);
 }, 120_000);

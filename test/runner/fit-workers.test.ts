@@ -1,6 +1,5 @@
 /** `fit` on several workers: the result of one, also where it was stopped in between. */
 import { spawnSync } from 'node:child_process';
-import { readdirSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 import { expect, it } from 'vitest';
 import { fit, type Evaluation, type FitEvent, type FitOptions } from '../../src/runner/index.ts';
@@ -8,6 +7,7 @@ import { CheckpointStore } from '../../src/runtime/index.ts';
 import { temporaryFolders } from '../data/temporary-folder.ts';
 import { circlesModel, circlesRun } from './circles.ts';
 import { programOf } from '../support/test-program.ts';
+import { segmentFiles } from '../support/segment-files.ts';
 
 const PROGRAM = fileURLToPath(new URL('./fit-workers-program.ts', import.meta.url));
 const folder = temporaryFolders();
@@ -31,7 +31,7 @@ function run(options: Partial<FitOptions>): Outcome {
   );
   expect({ status, stderr }).toEqual({ status: 0, stderr: '' });
   expect(stdout.trim().split('\n')).toHaveLength(1);
-  expect(readdirSync('/dev/shm').filter((name) => name.includes(`replica-${pid}-`))).toEqual([]);
+  expect(segmentFiles().filter((name) => name.includes(`replica-${pid}-`))).toEqual([]);
   return JSON.parse(stdout) as Outcome;
 }
 

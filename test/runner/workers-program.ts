@@ -1,5 +1,5 @@
 /** Scripts with workers for workers.test.ts; the first argument is the name of one, the second its options. Not a test itself. */
-import { existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { existsSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { TributaryError } from '../../src/base/index.ts';
 import {
@@ -11,6 +11,7 @@ import {
   type RunnerConfig,
 } from '../../src/runner/index.ts';
 import { circlesModel, circlesRun } from './circles.ts';
+import { segmentFiles } from '../support/segment-files.ts';
 
 const isFirst = process.env['TRIBUTARY_WORKER'] !== '1';
 const [, , name, text] = process.argv;
@@ -103,7 +104,7 @@ const scripts: Record<string, () => Promise<void>> = {
 
 /** Of this process. */
 function replicaSegments(): number {
-  return readdirSync('/dev/shm').filter((file) => file.includes(`replica-${process.pid}-`)).length;
+  return segmentFiles().filter((file) => file.includes(`replica-${process.pid}-`)).length;
 }
 
 await scripts[name!]!();

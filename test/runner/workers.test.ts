@@ -1,7 +1,7 @@
 /** The workers of a script: how they are started and ended, here and elsewhere, and what a script may ask of them. */
 import { spawn, type ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
-import { chmodSync, mkdirSync, readdirSync, writeFileSync } from 'node:fs';
+import { chmodSync, mkdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
@@ -11,6 +11,7 @@ import { fit } from '../../src/runner/index.ts';
 import { temporaryFolders } from '../data/temporary-folder.ts';
 import { circlesModel, circlesRun } from './circles.ts';
 import { programOf } from '../support/test-program.ts';
+import { segmentFiles } from '../support/segment-files.ts';
 
 const PROGRAM = new URL('./workers-program.ts', import.meta.url);
 const folder = temporaryFolders();
@@ -62,7 +63,7 @@ function start(name: string, given: object = {}, options: StartOptions = {}): St
 }
 
 function segmentsOf(pids: readonly number[]): string[] {
-  return readdirSync('/dev/shm').filter((name) => pids.some((pid) => name.includes(`-${pid}-`)));
+  return segmentFiles().filter((name) => pids.some((pid) => name.includes(`-${pid}-`)));
 }
 
 function isRunning(pid: number): boolean {

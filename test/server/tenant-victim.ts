@@ -3,10 +3,10 @@
  * `check` fails if anything but its own pushes has changed a parameter.
  */
 import { randomBytes } from 'node:crypto';
-import { readdirSync } from 'node:fs';
 import type { RemoteStore } from '../../src/kvstore/index.ts';
 import type { ServiceAccess } from '../../src/server/index.ts';
 import type { Servers } from '../kvstore/servers.ts';
+import { segmentFiles } from '../support/segment-files.ts';
 
 export class Victim {
   readonly access: ServiceAccess;
@@ -54,7 +54,7 @@ export class Victim {
 
 /** Names of the segments of this host. */
 export function segments(): string[] {
-  return readdirSync('/dev/shm').filter((name) => name.startsWith('tributary-'));
+  return segmentFiles().filter((name) => name.startsWith('tributary-'));
 }
 
 export function nonce(): string {

@@ -7,16 +7,17 @@
 import { spawn } from 'node:child_process';
 import type { ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
-import { readdirSync, readFileSync } from 'node:fs';
+import { readFileSync } from 'node:fs';
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { setTimeout as pause } from 'node:timers/promises';
 import { Scheduler } from '../../src/cluster/index.ts';
-import { removeStaleSegments } from '../../src/memory/index.ts';
+import { defaultSegmentDirectory, removeStaleSegments } from '../../src/memory/index.ts';
 import { decodeHeader } from '../../src/memory/segment-header.ts';
 import { programOf } from './test-program.ts';
+import { segmentFiles } from './segment-files.ts';
 
 /** What a rank says: its kind, when by `machineMs`, and what belongs to it. */
 export interface RankLine {
@@ -51,7 +52,6 @@ export interface RankProcessesOptions {
 }
 
 const DEADLINE_MS = 50_000;
-const SHARED_MEMORY = '/dev/shm';
 const SECRET = 'a secret for tests';
 /** How much of the error output of a rank is kept. */
 const MAX_ERROR_CHARACTERS = 20_000;
@@ -223,8 +223,8 @@ export class RankProcesses {
   /** Names of the segments in shared memory that processes of this test own or have left behind. */
   segments(of: readonly RankProcess[] = this.processes): string[] {
     const pids = new Set(of.map(({ pid }) => pid));
-    return readdirSync(SHARED_MEMORY).filter((name) => {
-      const owner = name.includes('tributary-') ? ownerOf(join(SHARED_MEMORY, name)) : undefined;
+    return segmentFiles().filter((name) => {
+      const owner = name.includes('tributary-') ? ownerOf(join(defaultSegmentDirectory(), name)) : undefined;
       return owner !== undefined && pids.has(owner);
     });
   }

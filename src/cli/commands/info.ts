@@ -3,10 +3,11 @@ import { spawnSync } from 'node:child_process';
 import { statfsSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { availableParallelism, totalmem } from 'node:os';
+import { dirname } from 'node:path';
 import { packageVersion } from '../../base/index.ts';
 import { torchPeerCommand } from '../../bench/index.ts';
 import { OnnxRuntime } from '../../compute/index.ts';
-import { hasSharedMemory } from '../../memory/index.ts';
+import { defaultSegmentDirectory, hasSharedMemory } from '../../memory/index.ts';
 import { defineCommand } from '../command.ts';
 import { bytesText } from '../format.ts';
 import { ExitCode, type CommandIo } from '../io.ts';
@@ -78,7 +79,7 @@ function collect(io: CommandIo) {
 
 function sharedMemoryFree(): number | null {
   try {
-    const { bavail, bsize } = statfsSync('/dev/shm');
+    const { bavail, bsize } = statfsSync(dirname(defaultSegmentDirectory()));
     return bavail * bsize;
   } catch {
     return null;

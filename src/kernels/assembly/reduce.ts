@@ -331,6 +331,22 @@ export function axpyFloat32(target: usize, a: f32, x: usize, n: usize): void {
   }
 }
 
+/** target = keep * target + share * x, in one pass: whoever reads meanwhile finds every element old or new, never in between. */
+export function blendFloat32(target: usize, keep: f32, x: usize, share: f32, n: usize): void {
+  const k = f32x4.splat(keep);
+  const s = f32x4.splat(share);
+  const bytes = n << 2;
+  let i: usize = 0;
+  for (; i + 16 <= bytes; i += 16) {
+    const t = target + i;
+    v128.store(t, f32x4.add(f32x4.mul(v128.load(t), k), f32x4.mul(v128.load(x + i), s)));
+  }
+  for (; i < bytes; i += 4) {
+    const sum = f32x4.add(f32x4.mul(lanes(target + i, false), k), f32x4.mul(lanes(x + i, false), s));
+    setLanes(target + i, sum, false);
+  }
+}
+
 export function fillFloat32(target: usize, value: f32, n: usize): void {
   const v = f32x4.splat(value);
   const bytes = n << 2;

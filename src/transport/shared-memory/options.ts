@@ -3,6 +3,7 @@
  * together: an inline message is at most a quarter of the ring, so that an entry and its padding always fit.
  */
 import { UsageError } from '../../base/index.ts';
+import { defaultSegmentDirectory } from '../../memory/index.ts';
 import type { SharedSpace } from '../../memory/index.ts';
 import { MAX_RING_BYTES, MIN_RING_BYTES } from './layout.ts';
 
@@ -11,7 +12,7 @@ export interface SharedMemoryOptions {
   readonly space: SharedSpace;
   /** First part of all segment names: up to 40 letters, digits, dots, underscores or dashes. Default 'session'. */
   readonly session?: string;
-  /** Folder of the shared-memory file system, the same for all members. Default /dev/shm. */
+  /** Folder of this user on the shared-memory file system, the same for all members; see `SegmentOptions`. Default /dev/shm/tributary-<uid>. */
   readonly directory?: string;
   /** Bytes of the ring to each peer, a power of two from 128 KiB to 64 MiB. Default 128 KiB. */
   readonly ringBytes?: number;
@@ -30,7 +31,7 @@ export function checkOptions(options: SharedMemoryOptions): CheckedOptions {
   const checked: CheckedOptions = {
     space: options.space,
     session: options.session ?? 'session',
-    directory: options.directory ?? '/dev/shm',
+    directory: options.directory ?? defaultSegmentDirectory(),
     ringBytes,
     inlineBytes: options.inlineBytes ?? 16 * 1024,
     forgetTimeoutMs: options.forgetTimeoutMs ?? 1000,

@@ -7,7 +7,7 @@
 import { randomBytes } from 'node:crypto';
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import { InternalError, UsageError } from '../../base/index.ts';
-import { currentProcess, isAlive, yieldProcessor } from '../../memory/index.ts';
+import { currentProcess, defaultSegmentDirectory, isAlive, yieldProcessor } from '../../memory/index.ts';
 import type { Region, Segment, SharedSpace } from '../../memory/index.ts';
 import type { OperationKey } from '../matching.ts';
 import type {
@@ -268,7 +268,7 @@ export class SharedMemoryTransport implements Transport, InPlace {
   }
 
   get mapsNamedSegments(): boolean {
-    return this.#options.directory === '/dev/shm';
+    return this.#options.directory === defaultSegmentDirectory();
   }
 
   isShareable(region: Region): boolean {
