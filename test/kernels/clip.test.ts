@@ -1,7 +1,8 @@
 import { beforeEach, describe, expect, it } from 'vitest';
 import { clipByGlobalNorm, clipFactor, combineNorms, partialNorm } from '../../src/kernels/index.ts';
 import type { NormType } from '../../src/kernels/index.ts';
-import { Arena, mismatch, numbers, readVectors, vectorsExist } from './arena.ts';
+import { readVectors } from '../support/shared.ts';
+import { Arena, mismatch, numbers } from './arena.ts';
 import type { Tolerance, Written } from './arena.ts';
 
 interface ClipCase {
@@ -21,27 +22,22 @@ const arena = new Arena();
 const { kernels } = arena;
 beforeEach(() => arena.reset());
 
-describe.skipIf(!vectorsExist('clip.json'))(
-  'clipping, by the oracle vectors (needs the vectors folder, TRIBUTARY_SHARED)',
-  () => {
-    it.each(readVectors<ClipCase>('clip.json'))('$name', (c) => {
-      const regions = c.grads.map((grad, i) => arena.floats(numbers(grad.data), i % 4));
-      if (c.kind === 'value') {
-        for (const region of regions) kernels.clipByValue(region, c.clip_value!);
-      } else {
-        const type: NormType = c.norm_type === 'inf' ? 'inf' : c.norm_type === 1 ? 'l1' : 'l2';
-        const norm = clipByGlobalNorm(kernels, regions, c.max_norm!, type);
-        expect(mismatch([norm], [c.total_norm!], { rtol: 1e-9, atol: 0 })).toBe(undefined);
-        expect(mismatch([clipFactor(norm, c.max_norm!)], [c.scale!], { rtol: 1e-9, atol: 0 })).toBe(
-          undefined,
-        );
-      }
-      for (const [i, want] of c.clipped.entries()) {
-        expect(mismatch(regions[i]!.view, numbers(want.data), c.tolerance)).toBe(undefined);
-      }
-    });
-  },
-);
+describe('clipping, by the oracle vectors', () => {
+  it.each(readVectors<ClipCase>('clip.json'))('$name', (c) => {
+    const regions = c.grads.map((grad, i) => arena.floats(numbers(grad.data), i % 4));
+    if (c.kind === 'value') {
+      for (const region of regions) kernels.clipByValue(region, c.clip_value!);
+    } else {
+      const type: NormType = c.norm_type === 'inf' ? 'inf' : c.norm_type === 1 ? 'l1' : 'l2';
+      const norm = clipByGlobalNorm(kernels, regions, c.max_norm!, type);
+      expect(mismatch([norm], [c.total_norm!], { rtol: 1e-9, atol: 0 })).toBe(undefined);
+      expect(mismatch([clipFactor(norm, c.max_norm!)], [c.scale!], { rtol: 1e-9, atol: 0 })).toBe(undefined);
+    }
+    for (const [i, want] of c.clipped.entries()) {
+      expect(mismatch(regions[i]!.view, numbers(want.data), c.tolerance)).toBe(undefined);
+    }
+  });
+});
 
 describe('a global norm', () => {
   it('is the same when partial norms of parts are combined', () => {
