@@ -203,6 +203,15 @@ describe('an elastic server', () => {
   });
 });
 
+it.each([0, -0.5, 1.001, NaN])('refuses an elastic server with alpha %d, and says what is legal', (alpha) => {
+  expect(() => new Cores({ workers: 1, consistency: { kind: 'elastic', alpha } })).toThrow(
+    expect.objectContaining({
+      code: 'INVALID_ARGUMENT',
+      message: expect.stringContaining('at most 1') as string,
+    }),
+  );
+});
+
 describe('rows of a table', () => {
   const rowLength = 3;
   const tableRows = 10;
