@@ -35,8 +35,8 @@ export function checkConsistency(consistency: Consistency): void {
 }
 
 /** With 1 the two change places. */
-export function isElasticShare(alpha: unknown): alpha is number {
-  return typeof alpha === 'number' && alpha > 0 && alpha <= 1;
+export function isElasticShare(alpha: number): boolean {
+  return alpha > 0 && alpha <= 1;
 }
 
 /** The steps of the workers of one key, for bounded staleness: who waits until the slowest has come nearer. */

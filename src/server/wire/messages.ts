@@ -403,7 +403,7 @@ function readConsistency(value: unknown): Consistency {
   const { kind, staleness, alpha } = consistency;
   if (kind === 'synchronous' || kind === 'asynchronous') return { kind };
   if (kind === 'bounded' && isCount(staleness)) return { kind, staleness };
-  if (kind === 'elastic' && isElasticShare(alpha)) return { kind, alpha };
+  if (kind === 'elastic' && typeof alpha === 'number' && isElasticShare(alpha)) return { kind, alpha };
   throw malformed('consistency', consistency);
 }
 
