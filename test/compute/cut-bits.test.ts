@@ -22,6 +22,8 @@ import { evaluate } from '../support/evaluate.ts';
 /** Whether there is a border behind a tensor, in turn. */
 const anyBorders = fc.array(fc.boolean(), { minLength: 1, maxLength: 8 });
 const EVERYWHERE = [true];
+/** In ms, for the long form. */
+const LONG = 1_200_000;
 
 function cut(tensors: readonly Tensor[], borders: readonly boolean[]): Tensor[][] {
   const segments: Tensor[][] = [[]];
@@ -66,7 +68,7 @@ const sizes = {
 } as const;
 
 describe('a backward pass in segments has the bits of one that is not cut', () => {
-  it('in random graphs of all operations', () => {
+  it('in random graphs of all operations', { timeout: LONG }, () => {
     const operations = fc.array(fc.constantFrom(...differentiableNames), { minLength: 1, maxLength: 5 });
     fc.assert(
       fc.property(operations, fc.nat(), anyBorders, (names, seed, borders) => {
@@ -94,7 +96,7 @@ describe('a backward pass in segments has the bits of one that is not cut', () =
     );
   });
 
-  it.each(Object.keys(sizes) as (keyof typeof sizes)[])('in a %s of any size', (name) => {
+  it.each(Object.keys(sizes) as (keyof typeof sizes)[])('in a %s of any size', { timeout: LONG }, (name) => {
     fc.assert(
       fc.property(sizes[name], size(9), fc.nat(), anyBorders, (options, batch, seed, borders) => {
         const { graph, loss } = models[name].build(options);
