@@ -1,13 +1,15 @@
 // `npm test` after the build: types, lint and format, then all tests, whose summary comes last. Every check runs even if
 // an earlier one failed, so that a stray space never hides a broken test; any failure is the exit code.
-// Arguments go to vitest: `npm test -- test/graph`.
+// Arguments go to vitest: `npm test -- test/graph`. `--results=<file>` first runs the tests by `run-tests.js`, as
+// continuous integration does.
 import { spawnSync } from 'node:child_process';
 
-const checks = [
-  ['npm', ['run', '--silent', 'typecheck']],
-  ['npm', ['run', '--silent', 'lint']],
-  ['npx', ['--no-install', 'vitest', 'run', ...process.argv.slice(2)]],
-];
+const RESULTS = '--results=';
+const [first, ...rest] = process.argv.slice(2);
+const tests = first?.startsWith(RESULTS)
+  ? ['node', ['scripts/run-tests.js', first.slice(RESULTS.length), ...rest]]
+  : ['npx', ['--no-install', 'vitest', 'run', ...process.argv.slice(2)]];
+const checks = [['npm', ['run', '--silent', 'typecheck']], ['npm', ['run', '--silent', 'lint']], tests];
 
 const failed = checks.filter(([program, args]) => {
   console.log(`\n> ${[program, ...args].join(' ')}`);

@@ -1,6 +1,7 @@
-// Reads what vitest's JSON reporter wrote and prints one line: `N passed, N failed, N skipped`. A file that failed before
-// any of its tests ran counts as one failure. Without the file nothing was run, and that is a failure too.
+// Reads the results that `run-tests.js` wrote and prints one line: `N passed, N failed, N skipped`. Without the file
+// nothing was run, and that is a failure too.
 import { readFileSync } from 'node:fs';
+import { totalsOf } from './test-results.js';
 
 let report;
 try {
@@ -10,9 +11,5 @@ try {
   console.log('0 passed, 1 failed, 0 skipped');
   process.exit(1);
 }
-const broken = report.testResults.filter(
-  ({ status, assertionResults }) =>
-    status === 'failed' && !assertionResults.some((result) => result.status === 'failed'),
-);
-const { numPassedTests: passed, numFailedTests, numPendingTests: pending, numTodoTests: todo } = report;
-console.log(`${passed} passed, ${numFailedTests + broken.length} failed, ${pending + todo} skipped`);
+const { passed, failed, skipped } = totalsOf(report);
+console.log(`${passed} passed, ${failed} failed, ${skipped} skipped`);

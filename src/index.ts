@@ -33,7 +33,8 @@ export type { OptimizerSpec } from './kernels/index.ts';
 export type { SessionOptions } from './compute/index.ts';
 export { OnnxCompute } from './compute/index.ts';
 export { SharedSpace } from './memory/index.ts';
-export type { DType, Region } from './memory/index.ts';
+// The graph's `DType` has that name; a region may hold more types.
+export type { DType as RegionDType, Region } from './memory/index.ts';
 export * from './collectives/index.ts';
 export { Cluster, Group, Scheduler } from './cluster/index.ts';
 export type { ClusterEvents, SchedulerOptions } from './cluster/index.ts';
@@ -71,8 +72,8 @@ export type {
   RackStoreOptions,
   RemoteStoreOptions,
   RunStepsOptions,
+  StoreTensor,
   StoreType,
-  Tensor,
 } from './kvstore/index.ts';
 export type { ReductionChoice } from './plan/index.ts';
 export { trainWithLearners, UPDATE_MODES } from './learners/index.ts';

@@ -11,7 +11,7 @@ export type UpdateOperation =
       readonly kind: 'clip_global_norm';
       readonly scope: 'global';
       readonly maxNorm: number;
-      /** 1, 2 or Infinity. */
+      /** 1 or more; Infinity: the largest magnitude. */
       readonly order: number;
     }
   | { readonly kind: 'clip_value'; readonly scope: 'elementwise'; readonly limit: number }
@@ -50,13 +50,22 @@ function positive(value: number, what: string): number {
   return value;
 }
 
+export interface ClipByGlobalNormOptions {
+  /**
+   * p of the norm `(sum of |g|^p)^(1/p)`: any number from 1, or Infinity for the largest magnitude. Parameter servers only know sums of
+   * squares, so that with any order but 2 all parameters stay with the workers. Default 2.
+   */
+  readonly order?: number | undefined;
+}
+
 /** Scales all gradients by `min(1, maxNorm / (norm + 1e-6))`, norm over all of them together. */
-export function clipByGlobalNorm(graph: Graph, maxNorm: number, options: { order?: number } = {}): void {
+export function clipByGlobalNorm(graph: Graph, maxNorm: number, options: ClipByGlobalNormOptions = {}): void {
   const { order = 2 } = options;
-  if (![1, 2, Infinity].includes(order)) {
+  if (!(order >= 1)) {
     throw new UsageError(
       'INVALID_ARGUMENT',
-      `clipByGlobalNorm: the order is 1, 2 or Infinity, got ${order}.`,
+      `clipByGlobalNorm: the order is ${order}; give 1 or more, or Infinity.`,
+      { order },
     );
   }
   graph.updateOperations.push({

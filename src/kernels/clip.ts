@@ -1,37 +1,42 @@
 /**
  * Gradient clipping by the norm over all gradients together, as PyTorch does it: the scale is
  * `min(1, maxNorm / (norm + 1e-6))`. Clipping by value is `Kernels.clipByValue`. Invariant: norms are taken
- * in float64, so that partial norms of several workers can be combined (`combine` below) without loss.
+ * in float64, so that norms of disjoint parts can be combined without loss.
+ *
+ * The norm of order p is the p-th root of the sum of |x|^p, for any p from 1; of order Infinity the largest |x|.
  */
 import { UsageError } from '../base/index.ts';
 import type { Region } from '../memory/index.ts';
 import type { Kernels } from './kernels.ts';
 
-/** l2: root of the sum of squares; l1: sum of magnitudes; inf: largest magnitude. */
-export type NormType = 'l1' | 'l2' | 'inf';
-
 const EPS = 1e-6;
 
-/** The part of a norm that adds up over regions and workers: sum (l1), sum of squares (l2) or maximum (inf). */
-export function partialNorm(kernels: Kernels, regions: readonly Region<'float32'>[], type: NormType): number {
-  let total = 0;
-  for (const region of regions) {
-    const part =
-      type === 'l2'
-        ? kernels.sumOfSquares(region)
-        : type === 'l1'
-          ? kernels.absSum(region)
-          : kernels.absMax(region);
-    total = type === 'inf' ? Math.max(total, part) : total + part;
-  }
-  return total;
+/** The norm of all regions together. */
+export function globalNorm(kernels: Kernels, regions: readonly Region<'float32'>[], order: number): number {
+  checkOrder(order);
+  const sum = (part: (region: Region<'float32'>) => number) =>
+    regions.reduce((total, region) => total + part(region), 0);
+  if (order === 1) return sum((region) => kernels.absSum(region));
+  if (order === 2) return Math.sqrt(sum((region) => kernels.sumOfSquares(region)));
+  const largest = regions.reduce((max, region) => Math.max(max, kernels.absMax(region)), 0);
+  if (order === Infinity || largest === 0 || !Number.isFinite(largest)) return largest;
+  // Magnitudes are divided by the largest: powers of other orders would overflow float64, or vanish.
+  return largest * sum((region) => kernels.sumOfPowers(region, 1 / largest, order)) ** (1 / order);
 }
 
-/** The norm, from partial norms of disjoint parts. */
-export function combineNorms(partials: readonly number[], type: NormType): number {
-  if (type === 'inf') return Math.max(0, ...partials);
-  const sum = partials.reduce((total, part) => total + part, 0);
-  return type === 'l2' ? Math.sqrt(sum) : sum;
+/** The norm, from those of disjoint parts: the norm of norms of one order is that of everything. */
+export function combineNorms(norms: readonly number[], order: number): number {
+  checkOrder(order);
+  const largest = Math.max(0, ...norms);
+  if (order === Infinity || largest === 0 || !Number.isFinite(largest)) return largest;
+  return largest * norms.reduce((sum, norm) => sum + (norm / largest) ** order, 0) ** (1 / order);
+}
+
+function checkOrder(order: number): void {
+  if (order >= 1) return;
+  throw new UsageError('INVALID_ARGUMENT', `the order of a norm is ${order}; give 1 or more, or Infinity`, {
+    order,
+  });
 }
 
 /** The factor that brings a gradient of this norm to at most `maxNorm`. */
@@ -47,9 +52,9 @@ export function clipByGlobalNorm(
   kernels: Kernels,
   regions: readonly Region<'float32'>[],
   maxNorm: number,
-  type: NormType = 'l2',
+  order = 2,
 ): number {
-  const norm = combineNorms([partialNorm(kernels, regions, type)], type);
+  const norm = globalNorm(kernels, regions, order);
   const factor = clipFactor(norm, maxNorm);
   if (factor !== 1) for (const region of regions) kernels.scale(region, factor);
   return norm;

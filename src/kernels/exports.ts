@@ -26,6 +26,7 @@ export interface KernelExports {
   dotFloat32(x: number, y: number, n: number): number;
   sumOfSquaresFloat32(x: number, n: number): number;
   absSumFloat32(x: number, n: number): number;
+  sumOfPowersFloat32(x: number, factor: number, order: number, n: number): number;
   absMaxFloat32(x: number, n: number): number;
   elastic(worker: number, centre: number, alpha: number, n: number): void;
   update(

@@ -195,6 +195,12 @@ export class Kernels {
     return this.exports.absSumFloat32(x.byteOffset, x.length);
   }
 
+  /** The sum of (|x[i]| * factor) ** order, in float64. A factor that brings all to at most 1 avoids overflow. */
+  sumOfPowers(x: Region<'float32'>, factor: number, order: number): number {
+    checkRegion(this.space, 'x of sumOfPowers', x, 'float32');
+    return this.exports.sumOfPowersFloat32(x.byteOffset, factor, order, x.length);
+  }
+
   /** 0 for an empty region, NaN if any element is NaN. */
   absMax(x: Region<'float32'>): number {
     checkRegion(this.space, 'x of absMax', x, 'float32');

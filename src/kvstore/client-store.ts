@@ -30,7 +30,7 @@ import type {
   KVStore,
   OneOrMany,
   PushOptions,
-  Tensor,
+  StoreTensor as Tensor,
 } from './kv-store.ts';
 import { elementsOf, listOf } from './remote/tensors.ts';
 

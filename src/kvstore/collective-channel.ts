@@ -8,7 +8,7 @@ import type { CollectiveOptions } from '../collectives/index.ts';
 import { allocateRowPlan, rowPlanBytes } from '../kernels/index.ts';
 import type { RowPlan } from '../kernels/index.ts';
 import type { DType, Region, Segment, SharedSpace } from '../memory/index.ts';
-import type { Tensor } from './kv-store.ts';
+import type { StoreTensor as Tensor } from './kv-store.ts';
 import { copy } from './remote/tensors.ts';
 
 export class Channel {

@@ -8,7 +8,7 @@ import type { Kernels } from '../kernels/index.ts';
 import type { Region } from '../memory/index.ts';
 import { KeyMemory } from './collective-key-memory.ts';
 import type { KeyRoom } from './collective-key-memory.ts';
-import type { KeyInit, Tensor } from './kv-store.ts';
+import type { KeyInit, StoreTensor as Tensor } from './kv-store.ts';
 import { checkLength } from './remote/tensors.ts';
 
 export type NonFinite = 'refuse' | 'skip' | 'accept';

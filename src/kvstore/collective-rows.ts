@@ -9,7 +9,7 @@ import type { RowPlan } from '../kernels/index.ts';
 import type { DType, Region } from '../memory/index.ts';
 import type { Channel } from './collective-channel.ts';
 import type { Keys, NonFinite, Table } from './collective-keys.ts';
-import type { Tensor } from './kv-store.ts';
+import type { StoreTensor as Tensor } from './kv-store.ts';
 
 /** Ascending indices, each once, and what they point at. */
 export interface UniqueRows {

@@ -26,7 +26,7 @@ import type {
   KVStore,
   OneOrMany,
   PushOptions,
-  Tensor,
+  StoreTensor as Tensor,
 } from './kv-store.ts';
 import { createLocalStores } from './local-store.ts';
 import { listOf } from './remote/tensors.ts';

@@ -36,7 +36,10 @@ export interface CreateStoreOptions extends RackClusterOptions {
   readonly clients?: number | undefined;
   /** For the asynchronous types: how many steps a worker may be ahead of the slowest. Default: no bound. */
   readonly staleness?: number | undefined;
-  /** For the elastic types: the share of the distance by which centre and worker move towards each other. Default 0.5. */
+  /**
+   * For the elastic types: the share of the distance by which centre and worker move towards each other, above 0 and at
+   * most 1. Default 0.5.
+   */
   readonly alpha?: number | undefined;
   /**
    * For dist-sgd: the number of the rack of every worker, by rank, or 'hosts' if each host is one. The first worker of each rack has

@@ -7,7 +7,7 @@
  * Not the local update, which is the caller's. Invariant: between two exchanges nothing is sent and no weight changes.
  */
 import { UsageError } from '../base/index.ts';
-import type { KeyStatus, KVStore, OneOrMany, Tensor } from './kv-store.ts';
+import type { KeyStatus, KVStore, OneOrMany, StoreTensor as Tensor } from './kv-store.ts';
 import { listOf } from './remote/tensors.ts';
 
 export interface ElasticWeights {

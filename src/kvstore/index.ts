@@ -7,7 +7,7 @@ export type {
   KVStore,
   OneOrMany,
   PushOptions,
-  Tensor,
+  StoreTensor,
 } from './kv-store.ts';
 export { createLocalStores } from './local-store.ts';
 export type { LocalStoreOptions } from './local-store.ts';

@@ -7,12 +7,12 @@ import type { OptimizerSpec } from '../kernels/index.ts';
 import type { Region } from '../memory/index.ts';
 
 /** Plain memory is copied; a region of the store's space is used where it lies. */
-export type Tensor = Float32Array | Region<'float32'>;
+export type StoreTensor = Float32Array | Region<'float32'>;
 export type OneOrMany<T> = T | readonly T[];
 
 export interface KeyInit {
   readonly key: string;
-  readonly value: Tensor;
+  readonly value: StoreTensor;
   /** For a table: elements of a row, so that rows can be pushed and pulled. Default: not a table. */
   readonly rowLength?: number | undefined;
 }
@@ -20,13 +20,13 @@ export interface KeyInit {
 /** One key with a gradient, or with one for each local device: those are added first. */
 export interface KeyPush {
   readonly key: string;
-  readonly gradient: OneOrMany<Tensor>;
+  readonly gradient: OneOrMany<StoreTensor>;
 }
 
 export interface KeyPull {
   readonly key: string;
   /** Receives the value; several, one for each local device, all receive it. */
-  readonly into: OneOrMany<Tensor>;
+  readonly into: OneOrMany<StoreTensor>;
 }
 
 export interface KeyPushPull extends KeyPush, KeyPull {}
@@ -56,15 +56,15 @@ export interface KVStore {
   /** Push and pull in one round trip. In elastic mode the answer is not the centre but this worker's own new weights. */
   pushpull(keys: OneOrMany<KeyPushPull>, options?: PushOptions): Promise<readonly KeyStatus[]>;
   /** Only these rows travel and are updated; an index may repeat. */
-  pushRows(key: string, indices: Int32Array, rows: Tensor, options?: PushOptions): Promise<KeyStatus>;
+  pushRows(key: string, indices: Int32Array, rows: StoreTensor, options?: PushOptions): Promise<KeyStatus>;
   /** Rows in the order of the indices. */
-  pullRows(key: string, indices: Int32Array, into: Tensor): Promise<KeyStatus>;
+  pullRows(key: string, indices: Int32Array, into: StoreTensor): Promise<KeyStatus>;
   /** Push and pull of the same rows, in one round trip where the store can. */
   pushpullRows(
     key: string,
     indices: Int32Array,
-    rows: Tensor,
-    into: Tensor,
+    rows: StoreTensor,
+    into: StoreTensor,
     options?: PushOptions,
   ): Promise<KeyStatus>;
   /** The rule by which servers update, from the next update on; the first worker's counts. Default: gradients are added. */

@@ -21,7 +21,7 @@ import type {
   KVStore,
   OneOrMany,
   PushOptions,
-  Tensor,
+  StoreTensor as Tensor,
 } from './kv-store.ts';
 
 export interface LocalStoreOptions {

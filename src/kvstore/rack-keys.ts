@@ -5,7 +5,7 @@
  */
 import type { Kernels } from '../kernels/index.ts';
 import type { Region } from '../memory/index.ts';
-import type { KeyInit, Tensor } from './kv-store.ts';
+import type { KeyInit, StoreTensor as Tensor } from './kv-store.ts';
 import { Gate, GATE_WORDS, gateInits, serverMemory } from './rack-gate.ts';
 import type { GateOptions } from './rack-gate.ts';
 import { namedRowsInit } from './rack-rows.ts';

@@ -25,7 +25,7 @@ import type {
   KVStore,
   OneOrMany,
   PushOptions,
-  Tensor,
+  StoreTensor as Tensor,
 } from './kv-store.ts';
 import { OrderedCalls } from './ordered-calls.ts';
 import type { OrderOptions } from './ordered-calls.ts';

@@ -23,6 +23,7 @@ import {
   type Route,
   type Strategy,
 } from '../plan/index.ts';
+import { needsGradientHere } from '../runtime/index.ts';
 import type { GradientPlace, Replica } from '../runtime/index.ts';
 import { tryExchange, type ExchangeTrial } from './exchange-trial.ts';
 import { cutEverywhere, layerTimes, scaledTo, type LayerTimes } from './layer-times.ts';
@@ -196,13 +197,13 @@ function parameterOf(
 /** What must be done with its gradient or its value that servers do not do. */
 function whyKeptHere({ model, memory }: Replica, name: string, place: GradientPlace): string | undefined {
   const { graph } = model;
-  const operation = graph.updateOperations.find(
-    (one) =>
-      !(one.kind === 'clip_global_norm' && one.order === 2) &&
-      !(one.kind === 'weight_decay' && !one.applies(place.gradient.parameter)),
-  );
+  const { parameter } = place.gradient;
+  const operation = graph.updateOperations.find((one) => needsGradientHere(one, parameter));
+  if (operation?.kind === 'clip_global_norm') {
+    return `servers know only sums of squares, but gradients are clipped by a norm of order ${operation.order}`;
+  }
   if (operation) return `${operation.kind} comes between aggregation and update`;
-  const average = graph.movingAverages.find(({ applies }) => applies(place.gradient.parameter));
+  const average = graph.movingAverages.find(({ applies }) => applies(parameter));
   if (average) return `moving average ${average.name} follows ${name}`;
   if (place.kind === 'sparse' && !lookedUp(memory, place, 1))
     return 'the model computes which rows it looks up';

@@ -2,6 +2,7 @@ export { inputWithSameBytes } from './backward.ts';
 export { Replica } from './replica.ts';
 export type { ReplicaOptions, Snapshot } from './replica.ts';
 export { Evaluator } from './evaluator.ts';
+export { needsGradientHere } from './update.ts';
 export type { GradientsElsewhere } from './update.ts';
 export { weightBytes, workBytes } from './model-memory.ts';
 export type { DensePlace, GradientPlace, ModelMemory, SparsePlace } from './model-memory.ts';

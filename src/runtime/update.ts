@@ -8,18 +8,12 @@ import {
   Graph,
   type GradientBuilder,
   type Model,
+  type Parameter,
   type ParameterFilter,
   type Tensor,
   type UpdateOperation,
 } from '../graph/index.ts';
-import {
-  clipFactor,
-  combineNorms,
-  partialNorm,
-  type Kernels,
-  type NormType,
-  type Optimizer,
-} from '../kernels/index.ts';
+import { clipFactor, combineNorms, globalNorm, type Kernels, type Optimizer } from '../kernels/index.ts';
 import type { Region, Segment } from '../memory/index.ts';
 import type { GradientPlace, ModelMemory } from './model-memory.ts';
 
@@ -100,19 +94,21 @@ export class Update {
 
   /** Returns the factor for gradients elsewhere. */
   #transform(operation: UpdateOperation, here: NamedPlaces, elsewhere: GradientsElsewhere): number {
-    const { kernels } = this.#options;
+    const { kernels, memory } = this.#options;
     const regions = here.map(([, place]) => valuesOf(place));
-    if (operation.kind !== 'clip_global_norm' && elsewhere.names.size > 0) {
+    for (const name of elsewhere.names) {
+      if (!needsGradientHere(operation, memory.gradients.get(name)!.gradient.parameter)) continue;
       throw new InternalError(
         'BROKEN_INVARIANT',
-        `${operation.kind} must be applied to gradients that are elsewhere (${[...elsewhere.names].join(', ')}); keep their parameters here`,
-        { operation: operation.kind },
+        `${operation.kind} needs the gradient of ${name}, which is elsewhere; keep this parameter here`,
+        { operation: operation.kind, parameter: name },
       );
     }
     switch (operation.kind) {
       case 'clip_global_norm': {
-        const type: NormType = operation.order === 2 ? 'l2' : operation.order === 1 ? 'l1' : 'inf';
-        this.lastNorm = combineNorms([partialNorm(kernels, regions, type), elsewhere.sumOfSquares], type);
+        const { order } = operation;
+        const norms = [globalNorm(kernels, regions, order), Math.sqrt(elsewhere.sumOfSquares)];
+        this.lastNorm = combineNorms(norms, order);
         const factor = clipFactor(this.lastNorm, operation.maxNorm);
         if (factor !== 1) for (const region of regions) kernels.scale(region, factor);
         return factor;
@@ -194,6 +190,12 @@ export class Update {
       }
     }
   }
+}
+
+/** Whether an operation can only be applied where the gradient of the parameter is: servers add up squares, and scale. */
+export function needsGradientHere(operation: UpdateOperation, parameter: Parameter): boolean {
+  if (operation.kind === 'clip_global_norm') return operation.order !== 2;
+  return operation.kind !== 'weight_decay' || operation.applies(parameter);
 }
 
 type NamedPlaces = readonly (readonly [string, GradientPlace])[];

@@ -10,7 +10,7 @@ export type Consistency =
   | { readonly kind: 'asynchronous' }
   /** A worker may be at most `staleness` steps ahead of the slowest. */
   | { readonly kind: 'bounded'; readonly staleness: number }
-  /** The share of the distance by which centre and worker move towards each other. */
+  /** The share of the distance by which centre and worker move towards each other, above 0 and at most 1. */
   | { readonly kind: 'elastic'; readonly alpha: number };
 
 export function checkConsistency(consistency: Consistency): void {
@@ -27,9 +27,16 @@ export function checkConsistency(consistency: Consistency): void {
   }
   if (consistency.kind === 'elastic') {
     const { alpha } = consistency;
-    if (alpha > 0 && alpha < 1) return;
-    throw new UsageError('INVALID_ARGUMENT', `alpha is ${alpha}; give a number between 0 and 1`, { alpha });
+    if (isElasticShare(alpha)) return;
+    throw new UsageError('INVALID_ARGUMENT', `alpha is ${alpha}; give a number above 0 and at most 1`, {
+      alpha,
+    });
   }
+}
+
+/** With 1 the two change places. */
+export function isElasticShare(alpha: number): boolean {
+  return alpha > 0 && alpha <= 1;
 }
 
 /** The steps of the workers of one key, for bounded staleness: who waits until the slowest has come nearer. */

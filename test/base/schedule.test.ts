@@ -1,9 +1,7 @@
-import { existsSync, readFileSync } from 'node:fs';
-import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
 import { learningRateAt, PlateauSchedule } from '../../src/base/index.ts';
 import type { PlateauState, ScheduleSpec } from '../../src/base/index.ts';
-import { sharedFolder } from '../support/shared.ts';
+import { readVectors } from '../support/shared.ts';
 
 interface ScheduleCase {
   readonly name: string;
@@ -15,10 +13,7 @@ interface ScheduleCase {
   readonly tolerance: { readonly rtol: number; readonly atol: number };
 }
 
-const file = join(sharedFolder, 'vectors', 'optimizers.json');
-const cases = existsSync(file)
-  ? (JSON.parse(readFileSync(file, 'utf8')) as ScheduleCase[]).filter((c) => c.kind === 'schedule')
-  : [];
+const cases = readVectors<ScheduleCase>('optimizers.json', ({ kind }) => kind === 'schedule');
 
 function camelCase(attrs: Readonly<Record<string, unknown>>): Record<string, unknown> {
   const renamed = Object.entries(attrs).map(([key, value]) => [
@@ -28,23 +23,17 @@ function camelCase(attrs: Readonly<Record<string, unknown>>): Record<string, unk
   return Object.fromEntries(renamed) as Record<string, unknown>;
 }
 
-describe.skipIf(!existsSync(file))(
-  'schedules, by the oracle vectors (needs the vectors folder, TRIBUTARY_SHARED)',
-  () => {
-    it.each(cases)('$name', (c) => {
-      const { metric, ...attrs } = c.attrs;
-      const spec = { name: c.schedule, baseLr: c.base_lr, ...camelCase(attrs) };
-      const plateau = new PlateauSchedule(spec);
-      for (const [t, want] of c.values.entries()) {
-        const got =
-          metric === undefined ? learningRateAt(spec as ScheduleSpec, t) : plateau.update(metric[t]!);
-        expect(Math.abs(got - want)).toBeLessThanOrEqual(
-          c.tolerance.atol + c.tolerance.rtol * Math.abs(want),
-        );
-      }
-    });
-  },
-);
+describe('schedules, by the oracle vectors', () => {
+  it.each(cases)('$name', (c) => {
+    const { metric, ...attrs } = c.attrs;
+    const spec = { name: c.schedule, baseLr: c.base_lr, ...camelCase(attrs) };
+    const plateau = new PlateauSchedule(spec);
+    for (const [t, want] of c.values.entries()) {
+      const got = metric === undefined ? learningRateAt(spec as ScheduleSpec, t) : plateau.update(metric[t]!);
+      expect(Math.abs(got - want)).toBeLessThanOrEqual(c.tolerance.atol + c.tolerance.rtol * Math.abs(want));
+    }
+  });
+});
 
 describe('a schedule', () => {
   it('keeps its lowest rate after the end of a cosine', () => {

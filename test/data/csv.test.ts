@@ -1,13 +1,13 @@
-import { existsSync, writeFileSync } from 'node:fs';
+import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { formatCsv, parseCsv, parseTextCsv, readTextCsv } from '../../src/data/index.ts';
+import { datasetPath, NEEDS_DATASETS } from '../support/shared.ts';
 import { expectError } from './expect-error.ts';
 import { temporaryFolders } from './temporary-folder.ts';
 
 const newFolder = temporaryFolders();
-const dataFolder = join(process.env.TRIBUTARY_SHARED ?? '../shared', 'data');
 
 describe('parseCsv', () => {
   it('reads quotes, commas, doubled quotes, line breaks in fields, CRLF and a byte-order mark', () => {
@@ -104,15 +104,18 @@ describe('readTextCsv', () => {
     expectError(() => readTextCsv(second), 'INVALID_DATA', `${second}, line 2`);
   });
 
-  it.skipIf(!existsSync(dataFolder)).each([
+  for (const [file, rows, labels] of [
     ['trec6-train.csv', 5452, 6],
     ['trec6-test.csv', 500, 6],
     ['movie-reviews-train.csv', 9596, 2],
     ['banking77-train.csv', 10003, 77],
     ['banking77-test.csv', 3080, 77],
-  ])('reads all rows of %s (needs the shared data folder)', (file, rows, labels) => {
-    const read = readTextCsv(join(dataFolder, file));
-    expect(read.texts).toHaveLength(rows);
-    expect(new Set(read.labels).size).toBe(labels);
-  });
+  ] as const) {
+    const path = datasetPath(file);
+    it.skipIf(path === undefined)(`reads all rows of ${file} (${NEEDS_DATASETS})`, () => {
+      const read = readTextCsv(path!);
+      expect(read.texts).toHaveLength(rows);
+      expect(new Set(read.labels).size).toBe(labels);
+    });
+  }
 });

@@ -1,4 +1,4 @@
-import { existsSync, writeFileSync } from 'node:fs';
+import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
@@ -10,11 +10,11 @@ import {
   readLanguageModelText,
   readTextCsv,
 } from '../../src/data/index.ts';
+import { datasetPath, NEEDS_DATASETS } from '../support/shared.ts';
 import { expectError } from './expect-error.ts';
 import { temporaryFolders } from './temporary-folder.ts';
 
 const newFolder = temporaryFolders();
-const dataFolder = join(process.env.TRIBUTARY_SHARED ?? '../shared', 'data');
 const words = (text: string): string[] => new Tokenizer().tokenize(text);
 
 describe('Tokenizer', () => {
@@ -162,9 +162,10 @@ describe('encodeText', () => {
     expectError(() => encodeText(['a'], ['no'], { ...options, length: 0 }), 'INVALID_ARGUMENT', 'length');
   });
 
-  it.skipIf(!existsSync(dataFolder))('encodes TREC-6 (needs the shared data folder)', () => {
-    const train = readTextCsv(join(dataFolder, 'trec6-train.csv'));
-    const test = readTextCsv(join(dataFolder, 'trec6-test.csv'));
+  const trec6 = ['train', 'test'].map((part) => datasetPath(`trec6-${part}.csv`));
+  it.skipIf(trec6.includes(undefined))(`encodes TREC-6 (${NEEDS_DATASETS})`, () => {
+    const train = readTextCsv(trec6[0]!);
+    const test = readTextCsv(trec6[1]!);
     const trained = Vocabulary.build(train.texts.map(words));
     const dataset = encodeText(test.texts, test.labels, {
       vocabulary: trained,

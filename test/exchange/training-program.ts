@@ -14,7 +14,7 @@ import {
   type Exchange,
 } from '../../src/exchange/index.ts';
 import { clipByGlobalNorm, gradients } from '../../src/graph/index.ts';
-import { clipFactor, combineNorms, partialNorm } from '../../src/kernels/index.ts';
+import { clipFactor, globalNorm } from '../../src/kernels/index.ts';
 import type { OptimizerSpec } from '../../src/kernels/index.ts';
 import type { TransportChoice } from '../../src/launcher/index.ts';
 import { SharedSpace } from '../../src/memory/index.ts';
@@ -161,7 +161,7 @@ function clip({ memory, kernels }: Replica, maxNorm: number): void {
   const values = [...memory.gradients.values()].map((place) =>
     place.kind === 'dense' ? place.region : place.rows.slice(0, place.count * place.rowLength),
   );
-  const factor = clipFactor(combineNorms([partialNorm(kernels, values, 'l2')], 'l2'), maxNorm);
+  const factor = clipFactor(globalNorm(kernels, values, 2), maxNorm);
   for (const region of values) kernels.scale(region, factor);
 }
 

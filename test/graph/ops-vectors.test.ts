@@ -5,7 +5,6 @@ import * as op from '../../src/graph/index.ts';
 import { evaluate } from '../support/evaluate.ts';
 import {
   firstDifference,
-  hasShared,
   numbers,
   readVectors,
   type Tolerance,
@@ -128,53 +127,50 @@ const builders: Record<string, Build> = {
 const dataOf = (value: VectorTensor | { data: number[] } | number[]) =>
   numbers(Array.isArray(value) ? value : value.data);
 
-describe.skipIf(!hasShared('vectors/ops.json'))(
-  'operations match PyTorch (needs the vectors folder, TRIBUTARY_SHARED)',
-  () => {
-    const cases = hasShared('vectors/ops.json') ? readVectors<OpCase>('ops.json') : [];
-    it.each(cases.map((c) => [c.name, c] as const))('%s', (_name, c) => {
-      const graph = new Graph();
-      const values: Record<string, number[]> = {};
-      const named: Record<string, Tensor> = {};
-      const inputs = c.inputs.map((input) => {
-        values[input.name] = numbers(input.data);
-        const dtype = input.dtype === 'float64' ? 'float32' : input.dtype;
-        const tensor = graph.input(input.name, input.shape, dtype);
-        named[input.name] = tensor;
-        return tensor;
-      });
-      const build = builders[c.op];
-      expect(build, `no builder for ${c.op}`).toBeDefined();
-      const built = build!(inputs, c.attrs, named);
-      const outputs = Array.isArray(built) ? built : [built];
-      const seeds = outputs.flatMap((output, i) => {
-        const dy = c.dy[i];
-        if (!dy) return [];
-        values[`dy${i}`] = dataOf(dy);
-        return [{ output, adjoint: graph.input(`dy${i}`, output.shape) }];
-      });
-      const targets = Object.keys(c.grads);
-      const grads = differentiate(
-        seeds,
-        targets.map((name) => named[name]!),
-      );
-      const wanted = grads.filter((g): g is Tensor => g !== undefined);
-      const results = evaluate([...outputs, ...wanted], values);
-      outputs.forEach((output, i) => {
-        expect(output.shape, 'output shape').toEqual(c.outputs[i]!.shape);
-        expect(
-          firstDifference(results[i]!, c.outputs[i]!.data, c.tolerance),
-          `output ${c.outputs[i]!.name}`,
-        ).toBeUndefined();
-      });
-      let next = outputs.length;
-      targets.forEach((name, i) => {
-        const want = c.grads[name]!.data;
-        const got = grads[i] ? results[next++]! : want.map(() => 0);
-        expect(firstDifference(got, want, c.tolerance), `gradient of ${name}`).toBeUndefined();
-      });
+describe('operations match PyTorch', () => {
+  const cases = readVectors<OpCase>('ops.json');
+  it.each(cases.map((c) => [c.name, c] as const))('%s', (_name, c) => {
+    const graph = new Graph();
+    const values: Record<string, number[]> = {};
+    const named: Record<string, Tensor> = {};
+    const inputs = c.inputs.map((input) => {
+      values[input.name] = numbers(input.data);
+      const dtype = input.dtype === 'float64' ? 'float32' : input.dtype;
+      const tensor = graph.input(input.name, input.shape, dtype);
+      named[input.name] = tensor;
+      return tensor;
     });
-  },
-);
+    const build = builders[c.op];
+    expect(build, `no builder for ${c.op}`).toBeDefined();
+    const built = build!(inputs, c.attrs, named);
+    const outputs = Array.isArray(built) ? built : [built];
+    const seeds = outputs.flatMap((output, i) => {
+      const dy = c.dy[i];
+      if (!dy) return [];
+      values[`dy${i}`] = dataOf(dy);
+      return [{ output, adjoint: graph.input(`dy${i}`, output.shape) }];
+    });
+    const targets = Object.keys(c.grads);
+    const grads = differentiate(
+      seeds,
+      targets.map((name) => named[name]!),
+    );
+    const wanted = grads.filter((g): g is Tensor => g !== undefined);
+    const results = evaluate([...outputs, ...wanted], values);
+    outputs.forEach((output, i) => {
+      expect(output.shape, 'output shape').toEqual(c.outputs[i]!.shape);
+      expect(
+        firstDifference(results[i]!, c.outputs[i]!.data, c.tolerance),
+        `output ${c.outputs[i]!.name}`,
+      ).toBeUndefined();
+    });
+    let next = outputs.length;
+    targets.forEach((name, i) => {
+      const want = c.grads[name]!.data;
+      const got = grads[i] ? results[next++]! : want.map(() => 0);
+      expect(firstDifference(got, want, c.tolerance), `gradient of ${name}`).toBeUndefined();
+    });
+  });
+});
 
 void gradients;

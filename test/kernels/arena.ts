@@ -1,10 +1,7 @@
 /** Regions for kernel tests: any length at any element offset from a cache line, with guards around. */
-import { existsSync, readFileSync } from 'node:fs';
-import { join } from 'node:path';
 import { Kernels } from '../../src/kernels/index.ts';
 import { SharedSpace } from '../../src/memory/index.ts';
 import type { DType, Region, Segment } from '../../src/memory/index.ts';
-import { sharedFolder } from '../support/shared.ts';
 
 const ARENA_BYTES = 4 * 2 ** 20;
 
@@ -53,15 +50,6 @@ export type Written = number | string;
 
 export function numbers(values: readonly Written[]): number[] {
   return values.map(Number);
-}
-
-export function vectorsExist(file: string): boolean {
-  return existsSync(join(sharedFolder, 'vectors', file));
-}
-
-export function readVectors<T>(file: string): T[] {
-  if (!vectorsExist(file)) return [];
-  return JSON.parse(readFileSync(join(sharedFolder, 'vectors', file), 'utf8')) as T[];
 }
 
 export interface Tolerance {

@@ -16,7 +16,8 @@ import {
   twoBitWords,
 } from '../../src/kernels/index.ts';
 import type { Region } from '../../src/memory/index.ts';
-import { Arena, mismatch, numbers, readVectors, vectorsExist } from './arena.ts';
+import { readVectors } from '../support/shared.ts';
+import { Arena, mismatch, numbers } from './arena.ts';
 import type { Tolerance, Written } from './arena.ts';
 
 interface ShortCase {
@@ -53,10 +54,10 @@ const CODECS = {
   bf16: { encode: encodeBf16, decode: decodeBf16 },
 } as const;
 
-const all = readVectors<ShortCase | RoundsCase>('compression.json');
-const shortCases = all.filter((c) => c.kind === 'fp16' || c.kind === 'bf16') as ShortCase[];
-const bitCases = all.filter((c) => c.kind === '2bit' || c.kind === '1bit') as RoundsCase[];
-const topKCases = all.filter((c) => c.kind === 'topk') as RoundsCase[];
+const FILE = 'compression.json';
+const shortCases = readVectors<ShortCase>(FILE, ({ kind }) => kind === 'fp16' || kind === 'bf16');
+const bitCases = readVectors<RoundsCase>(FILE, ({ kind }) => kind === '2bit' || kind === '1bit');
+const topKCases = readVectors<RoundsCase>(FILE, ({ kind }) => kind === 'topk');
 const exact = { rtol: 0, atol: 0 };
 
 function fromBits(bits: readonly number[], offset = 0): Region<'float32'> {
@@ -69,62 +70,59 @@ function isShortNaN(kind: 'fp16' | 'bf16', code: number): boolean {
   return kind === 'fp16' ? (code & 0x7fff) > 0x7c00 : (code & 0x7fff) > 0x7f80;
 }
 
-describe.skipIf(!vectorsExist('compression.json'))(
-  'codecs, by the oracle vectors (needs the vectors folder, TRIBUTARY_SHARED)',
-  () => {
-    it.each(shortCases)('$name', (c) => {
-      for (const offset of [0, 1, 2, 3]) {
-        const source = fromBits(c.input_bits, offset);
-        const codes = arena.region('uint16', new Uint16Array(c.codes.length), offset);
-        CODECS[c.kind].encode(kernels, codes, source);
-        for (const [i, want] of c.codes.entries()) {
-          const got = codes.view[i]!;
-          if (isShortNaN(c.kind, want)) expect(isShortNaN(c.kind, got), `element ${i}`).toBe(true);
-          else expect(got, `element ${i}`).toBe(want);
-        }
-        CODECS[c.kind].decode(kernels, source, codes);
-        const want = numbers(c.decoded);
-        for (const [i, value] of want.entries()) {
-          expect(Object.is(source.view[i], Math.fround(value)), `element ${i}`).toBe(true);
-        }
+describe('codecs, by the oracle vectors', () => {
+  it.each(shortCases)('$name', (c) => {
+    for (const offset of [0, 1, 2, 3]) {
+      const source = fromBits(c.input_bits, offset);
+      const codes = arena.region('uint16', new Uint16Array(c.codes.length), offset);
+      CODECS[c.kind].encode(kernels, codes, source);
+      for (const [i, want] of c.codes.entries()) {
+        const got = codes.view[i]!;
+        if (isShortNaN(c.kind, want)) expect(isShortNaN(c.kind, got), `element ${i}`).toBe(true);
+        else expect(got, `element ${i}`).toBe(want);
       }
-      expect(arena.guardsIntact()).toBe(true);
-    });
+      CODECS[c.kind].decode(kernels, source, codes);
+      const want = numbers(c.decoded);
+      for (const [i, value] of want.entries()) {
+        expect(Object.is(source.view[i], Math.fround(value)), `element ${i}`).toBe(true);
+      }
+    }
+    expect(arena.guardsIntact()).toBe(true);
+  });
 
-    it.each(bitCases)('$name', (c) => {
-      const two = c.kind === '2bit';
-      const words = two ? twoBitWords(c.length) : oneBitWords(c.length);
-      const residual = arena.floats(new Float32Array(c.length), 1);
-      const packed = arena.region('uint32', new Uint32Array(words).fill(0xffffffff), 2);
-      const decoded = arena.floats(new Float32Array(c.length), 3);
-      for (const round of c.rounds) {
-        const gradient = arena.floats(numbers(round.grad), 2);
-        const threshold = c.threshold!;
-        (two ? encodeTwoBit : encodeOneBit)(kernels, { packed, residual, gradient, threshold });
-        expect(Array.from(packed.view)).toEqual(round.packed);
-        if (two) decodeTwoBit(kernels, decoded, packed, threshold);
-        else decodeOneBit(kernels, decoded, packed);
-        expect(mismatch(decoded.view, Float32Array.from(numbers(round.decoded!)), exact)).toBe(undefined);
-        expect(mismatch(residual.view, numbers(round.residual), c.tolerance)).toBe(undefined);
-      }
-      expect(arena.guardsIntact()).toBe(true);
-    });
+  it.each(bitCases)('$name', (c) => {
+    const two = c.kind === '2bit';
+    const words = two ? twoBitWords(c.length) : oneBitWords(c.length);
+    const residual = arena.floats(new Float32Array(c.length), 1);
+    const packed = arena.region('uint32', new Uint32Array(words).fill(0xffffffff), 2);
+    const decoded = arena.floats(new Float32Array(c.length), 3);
+    for (const round of c.rounds) {
+      const gradient = arena.floats(numbers(round.grad), 2);
+      const threshold = c.threshold!;
+      (two ? encodeTwoBit : encodeOneBit)(kernels, { packed, residual, gradient, threshold });
+      expect(Array.from(packed.view)).toEqual(round.packed);
+      if (two) decodeTwoBit(kernels, decoded, packed, threshold);
+      else decodeOneBit(kernels, decoded, packed);
+      expect(mismatch(decoded.view, Float32Array.from(numbers(round.decoded!)), exact)).toBe(undefined);
+      expect(mismatch(residual.view, numbers(round.residual), c.tolerance)).toBe(undefined);
+    }
+    expect(arena.guardsIntact()).toBe(true);
+  });
 
-    it.each(topKCases)('$name', (c) => {
-      const residual = arena.floats(new Float32Array(c.length));
-      const scratch = arena.region('int32', new Int32Array(TOP_K_SCRATCH_WORDS));
-      const indices = arena.region('int32', new Int32Array(c.k!));
-      const values = arena.floats(new Float32Array(c.k!));
-      for (const round of c.rounds) {
-        const gradient = arena.floats(numbers(round.grad));
-        const sent = encodeTopK(kernels, { k: c.k!, indices, values, residual, gradient, scratch });
-        expect(Array.from(indices.view.subarray(0, sent))).toEqual(round.indices);
-        expect(mismatch(values.view.subarray(0, sent), numbers(round.values!), c.tolerance)).toBe(undefined);
-        expect(mismatch(residual.view, numbers(round.residual), c.tolerance)).toBe(undefined);
-      }
-    });
-  },
-);
+  it.each(topKCases)('$name', (c) => {
+    const residual = arena.floats(new Float32Array(c.length));
+    const scratch = arena.region('int32', new Int32Array(TOP_K_SCRATCH_WORDS));
+    const indices = arena.region('int32', new Int32Array(c.k!));
+    const values = arena.floats(new Float32Array(c.k!));
+    for (const round of c.rounds) {
+      const gradient = arena.floats(numbers(round.grad));
+      const sent = encodeTopK(kernels, { k: c.k!, indices, values, residual, gradient, scratch });
+      expect(Array.from(indices.view.subarray(0, sent))).toEqual(round.indices);
+      expect(mismatch(values.view.subarray(0, sent), numbers(round.values!), c.tolerance)).toBe(undefined);
+      expect(mismatch(residual.view, numbers(round.residual), c.tolerance)).toBe(undefined);
+    }
+  });
+});
 
 const anyFloat = fc.float({ noDefaultInfinity: true, noNaN: true });
 

@@ -6,7 +6,8 @@ import type { Region } from '../../src/memory/index.ts';
 import { Random } from '../../src/base/index.ts';
 import { specOf } from '../support/optimizer-cases.ts';
 import type { EasgdCase, OptimizerCase } from '../support/optimizer-cases.ts';
-import { Arena, mismatch, numbers, readVectors, vectorsExist } from './arena.ts';
+import { readVectors } from '../support/shared.ts';
+import { Arena, mismatch, numbers } from './arena.ts';
 
 const arena = new Arena();
 const { kernels } = arena;
@@ -19,47 +20,44 @@ function slotsFor(optimizer: Optimizer, length: number, offset = 0): Record<stri
   return slots;
 }
 
-const cases = readVectors<OptimizerCase>('optimizers.json').filter((c) => c.kind === 'optimizer');
-const easgd = readVectors<EasgdCase>('optimizers.json').filter((c) => c.kind === 'easgd');
+const cases = readVectors<OptimizerCase>('optimizers.json', ({ kind }) => kind === 'optimizer');
+const easgd = readVectors<EasgdCase>('optimizers.json', ({ kind }) => kind === 'easgd');
 
-describe.skipIf(!vectorsExist('optimizers.json'))(
-  'update rules, by the oracle vectors (needs the vectors folder, TRIBUTARY_SHARED)',
-  () => {
-    it.each(cases)('$name', (c) => {
-      const optimizer = createOptimizer(kernels, specOf(c));
-      for (const [p, { name, data }] of c.params.entries()) {
-        const parameter = arena.floats(numbers(data), p % 4);
-        const gradient = arena.floats(new Array<number>(data.length).fill(0), (p + 1) % 4);
-        const slots = slotsFor(optimizer, data.length, (p + 2) % 4);
-        for (const [step, grads] of c.grads.entries()) {
-          gradient.view.set(numbers(grads[name]!));
-          optimizer.update({ t: step + 1, lr: c.lr_per_step?.[step], parameter, gradient, slots });
-          const want = numbers(c.params_after[step]![name]!);
-          expect(mismatch(parameter.view, want, c.tolerance), `${name}, step ${step}`).toBe(undefined);
-        }
-        const wanted = c.state_end.slots[name]!;
-        expect(Object.keys(slots).sort()).toEqual(Object.keys(wanted).sort());
-        for (const [slot, values] of Object.entries(wanted)) {
-          const found = mismatch(slots[slot]!.view, numbers(values), c.state_tolerance[slot]!);
-          expect(found, `${name}, ${slot}`).toBe(undefined);
-        }
+describe('update rules, by the oracle vectors', () => {
+  it.each(cases)('$name', (c) => {
+    const optimizer = createOptimizer(kernels, specOf(c));
+    for (const [p, { name, data }] of c.params.entries()) {
+      const parameter = arena.floats(numbers(data), p % 4);
+      const gradient = arena.floats(new Array<number>(data.length).fill(0), (p + 1) % 4);
+      const slots = slotsFor(optimizer, data.length, (p + 2) % 4);
+      for (const [step, grads] of c.grads.entries()) {
+        gradient.view.set(numbers(grads[name]!));
+        optimizer.update({ t: step + 1, lr: c.lr_per_step?.[step], parameter, gradient, slots });
+        const want = numbers(c.params_after[step]![name]!);
+        expect(mismatch(parameter.view, want, c.tolerance), `${name}, step ${step}`).toBe(undefined);
       }
-      expect(arena.guardsIntact()).toBe(true);
-    });
+      const wanted = c.state_end.slots[name]!;
+      expect(Object.keys(slots).sort()).toEqual(Object.keys(wanted).sort());
+      for (const [slot, values] of Object.entries(wanted)) {
+        const found = mismatch(slots[slot]!.view, numbers(values), c.state_tolerance[slot]!);
+        expect(found, `${name}, ${slot}`).toBe(undefined);
+      }
+    }
+    expect(arena.guardsIntact()).toBe(true);
+  });
 
-    it.each(easgd)('$name', (c) => {
-      const centre = arena.floats(numbers(c.centre), 1);
-      const workers = c.workers.map((values, i) => arena.floats(numbers(values), i % 4));
-      for (const exchange of c.exchanges) {
-        const worker = workers[exchange.worker]!;
-        kernels.axpy(worker, 1, arena.floats(numbers(exchange.local_update)));
-        kernels.elasticAverage(worker, centre, c.alpha);
-        expect(mismatch(worker.view, numbers(exchange.worker_after), c.tolerance)).toBe(undefined);
-        expect(mismatch(centre.view, numbers(exchange.centre_after), c.tolerance)).toBe(undefined);
-      }
-    });
-  },
-);
+  it.each(easgd)('$name', (c) => {
+    const centre = arena.floats(numbers(c.centre), 1);
+    const workers = c.workers.map((values, i) => arena.floats(numbers(values), i % 4));
+    for (const exchange of c.exchanges) {
+      const worker = workers[exchange.worker]!;
+      kernels.axpy(worker, 1, arena.floats(numbers(exchange.local_update)));
+      kernels.elasticAverage(worker, centre, c.alpha);
+      expect(mismatch(worker.view, numbers(exchange.worker_after), c.tolerance)).toBe(undefined);
+      expect(mismatch(centre.view, numbers(exchange.centre_after), c.tolerance)).toBe(undefined);
+    }
+  });
+});
 
 const SPECS: readonly OptimizerSpec[] = [
   { name: 'sgd', lr: 0.1 },

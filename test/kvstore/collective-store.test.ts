@@ -41,6 +41,7 @@ const each = <T>(stores: readonly KVStore[], act: (store: KVStore, worker: numbe
 const NOT_APPLICABLE = [
   'keeps everybody within the bound of staleness, and reports it',
   'moves centre and weights towards each other, and answers with the weights',
+  'lets centre and weights change places where alpha is 1',
   'goes on without a worker that closes, whose own push is cancelled',
 ];
 

@@ -178,6 +178,15 @@ export function storeConformance(name: string, open: OpenStores): void {
       expect(await pulled(store!, 'w', 20)).toEqual([...filled(20, 2)]);
     });
 
+    it('lets centre and weights change places where alpha is 1', async () => {
+      const [store] = await start({ workers: 1, consistency: { kind: 'elastic', alpha: 1 } });
+      await initAll('w', filled(20, 2));
+      const into = filled(20, NaN);
+      await store!.pushpull({ key: 'w', gradient: filled(20, 8), into });
+      expect([...into]).toEqual([...filled(20, 2)]);
+      expect(await pulled(store!, 'w', 20)).toEqual([...filled(20, 8)]);
+    });
+
     it('goes on without a worker that closes, whose own push is cancelled', async () => {
       const [first, second] = await start({ workers: 2 });
       await initAll('w', filled(20, 0));

@@ -7,7 +7,7 @@ import { afterEach, describe, expect, it } from 'vitest';
 import { Scheduler } from '../../src/cluster/index.ts';
 import type { Cluster } from '../../src/cluster/index.ts';
 import { createLocalStores, createStore } from '../../src/kvstore/index.ts';
-import type { KVStore, StoreType, Tensor } from '../../src/kvstore/index.ts';
+import type { KVStore, StoreType, StoreTensor } from '../../src/kvstore/index.ts';
 import { elasticStep } from '../../src/kvstore/elastic-step.ts';
 import { joinCluster } from '../../src/launcher/index.ts';
 import { hasSharedMemory } from '../../src/memory/index.ts';
@@ -18,7 +18,7 @@ const SECRET = 'a secret of these tests';
 const LENGTHS = { a: 101, b: 3 } as const;
 const KEYS = ['a', 'b'] as const;
 type Key = (typeof KEYS)[number];
-type Weights = Readonly<Record<Key, Tensor>>;
+type Weights = Readonly<Record<Key, StoreTensor>>;
 /** Products with it are exact, so that sums are rounded once, here as in the kernel. */
 const ALPHA = 0.25;
 const INTERVALS = [
@@ -27,7 +27,8 @@ const INTERVALS = [
   { interval: 64, steps: 130 },
 ] as const;
 
-const elementsOf = (tensor: Tensor): Float32Array => (tensor instanceof Float32Array ? tensor : tensor.view);
+const elementsOf = (tensor: StoreTensor): Float32Array =>
+  tensor instanceof Float32Array ? tensor : tensor.view;
 const firstValues = (key: Key): Float32Array =>
   Float32Array.from({ length: LENGTHS[key] }, (_, i) => (i % 7) - 3);
 const ownWeights = (): Record<Key, Float32Array> => ({ a: firstValues('a'), b: firstValues('b') });
@@ -63,7 +64,7 @@ interface Training {
   readonly clients: readonly (readonly KVStore[])[];
   readonly steps: number;
   readonly interval?: number;
-  readonly allocate?: (store: KVStore, length: number) => Tensor;
+  readonly allocate?: (store: KVStore, length: number) => StoreTensor;
 }
 
 /** The centre, and the weights of every client's workers, after the same training by stores. */
@@ -75,7 +76,7 @@ async function trained({ clients, steps, interval, allocate }: Training) {
     client.map((store): Weights => {
       const own = ownWeights();
       if (allocate === undefined) return own;
-      const tensorOf = (key: Key): Tensor => {
+      const tensorOf = (key: Key): StoreTensor => {
         const tensor = allocate(store, LENGTHS[key]);
         elementsOf(tensor).set(own[key]);
         return tensor;
@@ -217,7 +218,7 @@ describe.skipIf(!hasSharedMemory())('elastic steps on servers', () => {
       consistency: { kind: 'elastic', alpha: ALPHA },
     });
     onEnd.push(async () => void (await Promise.all(stores.map((store) => store.close()))));
-    const allocate = (store: KVStore, length: number): Tensor => stores[store.rank]!.allocate(length);
+    const allocate = (store: KVStore, length: number): StoreTensor => stores[store.rank]!.allocate(length);
     await expectEquations({ clients: stores.map((store) => [store]), steps: 7, interval: 3, allocate });
   });
 });

@@ -33,6 +33,7 @@ describe.skipIf(!hasSharedMemory())('stores in racks', () => {
     'holds 50 times what was pushed 50 times, and 100 times after 50 push-pulls more',
     'keeps everybody within the bound of staleness, and reports it',
     'moves centre and weights towards each other, and answers with the weights',
+    'lets centre and weights change places where alpha is 1',
   ];
   describe.each([
     { size: 2, between: 'ring', sharedMemory: true },

@@ -1,6 +1,6 @@
 /**
  * Synchronous training of the models of training.json on 2 and 3 workers, dense and by rows, through whatever stores a
- * layout opens: one suite, run for each of them. Needs the vectors folder (TRIBUTARY_SHARED) and is skipped without it.
+ * layout opens: one suite, run for each of them.
  */
 import { afterAll, beforeAll, describe, it } from 'vitest';
 import { OnnxCompute } from '../../src/compute/index.ts';
@@ -8,7 +8,7 @@ import type { KVStore } from '../../src/kvstore/index.ts';
 import { SharedSpace } from '../../src/memory/index.ts';
 import { openRanks } from './collective-ranks.ts';
 import type { Ranks, RanksOptions } from './collective-ranks.ts';
-import { divisionsOf, hasTrainingCases, runsOf, trainingCases } from '../support/training-models.ts';
+import { divisionsOf, runsOf, trainingCases } from '../support/training-models.ts';
 import { followRun } from './training-support.ts';
 import type { OpenStores, Training } from './training-support.ts';
 
@@ -21,7 +21,7 @@ export function trainingSuite(
   open: (workers: number) => Promise<OpenStores>,
   every = 1,
 ): void {
-  describe.skipIf(!hasTrainingCases)(`training through ${through}`, () => {
+  describe(`training through ${through}`, () => {
     const space = SharedSpace.create();
     let compute: OnnxCompute;
     beforeAll(() => {

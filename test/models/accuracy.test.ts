@@ -1,16 +1,15 @@
 /** The recipes reach the accuracy they promise on real data: the last epoch, the test rows seen once, at the end. */
-import { resolve } from 'node:path';
 import { describe, expect, it } from 'vitest';
 import { encodeText, LabelSet, readTextCsv, Tokenizer, Vocabulary } from '../../src/data/index.ts';
 import { recipes, recipeSchedule, textCnn, type RecipeName } from '../../src/models/index.ts';
 import { evaluate, fit } from '../../src/runner/index.ts';
-import { hasShared, sharedFolder } from '../support/shared.ts';
+import { datasetPath, NEEDS_DATASETS } from '../support/shared.ts';
 
 type TextSet = Exclude<RecipeName, 'mnist'>;
 
 async function testAccuracy(name: TextSet, seed: number): Promise<number> {
   const recipe = recipes[name];
-  const read = (part: 'train' | 'test') => readTextCsv(resolve(sharedFolder, `data/${name}-${part}.csv`));
+  const read = (part: 'train' | 'test') => readTextCsv(datasetPath(`${name}-${part}.csv`)!);
   const rows = read('train');
   const { length, minCount, lowerCase, batchSize, epochs, optimizer, sparseUpdates } = recipe;
   const tokenizer = new Tokenizer({ lowerCase });
@@ -35,12 +34,15 @@ async function testAccuracy(name: TextSet, seed: number): Promise<number> {
 const long = process.env.TRIBUTARY_ACCEPTANCE !== undefined;
 const MINUTES = 60_000;
 
-describe.skipIf(!hasShared('data'))('text classification (needs the data folder, TRIBUTARY_SHARED)', () => {
-  it('reaches 90 % on TREC-6', { timeout: 10 * MINUTES }, async () => {
+const has = (name: TextSet) =>
+  ['train', 'test'].every((part) => datasetPath(`${name}-${part}.csv`) !== undefined);
+
+describe(`text classification (${NEEDS_DATASETS})`, () => {
+  it.skipIf(!has('trec6'))('reaches 90 % on TREC-6', { timeout: 10 * MINUTES }, async () => {
     expect(await testAccuracy('trec6', 1)).toBeGreaterThanOrEqual(0.9);
   });
 
-  it.skipIf(!long)(
+  it.skipIf(!long || !has('movie-reviews'))(
     'reaches 75 % on movie reviews (set TRIBUTARY_ACCEPTANCE)',
     { timeout: 20 * MINUTES },
     async () => {
@@ -48,7 +50,7 @@ describe.skipIf(!hasShared('data'))('text classification (needs the data folder,
     },
   );
 
-  it.skipIf(!long)(
+  it.skipIf(!long || !has('banking77'))(
     'reaches 80 % on banking77 (set TRIBUTARY_ACCEPTANCE)',
     { timeout: 20 * MINUTES },
     async () => {

@@ -1,7 +1,7 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { assignLargestFirst, largestFirstRatio } from '../../src/plan/index.ts';
-import { hasShared, readVectors } from '../support/shared.ts';
+import { readVectors } from '../support/shared.ts';
 import { makespanLowerBound, optimalMakespan, sum } from './makespan-bounds.ts';
 
 interface PartitionCase {
@@ -18,10 +18,8 @@ interface PartitionCase {
 /** The bound holds exactly; the ratio as a float64 does not. */
 const ROUNDING = 1 + 1e-12;
 
-const vectors = 'vectors/partition.json';
-
-describe.skipIf(!hasShared(vectors))('largest first, by the oracle vectors (needs TRIBUTARY_SHARED)', () => {
-  const cases = hasShared(vectors) ? readVectors<PartitionCase>('partition.json') : [];
+describe('largest first, by the oracle vectors', () => {
+  const cases = readVectors<PartitionCase>('partition.json');
 
   it.each(cases)('$name', (c) => {
     const { assignment, loads, makespan } = assignLargestFirst(c.sizes, c.bins);

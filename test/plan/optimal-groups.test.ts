@@ -10,7 +10,7 @@ import {
   optimalGroups,
   type MergeProblem,
 } from '../../src/plan/index.ts';
-import { hasShared, readVectors, type Tolerance } from '../support/shared.ts';
+import { readVectors, type Tolerance } from '../support/shared.ts';
 import { allGroupings, bruteForce, timeOf } from './brute-force.ts';
 import { mergeProblems } from './merge-problems.ts';
 
@@ -40,10 +40,8 @@ const problemOf = ({ tf, tb, m, a, b }: SchedulingCase): MergeProblem => ({
 const ROUNDING = 1e-9;
 const isClose = (got: number, want: number) => Math.abs(got - want) <= ROUNDING * Math.max(1, want);
 
-const vectors = 'vectors/scheduling.json';
-
-describe.skipIf(!hasShared(vectors))('merging, by the oracle vectors (needs TRIBUTARY_SHARED)', () => {
-  const cases = hasShared(vectors) ? readVectors<SchedulingCase>('scheduling.json') : [];
+describe('merging, by the oracle vectors', () => {
+  const cases = readVectors<SchedulingCase>('scheduling.json');
 
   it.each(cases)('$name', (c) => {
     const problem = problemOf(c);

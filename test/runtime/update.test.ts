@@ -118,6 +118,8 @@ describe('update operations', () => {
 
   it.each([
     [1, 103],
+    [1.5, (3 ** 1.5 + 4 ** 1.5 + 12 ** 1.5 + 84 ** 1.5) ** (1 / 1.5)],
+    [3, Math.cbrt(27 + 64 + 1728 + 592704)],
     [Infinity, 84],
   ])('clip by the norm of order %s', (order, norm) => {
     run(
@@ -126,6 +128,32 @@ describe('update operations', () => {
         replica.computeGradients([0, 1, 2]);
         replica.update();
         expect(replica.lastNorm).toBeCloseTo(norm, 10);
+      },
+    );
+  });
+
+  it('clip by squares of gradients that are elsewhere too, and by no other order', () => {
+    const elsewhere = { names: new Set(['dense']), sumOfSquares: 84 ** 2 };
+    run(
+      (graph) => {
+        g.clipByGlobalNorm(graph, 8.5);
+        g.weightDecay(graph, 0.5, ({ name }) => name === 'table');
+      },
+      (replica) => {
+        replica.computeGradients([0, 1, 2]);
+        const before = [...replica.memory.parameters.get('dense')!.view];
+        expect(replica.update(undefined, elsewhere)).toBeCloseTo(0.1, 6);
+        expect(replica.lastNorm).toBeCloseTo(85, 10);
+        expect([...replica.memory.parameters.get('dense')!.view]).toEqual(before);
+      },
+    );
+    run(
+      (graph) => g.clipByGlobalNorm(graph, 8.5, { order: 3 }),
+      (replica) => {
+        replica.computeGradients([0, 1, 2]);
+        expect(() => replica.update(undefined, elsewhere)).toThrow(
+          /clip_global_norm needs the gradient of dense/,
+        );
       },
     );
   });
@@ -195,7 +223,8 @@ describe('update operations', () => {
   it('refuse settings that make no sense', () => {
     const graph = new g.Graph();
     expect(() => g.clipByGlobalNorm(graph, 0)).toThrow(/positive/);
-    expect(() => g.clipByGlobalNorm(graph, 1, { order: 3 })).toThrow(/1, 2 or Infinity/);
+    for (const order of [0.5, NaN])
+      expect(() => g.clipByGlobalNorm(graph, 1, { order })).toThrow(/order .* 1 or more/);
     expect(() => g.movingAverage(graph, 1)).toThrow(/\[0, 1\)/);
   });
 });

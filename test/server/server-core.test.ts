@@ -4,9 +4,10 @@ import { describe, expect, it } from 'vitest';
 import { Random } from '../../src/base/index.ts';
 import { accumulationRule, optimizerRule } from '../../src/server/index.ts';
 import type { Consistency, PushReply } from '../../src/server/index.ts';
-import { mismatch, numbers, readVectors } from '../kernels/arena.ts';
+import { mismatch, numbers } from '../kernels/arena.ts';
 import { specOf } from '../support/optimizer-cases.ts';
 import type { EasgdCase, OptimizerCase } from '../support/optimizer-cases.ts';
+import { readVectors } from '../support/shared.ts';
 import { Cores } from './cores.ts';
 
 const LENGTHS = [1, 15, 16, 17, 100];
@@ -169,7 +170,7 @@ describe('an asynchronous server', () => {
 });
 
 describe('the oracle vectors of optimizers', () => {
-  const cases = readVectors<OptimizerCase>('optimizers.json').filter(({ kind }) => kind === 'optimizer');
+  const cases = readVectors<OptimizerCase>('optimizers.json', ({ kind }) => kind === 'optimizer');
   it.each(cases)('$name holds across the borders of chunks and cores', (one) => {
     const server = new Cores({ workers: 1, cores: 3, chunkLength: 5 });
     server.setRule((kernels) => optimizerRule(kernels, specOf(one)));
@@ -185,7 +186,7 @@ describe('the oracle vectors of optimizers', () => {
 });
 
 describe('an elastic server', () => {
-  const cases = readVectors<EasgdCase>('optimizers.json').filter(({ kind }) => kind === 'easgd');
+  const cases = readVectors<EasgdCase>('optimizers.json', ({ kind }) => kind === 'easgd');
   it.each(cases)('$name moves centre and worker towards each other', (one) => {
     const consistency: Consistency = { kind: 'elastic', alpha: one.alpha };
     const server = new Cores({ workers: one.workers.length, cores: 2, chunkLength: 4, consistency });
@@ -200,6 +201,15 @@ describe('an elastic server', () => {
       expect(mismatch(centre.view, numbers(centre_after), one.tolerance)).toBeUndefined();
     }
   });
+});
+
+it.each([0, -0.5, 1.001, NaN])('refuses an elastic server with alpha %d, and says what is legal', (alpha) => {
+  expect(() => new Cores({ workers: 1, consistency: { kind: 'elastic', alpha } })).toThrow(
+    expect.objectContaining({
+      code: 'INVALID_ARGUMENT',
+      message: expect.stringContaining('at most 1') as string,
+    }),
+  );
 });
 
 describe('rows of a table', () => {

@@ -27,8 +27,14 @@ export interface CollectiveCase {
   readonly tolerance: { rtol: number; abs_sum_factor: number };
 }
 
+/** How many ranks there are cases for, ascending. */
+export function collectiveWorlds(): number[] {
+  const worlds = readVectors<CollectiveCase>('collectives.json').map(({ world }) => world);
+  return [...new Set(worlds)].sort((a, b) => a - b);
+}
+
 export function collectiveCases(world: number): CollectiveCase[] {
-  return readVectors<CollectiveCase>('collectives.json').filter((one) => one.world === world);
+  return readVectors<CollectiveCase>('collectives.json', (one) => one.world === world);
 }
 
 export type MakeRegion = (dtype: 'float32' | 'float64' | 'int32', values: readonly number[]) => Region;

@@ -1,9 +1,22 @@
-/** The folder of shared oracle vectors and datasets; tests that need it are skipped where it is absent. */
-import { existsSync, readFileSync } from 'node:fs';
+/**
+ * Where tests find oracle vectors and datasets. The vectors are part of the repository, so tests that read them run in
+ * every clone; datasets are not, so tests that need one are skipped without it. TRIBUTARY_SHARED names a folder whose
+ * `vectors/` and `data/` are used instead where it has them. Invariant: there are always vectors of every kind.
+ */
+import { existsSync, readFileSync, statSync } from 'node:fs';
 import { resolve } from 'node:path';
 import { packageFolder } from './test-program.ts';
 
-export const sharedFolder = resolve(packageFolder, process.env.TRIBUTARY_SHARED ?? '../shared');
+const own = resolve(packageFolder, 'test');
+const given = givenFolder(process.env['TRIBUTARY_SHARED']);
+
+/** The folder that TRIBUTARY_SHARED names, or undefined. One that is not there is a mistake, not an absence. */
+export function givenFolder(name: string | undefined): string | undefined {
+  if (name === undefined || name === '') return undefined;
+  const path = resolve(packageFolder, name);
+  if (statSync(path, { throwIfNoEntry: false })?.isDirectory()) return path;
+  throw new Error(`TRIBUTARY_SHARED names ${path}, which is not a folder. Correct it or unset it.`);
+}
 
 export interface VectorTensor {
   name: string;
@@ -17,12 +30,33 @@ export interface Tolerance {
   atol: number;
 }
 
-export function hasShared(path: string): boolean {
-  return existsSync(resolve(sharedFolder, path));
+/** For the name of a test that needs a dataset. */
+export const NEEDS_DATASETS = 'needs datasets, TRIBUTARY_SHARED';
+
+/** The path of a dataset, or undefined where it is not at hand. */
+export function datasetPath(file: string): string | undefined {
+  const path = given && resolve(given, 'data', file);
+  return path && existsSync(path) ? path : undefined;
 }
 
-export function readVectors<T>(file: string): T[] {
-  return JSON.parse(readFileSync(resolve(sharedFolder, 'vectors', file), 'utf8')) as T[];
+/** The cases of a file: those of TRIBUTARY_SHARED, or, where it has none such, those of the repository. */
+export function readVectors<T>(file: string, isWanted: (one: T) => boolean = () => true): T[] {
+  return firstVectors(given ? [given, own] : [own], file, isWanted);
+}
+
+/** Those of the first folder that has any. */
+export function firstVectors<T>(
+  folders: readonly string[],
+  file: string,
+  isWanted: (one: T) => boolean = () => true,
+): T[] {
+  for (const folder of folders) {
+    const path = resolve(folder, 'vectors', file);
+    if (!existsSync(path)) continue;
+    const cases = (JSON.parse(readFileSync(path, 'utf8')) as T[]).filter(isWanted);
+    if (cases.length > 0) return cases;
+  }
+  throw new Error(`${file} has no case of the kind that is asked for in ${folders.join(' or ')}.`);
 }
 
 export const numbers = (data: readonly (number | string)[]): number[] => data.map(Number);

@@ -5,7 +5,7 @@
  */
 import * as g from '../../src/graph/index.ts';
 import type { OptimizerSpec } from '../../src/kernels/index.ts';
-import { hasShared, numbers, readVectors } from './shared.ts';
+import { numbers, readVectors } from './shared.ts';
 import type { Tolerance, VectorTensor } from './shared.ts';
 
 export type Batch = Readonly<Record<string, VectorTensor>>;
@@ -34,10 +34,8 @@ export interface TrainingCase {
   readonly tolerance: Readonly<Record<'losses' | 'final_params' | 'final_buffers', Tolerance>>;
 }
 
-export const hasTrainingCases = hasShared('vectors/training.json');
-
 export function trainingCases(): TrainingCase[] {
-  return hasTrainingCases ? readVectors<TrainingCase>('training.json') : [];
+  return readVectors<TrainingCase>('training.json');
 }
 
 export const rowsOf = (batch: Batch): number => Object.values(batch)[0]!.shape[0]!;

@@ -19,6 +19,13 @@ export interface SessionOptions {
 
 const optimizationLevels = { none: 0, basic: 1, extended: 2, all: 99 } as const;
 
+/**
+ * Moves a factor into each product that reads a scaled value, as long as both are in one session: gradients would
+ * be rounded otherwise than where the backward pass is cut between the two. Other rewritings join a value only with
+ * its one reader, which is always in the same segment.
+ */
+const DISABLED = 'MatMulScaleFusion';
+
 const providers = {
   webgpu: {
     name: 'WebGpuExecutionProvider',
@@ -55,6 +62,7 @@ export function createSessionOptions(api: OrtApi, options: SessionOptions, avail
     // A spinning thread would take the core from the communication thread or from another worker.
     set(call.addSessionConfigEntry(native, 'session.intra_op.allow_spinning', '0'));
     set(call.addSessionConfigEntry(native, 'session.inter_op.allow_spinning', '0'));
+    set(call.addSessionConfigEntry(native, 'optimization.disable_specified_optimizers', DISABLED));
     if (options.profilePathPrefix !== undefined) set(call.enableProfiling(native, options.profilePathPrefix));
     const provider = options.provider ?? 'cpu';
     if (provider !== 'cpu') appendProvider(api, native, provider, available);

@@ -81,6 +81,38 @@ export function absSumFloat32(x: usize, n: usize): f64 {
   return total(a0, a1) + rest;
 }
 
+// By the binary digits of the order: whole ones by squaring, those behind the point by square roots. Math.pow
+// needs tables in memory, which kernels do not have.
+// @ts-ignore: decorator
+@inline
+function power(x: f64, order: f64): f64 {
+  let whole = floor(order);
+  let fraction = order - whole;
+  let result: f64 = 1;
+  for (let square = x; whole > 0; square *= square) {
+    const half = floor(whole * 0.5);
+    if (half * 2 != whole) result *= square;
+    whole = half;
+  }
+  for (let root = x; fraction > 0; ) {
+    root = sqrt(root);
+    fraction *= 2;
+    if (fraction >= 1) {
+      result *= root;
+      fraction -= 1;
+    }
+  }
+  return result;
+}
+
+/** The sum of (|x| * factor)^order. */
+export function sumOfPowersFloat32(x: usize, factor: f64, order: f64, n: usize): f64 {
+  const bytes = n << 2;
+  let sum: f64 = 0;
+  for (let i: usize = 0; i < bytes; i += 4) sum += power(abs<f64>(<f64>load<f32>(x + i)) * factor, order);
+  return sum;
+}
+
 /** NaN if any element is NaN. */
 export function absMaxFloat32(x: usize, n: usize): f32 {
   const bytes = n << 2;

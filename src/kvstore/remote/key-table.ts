@@ -8,7 +8,7 @@ import type { Kernels } from '../../kernels/index.ts';
 import type { Region, Segment, SharedSpace } from '../../memory/index.ts';
 import type { Header, KeyShape } from '../../server/index.ts';
 import type { ByteRange } from '../../sockets/index.ts';
-import type { KeyInit, Tensor } from '../kv-store.ts';
+import type { KeyInit, StoreTensor as Tensor } from '../kv-store.ts';
 import type { CoreLine } from './core-line.ts';
 import { planKeys } from './key-plan.ts';
 import type { PlacedPiece } from './key-plan.ts';

@@ -8,7 +8,7 @@ import { UsageError } from '../../base/index.ts';
 import type { Region, Segment, SharedSpace } from '../../memory/index.ts';
 import { joined, MAX_STEPS, windowOf } from '../../server/index.ts';
 import type { ByteRange } from '../../sockets/index.ts';
-import type { Tensor } from '../kv-store.ts';
+import type { StoreTensor as Tensor } from '../kv-store.ts';
 import type { CoreLine } from './core-line.ts';
 import type { KnownKey } from './key-table.ts';
 import { checkLength, elementsOf } from './tensors.ts';

@@ -20,7 +20,7 @@ import type {
   KVStore,
   OneOrMany,
   PushOptions,
-  Tensor,
+  StoreTensor as Tensor,
 } from '../kv-store.ts';
 import { ExchangeLists } from './exchange-lists.ts';
 import type { Exchanged } from './exchange-lists.ts';

@@ -10,7 +10,7 @@ import type { Kernels } from '../../kernels/index.ts';
 import type { Region, Segment } from '../../memory/index.ts';
 import { behindIndices } from '../../server/index.ts';
 import type { Header, PieceResult, SharedRows } from '../../server/index.ts';
-import type { Tensor } from '../kv-store.ts';
+import type { StoreTensor as Tensor } from '../kv-store.ts';
 import type { CoreLine } from './core-line.ts';
 import { sumInOrder } from './held-steps.ts';
 import type { RemoteKeyStatus } from './held-steps.ts';

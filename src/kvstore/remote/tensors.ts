@@ -8,7 +8,7 @@ import type { Kernels } from '../../kernels/index.ts';
 import type { Region, Segment, SharedSpace } from '../../memory/index.ts';
 import type { Place } from '../../server/index.ts';
 import type { Host } from '../../sockets/index.ts';
-import type { OneOrMany, Tensor } from '../kv-store.ts';
+import type { OneOrMany, StoreTensor as Tensor } from '../kv-store.ts';
 
 export class StoreMemory {
   readonly space: SharedSpace;

@@ -6,6 +6,7 @@
  */
 import { isNonce } from '../../sockets/index.ts';
 import type { Aggregation, Combine } from '../aggregation.ts';
+import { isElasticShare } from '../consistency.ts';
 import type { Consistency } from '../consistency.ts';
 import type { PushReply } from '../contribution.ts';
 import type { RowsMode } from '../server-core.ts';
@@ -402,7 +403,7 @@ function readConsistency(value: unknown): Consistency {
   const { kind, staleness, alpha } = consistency;
   if (kind === 'synchronous' || kind === 'asynchronous') return { kind };
   if (kind === 'bounded' && isCount(staleness)) return { kind, staleness };
-  if (kind === 'elastic' && typeof alpha === 'number' && alpha > 0 && alpha < 1) return { kind, alpha };
+  if (kind === 'elastic' && typeof alpha === 'number' && isElasticShare(alpha)) return { kind, alpha };
   throw malformed('consistency', consistency);
 }
 
