@@ -9,6 +9,7 @@ import { UsageError } from '../base/index.ts';
 import type { Dataset } from '../data/index.ts';
 import type { Model } from '../graph/index.ts';
 import type { Replica } from '../runtime/index.ts';
+import { checkRunData } from './column-check.ts';
 import type { Evaluation } from './evaluate.ts';
 import { oneDevice, runnerOnWorkers } from './get-runner.ts';
 import { Pace } from './pace.ts';
@@ -76,6 +77,7 @@ export interface FitResult {
 
 export async function fit(model: Model, options: FitOptions): Promise<FitResult> {
   const { onEvent = () => undefined, progressIntervalMs = 100 } = options;
+  checkRunData(model, options);
   const pace = new Pace(progressIntervalMs);
   const runner = await openRunner(model, {
     ...options,
