@@ -1,6 +1,7 @@
 export { fit } from './fit.ts';
 export type { FitEvent, FitOptions, FitResult } from './fit.ts';
 export { WORKER_MARK } from '../launcher/index.ts';
+export { beyondEnd } from './run-checkpoints.ts';
 export type { CheckpointEvent, CheckpointOptions } from './run-checkpoints.ts';
 export { checkRunData } from './column-check.ts';
 export { argmax, evaluate, meanLoss } from './evaluate.ts';

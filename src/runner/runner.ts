@@ -129,7 +129,7 @@ export class Runner {
       ...{ replica, options: config, seed, batchSize, schedule, thread, onEvent },
     });
     this.#home = new Map(replica.memory.parameters);
-    this.#order = this.#checkpoints.resume();
+    this.#order = this.#checkpoints.begin();
     if (this.#order) this.#stepsAhead = replica.step;
   }
 
