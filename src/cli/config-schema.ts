@@ -13,6 +13,13 @@ const position = () => z.number().int().min(0);
 const positive = () => z.number().positive();
 const fraction = () => z.number().min(0).lt(1);
 
+const column = () =>
+  z.custom<number | string>(
+    (value) =>
+      typeof value === 'string' ? value.trim() !== '' : Number.isInteger(value) && Number(value) >= 0,
+    'expected the name of a column or its number from 0',
+  );
+
 const learners = () =>
   z.custom<number | 'auto'>(
     (value) =>
@@ -36,8 +43,8 @@ const dataSchemas = {
     train: path(),
     test: path().optional(),
     testFraction: fraction().optional(),
-    textColumn: position().optional(),
-    labelColumn: position().optional(),
+    textColumn: column().optional(),
+    labelColumn: column().optional(),
     header: z.boolean().optional(),
     length: count().optional(),
     minCount: count().optional(),

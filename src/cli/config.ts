@@ -5,6 +5,7 @@
  * are absolute, so that a run can be continued from anywhere.
  */
 import type { ScheduleSpec } from '../base/index.ts';
+import type { TextColumns } from '../data/index.ts';
 import type { Model } from '../graph/index.ts';
 import type { OptimizerSpec } from '../kernels/index.ts';
 import type { UpdateMode } from '../learners/index.ts';
@@ -63,19 +64,13 @@ export interface IdxData {
 }
 
 /** Texts with labels in CSV files. */
-export interface TextCsvData {
+export interface TextCsvData extends TextColumns {
   readonly kind: 'text-csv';
   readonly train: string;
   /** Default: no evaluation after epochs, unless `testFraction` is given. */
   readonly test?: string | undefined;
   /** Share of the training rows that is held out for evaluation. Default 0. */
   readonly testFraction?: number | undefined;
-  /** Field of the text, from 0. Default 0. */
-  readonly textColumn?: number | undefined;
-  /** Field of the label, from 0. Default 1. */
-  readonly labelColumn?: number | undefined;
-  /** Whether the first row holds names. Default false. */
-  readonly header?: boolean | undefined;
   /** Tokens of each text; the rest is cut off. Default: those of the longest training text, at most 64. */
   readonly length?: number | undefined;
   /** Words that occur less often are unknown. Default 1. */

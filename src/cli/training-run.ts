@@ -265,11 +265,11 @@ export class TrainingRun {
       : `${thousands(now)} steps (${thousands(steps)} in all)`;
   }
 
-  /** The run has evaluated the plain parameters, and nothing if there was no step left to do. */
+  /** The run has evaluated the plain parameters. */
   #evaluate(result: Trained, average: string | undefined): Evaluation | undefined {
     const { test } = this.#parts.task;
-    if (result.evaluation && average === undefined) return result.evaluation;
-    return test && evaluate(result.replica, test, average === undefined ? {} : { average });
+    if (average === undefined) return result.evaluation;
+    return test && evaluate(result.replica, test, { average });
   }
 
   #nextCommand(): string {
