@@ -79,7 +79,8 @@ function sampled(whole: Model, drawn: number, vocabulary: number, seed: number):
   };
 }
 
-function fromCatalogue({ name, ...options }: NamedModelConfig, { facts }: Pick<Task, 'facts'>): Model {
+function fromCatalogue({ name, ...rest }: NamedModelConfig, { facts }: Pick<Task, 'facts'>): Model {
+  const options: Readonly<Record<string, unknown>> = rest;
   const entry = findModel(name);
   const decided = Object.entries(facts).filter(([field]) => field in entry.options.shape);
   for (const [field, value] of decided) {

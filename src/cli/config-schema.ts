@@ -27,7 +27,7 @@ const learners = () =>
     `expected "auto" or a whole number from 1 to ${MAX_LEARNERS}`,
   );
 
-const dataSchemas = {
+export const dataSchemas = {
   mnist: z.strictObject({ kind: z.literal('mnist'), directory: path().optional() }),
   idx: z.strictObject({
     kind: z.literal('idx'),
@@ -64,7 +64,7 @@ const rate = { lr: z.number().min(0).optional(), weightDecay: z.number().min(0).
 const eps = z.number().min(0).optional();
 const betas = z.tuple([fraction(), fraction()]).optional();
 
-const optimizerSchemas = {
+export const optimizerSchemas = {
   sgd: z.strictObject({
     ...rate,
     name: z.literal('sgd'),
@@ -97,7 +97,7 @@ const baseLr = z.number().min(0).optional();
 const warmup = { warmupSteps: position().optional(), startFactor: z.number().min(0).optional() };
 const cosine = { tMax: count().optional(), etaMin: z.number().min(0).optional() };
 
-const scheduleSchemas = {
+export const scheduleSchemas = {
   constant: z.strictObject({ name: z.literal('constant'), baseLr }),
   step: z.strictObject({ name: z.literal('step'), baseLr, stepSize: count(), gamma: positive() }),
   cosine: z.strictObject({ name: z.literal('cosine'), baseLr, ...cosine }),

@@ -9,6 +9,7 @@ import type { TextColumns } from '../data/index.ts';
 import type { Model } from '../graph/index.ts';
 import type { OptimizerSpec } from '../kernels/index.ts';
 import type { UpdateMode } from '../learners/index.ts';
+import type { ModelName, ModelOptions } from '../models/index.ts';
 import type { Resources } from '../runner/index.ts';
 
 /** What the data decides about a model; a model function gets it, a named model takes the ones it has options for. */
@@ -25,23 +26,29 @@ export interface DataFacts {
 /** A model written in code. Its inputs bear the names of the data's columns: `x` or `tokens`, and `labels` or `targets`. */
 export type ModelFunction = (facts: DataFacts) => Model;
 
+/** A list may be one that cannot be written to. */
+type ReadonlyLists<T> = T extends readonly unknown[] ? Readonly<T> : T;
+
+/** The options come from the schema that checks them when the file is read; what the data decides may be left out. */
+type ModelVariant<Name extends ModelName> = { readonly name: Name; readonly onnx?: undefined } & {
+  readonly [Option in keyof ModelOptions<Name>]?: ReadonlyLists<ModelOptions<Name>[Option]> | undefined;
+};
+
 /** A model of the catalogue, with any of its options. */
-export interface NamedModelConfig {
-  readonly name: string;
-  readonly [option: string]: unknown;
-}
+export type NamedModelConfig = { readonly [Name in ModelName]: ModelVariant<Name> }[ModelName];
 
 /** A model from an ONNX file; its weights are trained further with the cross-entropy of an output. */
 export interface OnnxModelConfig {
   /** Path of the file. */
   readonly onnx: string;
+  readonly name?: undefined;
   /** Which output gives the scores of the classes. Default: `logits`, or the only one. */
   readonly output?: string | undefined;
   /** Whether Dropout nodes of the file drop while training. Default true. */
   readonly dropout?: boolean | undefined;
 }
 
-export type ModelConfig = string | NamedModelConfig | OnnxModelConfig | ModelFunction;
+export type ModelConfig = ModelName | NamedModelConfig | OnnxModelConfig | ModelFunction;
 
 /** The MNIST digits. */
 export interface MnistData {
