@@ -56,7 +56,7 @@ function create({ model, seed }: ResolvedConfig, task: Pick<Task, 'kind' | 'fact
   if ('onnx' in model) return fromOnnx(model as OnnxModelConfig, task);
   const whole =
     'build' in model && typeof model.build === 'function'
-      ? (model.build as (facts: Task['facts']) => Model)(task.facts)
+      ? model.build(task.facts)
       : fromCatalogue(model as NamedModelConfig, task);
   const drawn = whole.graph.inputs.get('negatives')?.shape[1];
   const { vocabulary } = task.facts;
