@@ -52,7 +52,7 @@ function faultsOf(name: string, input: Tensor, column: Column | undefined): Faul
       },
     ];
   }
-  const wanted = `${input.dtype} ${printSample(shape)}`;
+  const wanted = `${input.dtype}, ${printSample(shape)}`;
   if (!column) {
     return [
       {
@@ -65,7 +65,7 @@ function faultsOf(name: string, input: Tensor, column: Column | undefined): Faul
   const faults: Fault[] = [];
   const { sampleShape } = column;
   const dtype = column.dtype === 'int32' ? 'int32' : 'float32';
-  const both = { name, expected: wanted, actual: `${dtype} ${printSample(sampleShape)}` };
+  const both = { name, expected: wanted, actual: `${dtype}, ${printSample(sampleShape)}` };
   if (sampleShape.length !== shape.length || sampleShape.some((extent, i) => extent !== shape[i])) {
     faults.push({
       ...both,
