@@ -6,13 +6,13 @@
 
 export const ErrorCodes = {
   // The caller must act.
-  SHAPE_MISMATCH: 'The shapes of an operation do not fit.',
+  SHAPE_MISMATCH: 'The shapes of an operation, or of data and model, do not fit.',
   INVALID_ARGUMENT: 'An argument is outside what the function accepts.',
   INVALID_GRAPH: 'The graph is inconsistent.',
   UNSUPPORTED_OPERATOR: 'An ONNX model uses an operator, attribute or type outside the catalogue.',
   NOT_DIFFERENTIABLE: 'A gradient was asked through an operation that has none.',
   INVALID_MODEL_FILE: 'A model file is not a readable ONNX model.',
-  INVALID_DATA: 'A dataset file is empty, ragged or malformed.',
+  INVALID_DATA: 'A dataset is empty, ragged or malformed, or lacks a column of the model.',
   UNKNOWN_LABEL: 'A label was never seen in training.',
   INVALID_CONFIG: 'A configuration field is missing, unknown or of the wrong type.',
   INVALID_COMMAND: 'The command line has an unknown command or option.',

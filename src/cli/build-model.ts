@@ -56,7 +56,7 @@ function create({ model, seed }: ResolvedConfig, task: Pick<Task, 'kind' | 'fact
   if ('onnx' in model) return fromOnnx(model as OnnxModelConfig, task);
   const whole =
     'build' in model && typeof model.build === 'function'
-      ? (model.build as (facts: Task['facts']) => Model)(task.facts)
+      ? model.build(task.facts)
       : fromCatalogue(model as NamedModelConfig, task);
   const drawn = whole.graph.inputs.get('negatives')?.shape[1];
   const { vocabulary } = task.facts;
@@ -79,7 +79,8 @@ function sampled(whole: Model, drawn: number, vocabulary: number, seed: number):
   };
 }
 
-function fromCatalogue({ name, ...options }: NamedModelConfig, { facts }: Pick<Task, 'facts'>): Model {
+function fromCatalogue({ name, ...rest }: NamedModelConfig, { facts }: Pick<Task, 'facts'>): Model {
+  const options: Readonly<Record<string, unknown>> = rest;
   const entry = findModel(name);
   const decided = Object.entries(facts).filter(([field]) => field in entry.options.shape);
   for (const [field, value] of decided) {

@@ -6,7 +6,7 @@ import { dirname, resolve } from 'node:path';
 import type { z } from 'zod';
 import { UsageError } from '../base/index.ts';
 import type { OptimizerSpec } from '../kernels/index.ts';
-import type { DataConfig, ModelFromFile, ModelFunction, ResolvedConfig, TrainConfig } from './config.ts';
+import type { DataConfig, ModelFunction, ResolvedConfig, TrainConfig } from './config.ts';
 import { configSchema, isRecord } from './config-schema.ts';
 import { didYouMean } from './nearest.ts';
 
@@ -105,7 +105,7 @@ function absoluteData(data: DataConfig, folder: string): DataConfig {
 /** What config.json holds: a model function is named by its file. */
 export function toJson(config: ResolvedConfig): unknown {
   if (!('build' in config.model)) return config;
-  return { ...config, model: { config: (config.model as ModelFromFile).config } };
+  return { ...config, model: { config: config.model.config } };
 }
 
 type Issue = z.core.$ZodIssue;

@@ -94,7 +94,7 @@ async function runModule(path: string): Promise<unknown> {
 
 /** A stored configuration names the file of its model function; the function comes from there. */
 async function attachModelFunction(config: ResolvedConfig, path: string): Promise<ResolvedConfig> {
-  const { model } = config;
+  const model: object = config.model;
   if (!('config' in model) || 'build' in model) return config;
   const file = String(model.config);
   const origin = statSync(file, { throwIfNoEntry: false });

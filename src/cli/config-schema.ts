@@ -13,6 +13,13 @@ const position = () => z.number().int().min(0);
 const positive = () => z.number().positive();
 const fraction = () => z.number().min(0).lt(1);
 
+const column = () =>
+  z.custom<number | string>(
+    (value) =>
+      typeof value === 'string' ? value.trim() !== '' : Number.isInteger(value) && Number(value) >= 0,
+    'expected the name of a column or its number from 0',
+  );
+
 const learners = () =>
   z.custom<number | 'auto'>(
     (value) =>
@@ -20,7 +27,7 @@ const learners = () =>
     `expected "auto" or a whole number from 1 to ${MAX_LEARNERS}`,
   );
 
-const dataSchemas = {
+export const dataSchemas = {
   mnist: z.strictObject({ kind: z.literal('mnist'), directory: path().optional() }),
   idx: z.strictObject({
     kind: z.literal('idx'),
@@ -36,8 +43,8 @@ const dataSchemas = {
     train: path(),
     test: path().optional(),
     testFraction: fraction().optional(),
-    textColumn: position().optional(),
-    labelColumn: position().optional(),
+    textColumn: column().optional(),
+    labelColumn: column().optional(),
     header: z.boolean().optional(),
     length: count().optional(),
     minCount: count().optional(),
@@ -57,7 +64,7 @@ const rate = { lr: z.number().min(0).optional(), weightDecay: z.number().min(0).
 const eps = z.number().min(0).optional();
 const betas = z.tuple([fraction(), fraction()]).optional();
 
-const optimizerSchemas = {
+export const optimizerSchemas = {
   sgd: z.strictObject({
     ...rate,
     name: z.literal('sgd'),
@@ -90,7 +97,7 @@ const baseLr = z.number().min(0).optional();
 const warmup = { warmupSteps: position().optional(), startFactor: z.number().min(0).optional() };
 const cosine = { tMax: count().optional(), etaMin: z.number().min(0).optional() };
 
-const scheduleSchemas = {
+export const scheduleSchemas = {
   constant: z.strictObject({ name: z.literal('constant'), baseLr }),
   step: z.strictObject({ name: z.literal('step'), baseLr, stepSize: count(), gamma: positive() }),
   cosine: z.strictObject({ name: z.literal('cosine'), baseLr, ...cosine }),

@@ -5,9 +5,11 @@
  * are absolute, so that a run can be continued from anywhere.
  */
 import type { ScheduleSpec } from '../base/index.ts';
+import type { TextColumns } from '../data/index.ts';
 import type { Model } from '../graph/index.ts';
 import type { OptimizerSpec } from '../kernels/index.ts';
 import type { UpdateMode } from '../learners/index.ts';
+import type { ModelName, ModelOptions } from '../models/index.ts';
 import type { Resources } from '../runner/index.ts';
 
 /** What the data decides about a model; a model function gets it, a named model takes the ones it has options for. */
@@ -24,23 +26,29 @@ export interface DataFacts {
 /** A model written in code. Its inputs bear the names of the data's columns: `x` or `tokens`, and `labels` or `targets`. */
 export type ModelFunction = (facts: DataFacts) => Model;
 
+/** A list may be one that cannot be written to. */
+type ReadonlyLists<T> = T extends readonly unknown[] ? Readonly<T> : T;
+
+/** The options come from the schema that checks them when the file is read; what the data decides may be left out. */
+type ModelVariant<Name extends ModelName> = { readonly name: Name; readonly onnx?: undefined } & {
+  readonly [Option in keyof ModelOptions<Name>]?: ReadonlyLists<ModelOptions<Name>[Option]> | undefined;
+};
+
 /** A model of the catalogue, with any of its options. */
-export interface NamedModelConfig {
-  readonly name: string;
-  readonly [option: string]: unknown;
-}
+export type NamedModelConfig = { readonly [Name in ModelName]: ModelVariant<Name> }[ModelName];
 
 /** A model from an ONNX file; its weights are trained further with the cross-entropy of an output. */
 export interface OnnxModelConfig {
   /** Path of the file. */
   readonly onnx: string;
+  readonly name?: undefined;
   /** Which output gives the scores of the classes. Default: `logits`, or the only one. */
   readonly output?: string | undefined;
   /** Whether Dropout nodes of the file drop while training. Default true. */
   readonly dropout?: boolean | undefined;
 }
 
-export type ModelConfig = string | NamedModelConfig | OnnxModelConfig | ModelFunction;
+export type ModelConfig = ModelName | NamedModelConfig | OnnxModelConfig | ModelFunction;
 
 /** The MNIST digits. */
 export interface MnistData {
@@ -63,19 +71,13 @@ export interface IdxData {
 }
 
 /** Texts with labels in CSV files. */
-export interface TextCsvData {
+export interface TextCsvData extends TextColumns {
   readonly kind: 'text-csv';
   readonly train: string;
   /** Default: no evaluation after epochs, unless `testFraction` is given. */
   readonly test?: string | undefined;
   /** Share of the training rows that is held out for evaluation. Default 0. */
   readonly testFraction?: number | undefined;
-  /** Field of the text, from 0. Default 0. */
-  readonly textColumn?: number | undefined;
-  /** Field of the label, from 0. Default 1. */
-  readonly labelColumn?: number | undefined;
-  /** Whether the first row holds names. Default false. */
-  readonly header?: boolean | undefined;
   /** Tokens of each text; the rest is cut off. Default: those of the longest training text, at most 64. */
   readonly length?: number | undefined;
   /** Words that occur less often are unknown. Default 1. */

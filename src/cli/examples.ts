@@ -18,22 +18,19 @@ function textExample(name: Exclude<RecipeName, 'mnist'>, summary: string): Examp
     configure: (data) => {
       const folder = requireData(name, data, `a folder with ${name}-train.csv and ${name}-test.csv`);
       const [train, test] = [join(folder, `${name}-train.csv`), join(folder, `${name}-test.csv`)];
-      return { ...settingsOf(recipe), data: { kind: 'text-csv', train, test, length, minCount, lowerCase } };
+      const model = { name: recipe.model, ...recipe.options };
+      return {
+        ...settingsOf(recipe),
+        model,
+        data: { kind: 'text-csv', train, test, length, minCount, lowerCase },
+      };
     },
   };
 }
 
-/** A recipe in the terms of a configuration; recipes let the rate fall along half a cosine. */
-function settingsOf(recipe: TrainingSettings & { readonly model: string; readonly options: object }) {
-  const { model, options, batchSize, epochs, optimizer, sparseUpdates } = recipe;
-  return {
-    model: { name: model, ...options },
-    batchSize,
-    epochs,
-    optimizer,
-    sparseUpdates,
-    schedule: 'cosine',
-  } as const;
+/** How a recipe trains, in the terms of a configuration; recipes let the rate fall along half a cosine. */
+function settingsOf({ batchSize, epochs, optimizer, sparseUpdates }: TrainingSettings) {
+  return { batchSize, epochs, optimizer, sparseUpdates, schedule: 'cosine' } as const;
 }
 
 function languageExample(name: string, summary: string, settings: Omit<TrainConfig, 'data'>): Example {
@@ -69,6 +66,7 @@ export const examples: Readonly<Record<string, Example>> = {
     summary: 'handwritten digits, a small convolutional network',
     configure: (data) => ({
       ...settingsOf(recipes.mnist),
+      model: { name: recipes.mnist.model, ...recipes.mnist.options },
       data: { kind: 'mnist', ...(data === undefined ? {} : { directory: data }) },
     }),
   },

@@ -52,10 +52,14 @@ export interface LearnerRunOptions {
   /** Of the model; for people. */
   readonly parameters: number;
   readonly checkpointDirectory: string;
+  /** Whether the folder's run is gone on with, from the beginning if none of its checkpoints is good. */
+  readonly resume: boolean;
   /** Where to go on. Default: from the beginning. */
   readonly from?: ResumePoint | undefined;
   readonly signal: AbortSignal;
   readonly onEvent: (event: RunEvent) => void;
+  /** Logs lines for people. */
+  readonly log: (line: string) => void;
 }
 
 export function taskSource(data: LearnerTaskData): TaskSource {
@@ -64,13 +68,13 @@ export function taskSource(data: LearnerTaskData): TaskSource {
 }
 
 export async function runLearners(options: LearnerRunOptions): Promise<Trained> {
-  const { task, learners, mode, from, checkpointDirectory, signal, onEvent } = options;
+  const { task, learners, mode, from, resume, checkpointDirectory, signal, onEvent, log } = options;
   const { epochs, checkpointEverySteps } = task.config;
   if (from) onEvent({ type: 'resumed', path: from.path, step: from.step });
   const translate = translator(options);
   let keptStep: number | undefined;
   const result = await trainWithLearners({
-    ...{ source: taskSource(task), learners, mode, epochs, resume: from !== undefined, signal },
+    ...{ source: taskSource(task), learners, mode, epochs, resume, signal, log },
     ...{ checkpointDirectory, checkpointEverySteps },
     onEvent: (event) => {
       if (event.type === 'checkpoint') keptStep = event.step;

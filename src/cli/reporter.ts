@@ -94,10 +94,12 @@ abstract class LineReporter implements Reporter {
       case 'started': {
         this.#epochStart = this.now();
         const left = event.totalSteps - event.step;
-        const steps =
-          left > 0
-            ? `${thousands(left)} steps`
-            : `no step left: the run is at step ${thousands(event.step)}, and ends at ${thousands(event.totalSteps)}. To go on, give more by --epochs, or by --max-steps where that is the limit`;
+        // Of a run that is longer than it is to be, a note has said so already.
+        const next =
+          left < 0
+            ? ''
+            : `: the run ends at step ${thousands(event.totalSteps)}. To go on, give more by --epochs, or by --max-steps where that is the limit`;
+        const steps = left > 0 ? `${thousands(left)} steps` : `no step left${next}`;
         this.say(`${thousands(event.parameters)} parameters, ${steps}`);
         return;
       }

@@ -15,6 +15,7 @@ import {
   Vocabulary,
   type Dataset,
   type LabelledTexts,
+  type TextCsvOptions,
 } from '../data/index.ts';
 import { readIdxImages } from './idx-images.ts';
 import type { DataConfig, DataFacts, MnistData, TextCsvData, TextData } from './config.ts';
@@ -90,14 +91,22 @@ function loadTextCsv(data: TextCsvData, seed: number, known: KnownWords): Task {
   const encode = (texts: LabelledTexts, file: string) =>
     encodeRows(texts, file, resolved, { vocabulary, labelSet });
   let train = encode(rows, data.train);
-  let test = data.test === undefined ? undefined : encode(readTextCsv(data.test, columnsOf(data)), data.test);
+  let test =
+    data.test === undefined ? undefined : encode(readTextCsv(data.test, knownColumnsOf(data)), data.test);
   if (!test && data.testFraction) [test, train] = train.split(data.testFraction, seed);
   const facts = { classes: labelSet.size, vocabulary: vocabulary.size, length };
   return { kind: 'text', train, test, facts, labels: labelSet.labels, labelSet, vocabulary, data: resolved };
 }
 
-function columnsOf({ textColumn = 0, labelColumn = 1, header = false }: TextCsvData) {
+function columnsOf({ textColumn, labelColumn, header }: TextCsvData): TextCsvOptions {
   return { textColumn, labelColumn, header };
+}
+
+/** Of a file whose labels are compared with known ones: nothing has to be guessed from how often they occur. */
+function knownColumnsOf(data: TextCsvData): TextCsvOptions {
+  const { textColumn, labelColumn, header } = columnsOf(data);
+  const isNamed = [textColumn, labelColumn].some((column) => typeof column === 'string');
+  return { textColumn, labelColumn, header: header ?? isNamed };
 }
 
 function tokenizerOf({ lowerCase = true }: TextCsvData): Tokenizer {
@@ -119,7 +128,7 @@ function encodeRows(rows: LabelledTexts, file: string, data: TextCsvData, words:
 
 /** A CSV file other than that of the training, in the terms of the training. */
 export function encodeCsvFile(file: string, data: TextCsvData, words: Words): Dataset {
-  return encodeRows(readTextCsv(file, columnsOf(data)), file, data, words);
+  return encodeRows(readTextCsv(file, knownColumnsOf(data)), file, data, words);
 }
 
 /** Token ids of a text as the model reads it. */

@@ -61,9 +61,9 @@ export class TrainingRun {
     const { config, folder, resume, reporter, io } = this.#parts;
     const from = resume ? findResumePoint(folder) : undefined;
     if (resume && !from) {
-      const note = `There is no checkpoint to go on from in ${shown(folder.checkpoints, io)}: training starts from the beginning.`;
-      reporter.say(note);
-      reporter.record({ type: 'note', note });
+      this.#note(
+        `There is no checkpoint to go on from in ${shown(folder.checkpoints, io)}: training starts from the beginning.`,
+      );
     }
     if (hasWorkers(config)) checkForWorkers(from);
     const choice = hasWorkers(config) ? { learners: 1 } : await this.#choose(from);
@@ -122,13 +122,10 @@ export class TrainingRun {
   }
 
   #byFit(): Promise<Trained> {
-    const { config, task, built, folder, io, resume, reporter, trace } = this.#parts;
+    const { config, task, built, folder, io, resume, trace } = this.#parts;
     const trained = fit(built.model, {
       ...{ workers: config.workers, resources: config.resources, trace },
-      log: (line) => {
-        reporter.say(line);
-        reporter.record({ type: 'note', note: line });
-      },
+      log: (line) => this.#note(line),
       train: task.train,
       test: task.test,
       optimizer: config.optimizer,
@@ -160,7 +157,7 @@ export class TrainingRun {
   }
 
   async #byLearners(choice: LearnerChoice, from: ResumePoint | undefined): Promise<Trained> {
-    const { config, task, built, folder, io } = this.#parts;
+    const { config, task, built, folder, io, resume } = this.#parts;
     if (from) await checkForLearners(from, config, folder);
     const parameters = [...built.model.graph.parameters.values()].reduce(
       (sum, { shape }) => sum + shape.reduce((a, b) => a * b, 1),
@@ -171,11 +168,16 @@ export class TrainingRun {
       this.#guard = new SpeedGuard({ learners, singleSamplesPerSec });
     }
     return runLearners({
-      ...{ task: this.#learnerTask, learners, mode, parameters, from },
+      ...{ task: this.#learnerTask, learners, mode, parameters, from, resume },
       batches: Math.ceil(task.train.length / config.batchSize),
       checkpointDirectory: folder.checkpoints,
-      ...{ signal: io.signal, onEvent: (event) => this.#onEvent(event) },
+      ...{ signal: io.signal, onEvent: (event) => this.#onEvent(event), log: (line) => this.#note(line) },
     });
+  }
+
+  #note(note: string): void {
+    this.#parts.reporter.say(note);
+    this.#parts.reporter.record({ type: 'note', note });
   }
 
   #onEvent(event: RunEvent): void {
@@ -263,11 +265,11 @@ export class TrainingRun {
       : `${thousands(now)} steps (${thousands(steps)} in all)`;
   }
 
-  /** The run has evaluated the plain parameters, and nothing if there was no step left to do. */
+  /** The run has evaluated the plain parameters. */
   #evaluate(result: Trained, average: string | undefined): Evaluation | undefined {
     const { test } = this.#parts.task;
-    if (result.evaluation && average === undefined) return result.evaluation;
-    return test && evaluate(result.replica, test, average === undefined ? {} : { average });
+    if (average === undefined) return result.evaluation;
+    return test && evaluate(result.replica, test, { average });
   }
 
   #nextCommand(): string {

@@ -1,10 +1,11 @@
 /**
  * CSV by RFC 4180: comma separated, fields with commas, quotes or line breaks in double quotes, a quote
  * doubled inside them; CRLF or LF; a byte-order mark and blank lines at the end are ignored.
- * It does not guess: anything the RFC does not allow is INVALID_DATA with file and line.
+ * Texts and labels are taken from two of the columns. It does not guess: anything the RFC does not allow is INVALID_DATA with file and line.
  * Invariant: all rows of a result have the same number of fields.
  */
 import { UsageError } from '../base/index.ts';
+import { resolveColumns, type TextColumns } from './csv-header.ts';
 import { readText } from './text-file.ts';
 
 export interface CsvRows {
@@ -13,14 +14,7 @@ export interface CsvRows {
   readonly lines: readonly number[];
 }
 
-export interface TextCsvOptions {
-  /** The field, from 0, that holds the text. Default 0. */
-  readonly textColumn?: number;
-  /** The field, from 0, that holds the label. Default 1. */
-  readonly labelColumn?: number;
-  /** Whether the first row holds names and is skipped. Default false. */
-  readonly header?: boolean;
-}
+export type TextCsvOptions = TextColumns;
 
 export interface LabelledTexts {
   readonly texts: readonly string[];
@@ -36,25 +30,17 @@ export function readTextCsv(path: string, options: TextCsvOptions = {}): Labelle
 
 /** As `readTextCsv`, for text that is in memory; `file` is the name used in errors. */
 export function parseTextCsv(source: string, file: string, options: TextCsvOptions = {}): LabelledTexts {
-  const { textColumn = 0, labelColumn = 1, header = false } = options;
   const { rows, lines } = parseCsv(source, file);
-  const fields = rows[0]!.length;
-  for (const [name, column] of Object.entries({ textColumn, labelColumn })) {
-    if (!Number.isInteger(column) || column < 0 || column >= fields) {
-      throw fail(
-        file,
-        1,
-        `${name} is ${column} but the rows have ${fields} field(s)`,
-        'Set it from 0 to one less',
-      );
-    }
-  }
+  const {
+    text: textField,
+    label: labelField,
+    skipped,
+  } = resolveColumns(rows, options, (fault, nextStep) => fail(file, 1, fault, nextStep));
   const texts: string[] = [];
   const labels: string[] = [];
-  const first = header ? 1 : 0;
-  for (let i = first; i < rows.length; i++) {
-    const text = rows[i]![textColumn]!;
-    const label = rows[i]![labelColumn]!;
+  for (let i = skipped; i < rows.length; i++) {
+    const text = rows[i]![textField]!;
+    const label = rows[i]![labelField]!;
     if (text.trim() === '') throw fail(file, lines[i]!, 'the text is empty', 'Fill it in or remove the row');
     if (label.trim() === '')
       throw fail(file, lines[i]!, 'the label is empty', 'Fill it in or remove the row');
@@ -62,7 +48,7 @@ export function parseTextCsv(source: string, file: string, options: TextCsvOptio
     labels.push(label.trim());
   }
   if (texts.length === 0) throw fail(file, 1, 'there is a header but no row', 'Add rows of text and label');
-  return { texts, labels, lines: lines.slice(first) };
+  return { texts, labels, lines: lines.slice(skipped) };
 }
 
 /** Splits a CSV text into rows of fields; `file` is the name used in errors. */

@@ -1,6 +1,7 @@
 export { Dataset, sampleSize } from './dataset.ts';
 export type { BatchArray, Column, ColumnData, ColumnInput, ColumnScale, ColumnType } from './dataset.ts';
 export * from './csv.ts';
+export type { TextColumns } from './csv-header.ts';
 export * from './idx.ts';
 export * from './mnist.ts';
 export * from './tokenizer.ts';

@@ -93,7 +93,7 @@ export class LabelSet {
     return new UsageError(
       'UNKNOWN_LABEL',
       `${where}the label ${shorten(label)} was never seen in training. Known labels: ${known}. ` +
-        'Correct the label or add training rows with it.',
+        `Correct the label or add training rows with it${line === 1 ? '; if line 1 holds the names of the columns, set header: true or remove it' : ''}.`,
       { label, file, line, known: this.size },
     );
   }

@@ -7,7 +7,7 @@ import { rmSync } from 'node:fs';
 import { isDeepStrictEqual } from 'node:util';
 import { UsageError } from '../base/index.ts';
 import { CheckpointStore } from '../runtime/index.ts';
-import type { JsonValue, LatestCheckpoint, Replica } from '../runtime/index.ts';
+import type { JsonValue, LatestCheckpoint, Replica, UsedFolderOptions } from '../runtime/index.ts';
 
 /** What the weights contain. */
 export interface Position {
@@ -95,9 +95,12 @@ export class LearnerCheckpoints {
     );
   }
 
-  /** Puts the newest good checkpoint of the folder into the weights; undefined if there is none. */
-  resume(): Position | undefined {
-    const { checkpoint, path, skipped = [] } = this.#store?.latest() ?? {};
+  /**
+   * Puts the newest good checkpoint of the folder into the weights, if the run is to go on from one; undefined if there is none.
+   * Refuses a folder of an earlier run unless the options say what becomes of it.
+   */
+  begin(options: UsedFolderOptions): Position | undefined {
+    const { checkpoint, path, skipped = [] } = this.#store?.begin(options) ?? {};
     this.skipped = skipped;
     if (!checkpoint || path === undefined) return undefined;
     this.#check(checkpoint, path);

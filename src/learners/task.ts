@@ -8,6 +8,7 @@ import type { SessionOptions } from '../compute/index.ts';
 import type { Dataset } from '../data/index.ts';
 import type { Model } from '../graph/index.ts';
 import type { OptimizerSpec } from '../kernels/index.ts';
+import { checkRunData } from '../runner/index.ts';
 
 export interface LearnerTask {
   readonly model: Model;
@@ -35,6 +36,7 @@ export interface TaskSource {
   readonly data: unknown;
 }
 
+/** Of the watchdog and of each process: a task whose data does not fit its model is refused before anybody trains. */
 export async function loadTask({ module, data }: TaskSource): Promise<LearnerTask> {
   const loaded = (await import(module)) as { readonly buildTask?: unknown };
   if (typeof loaded.buildTask !== 'function') {
@@ -44,5 +46,7 @@ export async function loadTask({ module, data }: TaskSource): Promise<LearnerTas
       { module },
     );
   }
-  return (loaded.buildTask as (data: unknown) => LearnerTask | Promise<LearnerTask>)(data);
+  const task = await (loaded.buildTask as (data: unknown) => LearnerTask | Promise<LearnerTask>)(data);
+  checkRunData(task.model, task);
+  return task;
 }

@@ -4,13 +4,13 @@
  */
 import { UsageError } from '../base/index.ts';
 import type { Evaluation } from '../runner/index.ts';
-import type { Replica } from '../runtime/index.ts';
+import type { Replica, UsedFolderOptions } from '../runtime/index.ts';
 import { MAX_LEARNERS } from './board.ts';
 import type { TaskSource } from './task.ts';
 import { UPDATE_MODES } from './update-mode.ts';
 import type { UpdateMode } from './update-mode.ts';
 
-export interface TrainOptions {
+export interface TrainOptions extends UsedFolderOptions {
   readonly source: TaskSource;
   /** Processes that train at the same time; more than cores is allowed. */
   readonly learners: number;
@@ -32,10 +32,10 @@ export interface TrainOptions {
   readonly checkpointEveryMs?: number | undefined;
   /** Steps between two checkpoints within an epoch; the time or the steps, whichever comes first. Default: at the end of epochs only. */
   readonly checkpointEverySteps?: number | undefined;
-  /** Go on from the newest good checkpoint of the folder, if there is one. Default false. */
-  readonly resume?: boolean | undefined;
   /** Folder of this user (mode 0700) on a shared-memory file system, for weights and gradients. Default /dev/shm/tributary-<uid>. */
   readonly segmentDirectory?: string | undefined;
+  /** Logs lines for people. Default: to the error output. */
+  readonly log?: ((line: string) => void) | undefined;
   /** Stops after the batches under way, with a checkpoint. */
   readonly signal?: AbortSignal | undefined;
   readonly onEvent?: ((event: TrainEvent) => void) | undefined;

@@ -12,7 +12,7 @@ import { createOptimizer, Kernels } from '../kernels/index.ts';
 import { gradients } from '../graph/index.ts';
 import { currentProcess, defaultSegmentDirectory, SharedSpace } from '../memory/index.ts';
 import { Replica, weightBytes, workBytes } from '../runtime/index.ts';
-import { evaluate } from '../runner/index.ts';
+import { beyondEnd, evaluate } from '../runner/index.ts';
 import type { Evaluation } from '../runner/index.ts';
 import { Crew } from './crew.ts';
 import type { Collapse } from './crew.ts';
@@ -120,10 +120,13 @@ class Watchdog {
   }
 
   async run(): Promise<TrainResult> {
-    const { signal, onEvent } = this.#options;
+    const { signal, onEvent, log = (line: string) => process.stderr.write(`${line}\n`) } = this.#options;
     const { board } = this.#memory;
-    this.#origin = (this.#options.resume ? this.#checkpoints.resume() : undefined) ?? BEGINNING;
+    this.#origin = this.#checkpoints.begin(this.#options) ?? BEGINNING;
     for (const skipped of this.#checkpoints.skipped) onEvent?.({ type: 'checkpoint-skipped', ...skipped });
+    const totalSteps = this.#epochs * board.shape.batches;
+    const note = beyondEnd(this.#checkpoints.path, this.#origin.step, totalSteps);
+    if (note !== undefined) log(note);
     this.#goOnFrom(this.#origin);
     if (!this.#isOver) this.#crew.start();
     onEvent?.({

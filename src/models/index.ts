@@ -6,7 +6,7 @@ export { lstmLanguageModel, type LstmLanguageModelOptions } from './lstm-languag
 export { sampledLanguageModel, type SampledLanguageModelOptions } from './sampled-language-model.ts';
 export { transformerClassifier, type TransformerClassifierOptions } from './transformer-classifier.ts';
 export { gpt, type GptOptions } from './gpt.ts';
-export { findModel, models, type ModelEntry, type ModelName } from './registry.ts';
+export { findModel, models, type ModelEntry, type ModelName, type ModelOptions } from './registry.ts';
 export { readOptions } from './options.ts';
 export {
   recipes,

@@ -12,11 +12,11 @@ import { sampledLanguageModel, sampledLanguageModelOptions } from './sampled-lan
 import { textCnn, textCnnOptions } from './text-cnn.ts';
 import { transformerClassifier, transformerClassifierOptions } from './transformer-classifier.ts';
 
-export interface ModelEntry {
+export interface ModelEntry<Options extends z.ZodObject = z.ZodObject> {
   /** One sentence. */
   readonly summary: string;
   /** The fields with types, defaults and descriptions. */
-  readonly options: z.ZodObject;
+  readonly options: Options;
   /** Checks the options (INVALID_CONFIG) and builds the model. */
   build(options: unknown): Model;
 }
@@ -26,7 +26,7 @@ function entry<S extends z.ZodObject>(
   summary: string,
   options: S,
   build: (options: z.input<S>) => Model,
-): ModelEntry {
+): ModelEntry<S> {
   return Object.freeze({
     summary,
     options,
@@ -76,6 +76,9 @@ export const models = Object.freeze({
 });
 
 export type ModelName = keyof typeof models;
+
+/** What a model takes, as its schema says. */
+export type ModelOptions<Name extends ModelName> = z.input<(typeof models)[Name]['options']>;
 
 /** The entry of a name that comes from outside, or INVALID_CONFIG with the names there are. */
 export function findModel(name: string): ModelEntry {

@@ -2,6 +2,7 @@
 import { UsageError } from '../base/index.ts';
 import type { Dataset } from '../data/index.ts';
 import type { Replica } from '../runtime/index.ts';
+import { checkColumns } from './column-check.ts';
 
 export interface Evaluation {
   /** Mean over the samples. */
@@ -86,6 +87,7 @@ function lossSums(
   if (dataset.length === 0) {
     throw new UsageError('INVALID_DATA', 'There is nothing to evaluate: the dataset is empty.');
   }
+  checkColumns(replica.model, dataset);
   const { memory } = replica;
   const batchSize = memory.sampleIds.length;
   const evaluator = replica.evaluator(withLogits ? ['loss', 'logits'] : ['loss'], average);

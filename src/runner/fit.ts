@@ -9,11 +9,12 @@ import { UsageError } from '../base/index.ts';
 import type { Dataset } from '../data/index.ts';
 import type { Model } from '../graph/index.ts';
 import type { Replica } from '../runtime/index.ts';
+import { checkRunData } from './column-check.ts';
 import type { Evaluation } from './evaluate.ts';
 import { oneDevice, runnerOnWorkers } from './get-runner.ts';
 import { Pace } from './pace.ts';
 import type { Resources } from './resources.ts';
-import type { CheckpointEvent } from './run-checkpoints.ts';
+import { beyondEnd, type CheckpointEvent } from './run-checkpoints.ts';
 import type { Runner, RunnerConfig, RunOptions } from './runner.ts';
 import { shard } from './shard.ts';
 
@@ -75,7 +76,12 @@ export interface FitResult {
 }
 
 export async function fit(model: Model, options: FitOptions): Promise<FitResult> {
-  const { onEvent = () => undefined, progressIntervalMs = 100 } = options;
+  const {
+    onEvent = () => undefined,
+    progressIntervalMs = 100,
+    log = (line: string) => process.stderr.write(`${line}\n`),
+  } = options;
+  checkRunData(model, options);
   const pace = new Pace(progressIntervalMs);
   const runner = await openRunner(model, {
     ...options,
@@ -86,6 +92,8 @@ export async function fit(model: Model, options: FitOptions): Promise<FitResult>
   });
   try {
     const { replica, workers, rank } = runner;
+    const note = beyondEnd(runner.checkpointPath, replica.step, totalStepsOf(options));
+    if (rank === 0 && note !== undefined) log(note);
     const evaluation = await train(runner, options, pace, rank === 0 ? onEvent : () => undefined);
     // Further workers end here.
     await runner.leave();
@@ -162,5 +170,7 @@ async function train(
     pace.pause();
   }
   if (replica.step < totalSteps) tell({ type: 'stopped', step: replica.step });
+  // A checkpoint of the end left nothing to do.
+  else if (test && !evaluation) evaluation = await runner.evaluate(shard(test));
   return evaluation;
 }

@@ -21,11 +21,16 @@ import { Trace } from './trace.ts';
 import { joinWorkers, type JoinOptions, type Workers } from './workers.ts';
 
 export function oneDevice(model: Model, config: RunnerConfig): Promise<Runner> {
+  // What goes wrong is a rejection, as with several workers.
+  return new Promise((resolve) => resolve(openOneDevice(model, config)));
+}
+
+function openOneDevice(model: Model, config: RunnerConfig): Runner {
   const compute = new OnnxCompute(config.session);
   const { optimizer, batchSize = 32, seed = 0, sparseUpdates = 'exact' } = config;
   const space = SharedSpace.create();
   const replica = new Replica(model, { compute, space, optimizer, maxBatch: batchSize, seed, sparseUpdates });
-  return Promise.resolve(openRunner({ replica, compute, config, rank: 0, workers: 1 }));
+  return openRunner({ replica, compute, config, rank: 0, workers: 1 });
 }
 
 export function getRunner(

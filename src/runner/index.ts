@@ -1,7 +1,9 @@
 export { fit } from './fit.ts';
 export type { FitEvent, FitOptions, FitResult } from './fit.ts';
 export { WORKER_MARK } from '../launcher/index.ts';
+export { beyondEnd } from './run-checkpoints.ts';
 export type { CheckpointEvent, CheckpointOptions } from './run-checkpoints.ts';
+export { checkRunData } from './column-check.ts';
 export { argmax, evaluate, meanLoss } from './evaluate.ts';
 export type { Evaluation, EvaluateOptions } from './evaluate.ts';
 export { getRunner, oneDevice } from './get-runner.ts';

@@ -1,18 +1,24 @@
 /**
  * The checkpoints of a run, on one device or on several workers: the first worker writes and reads files, the others take part and
  * get its values, so that machines need not share a folder. When to write is the runner's to decide.
- * Invariants: after `resume` all workers have the same values and the same step, bit for bit; a checkpoint holds what one device
+ * Invariants: after `begin` all workers have the same values and the same step, bit for bit; a checkpoint holds what one device
  * would have written, whoever computed.
  */
 import { UsageError, type ScheduleSpec } from '../base/index.ts';
 import type { CommunicationThread } from '../communication/index.ts';
 import type { SampleOrderState } from '../data/index.ts';
 import { agree } from '../exchange/index.ts';
-import { CheckpointStore, type JsonValue, type Replica } from '../runtime/index.ts';
+import {
+  CheckpointStore,
+  type JsonValue,
+  type LatestCheckpoint,
+  type Replica,
+  type UsedFolderOptions,
+} from '../runtime/index.ts';
 import type { Evaluation } from './evaluate.ts';
 import { attemptTogether } from './joint-attempt.ts';
 
-export interface CheckpointOptions {
+export interface CheckpointOptions extends UsedFolderOptions {
   /** Folder for checkpoints, on the machine of the first worker. Default: none are written. */
   readonly checkpointDirectory?: string | undefined;
   /** Default: at the end of every epoch and of every run only. */
@@ -79,12 +85,15 @@ export class RunCheckpoints {
     return this.#path;
   }
 
-  /** Where in the samples the newest good checkpoint was made, if there is one. All workers call it before the first step. */
-  resume(): PlaceInSamples | undefined {
+  /**
+   * Where in the samples the newest good checkpoint was made, if the run is to go on from one and there is one. Refuses a folder
+   * of an earlier run unless the options say what becomes of it. All workers call it before the first step.
+   */
+  begin(): PlaceInSamples | undefined {
     const { replica, thread, options } = this.#parts;
     const store = this.#store;
-    if (!store || !options.resume) return undefined;
-    const read = () => (this.#isFirst ? this.#read(store) : undefined);
+    if (!store) return undefined;
+    const read = () => (this.#isFirst ? this.#read(store.begin(options)) : undefined);
     const own = thread ? attemptTogether(thread, read) : read();
     const found = thread ? agree<Found | null>(thread, own ?? null) : (own ?? null);
     if (!found) return undefined;
@@ -142,9 +151,9 @@ export class RunCheckpoints {
     return !thread || thread.world.rank === 0;
   }
 
-  #read(store: CheckpointStore): Found | undefined {
+  #read(latest: LatestCheckpoint | undefined): Found | undefined {
     const { replica, seed, batchSize } = this.#parts;
-    const { checkpoint, path, skipped } = store.latest();
+    const { checkpoint, path, skipped = [] } = latest ?? {};
     for (const { path: bad, reason } of skipped)
       this.#tell({ type: 'checkpoint-skipped', path: bad, reason });
     if (!checkpoint || path === undefined) return undefined;
@@ -192,6 +201,12 @@ export class RunCheckpoints {
   #tell(event: CheckpointEvent): void {
     if (this.#isFirst) this.#parts.onEvent?.(event);
   }
+}
+
+/** For people: a run has more steps than it is now asked for. Undefined if it has not. */
+export function beyondEnd(path: string | undefined, step: number, totalSteps: number): string | undefined {
+  if (path === undefined || step <= totalSteps) return undefined;
+  return `${path} has ${step} steps, more than the ${totalSteps} asked for: nothing is trained, and the result is that of step ${step}. Ask for more epochs or steps to go on with this run, or for another folder if another run was meant.`;
 }
 
 /** The stored specification with the keys in our order, so that texts compare. */

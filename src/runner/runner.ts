@@ -13,8 +13,10 @@ import type { OptimizerSpec } from '../kernels/index.ts';
 import type { ExchangePlan, Merging } from '../plan/index.ts';
 import type { GradientsElsewhere, Replica } from '../runtime/index.ts';
 import { AgreedStop } from './agreed-stop.ts';
+import { checkColumns } from './column-check.ts';
 import { compareData } from './dataset-check.ts';
 import { evaluate, evaluatePart, evaluationOf, type EvaluateOptions, type Evaluation } from './evaluate.ts';
+import { attemptTogether } from './joint-attempt.ts';
 import type { PlanOptions } from './plan-run.ts';
 import {
   RunCheckpoints,
@@ -127,7 +129,7 @@ export class Runner {
       ...{ replica, options: config, seed, batchSize, schedule, thread, onEvent },
     });
     this.#home = new Map(replica.memory.parameters);
-    this.#order = this.#checkpoints.resume();
+    this.#order = this.#checkpoints.begin();
     if (this.#order) this.#stepsAhead = replica.step;
   }
 
@@ -168,7 +170,7 @@ export class Runner {
     const isShared = data instanceof Shard;
     const dataset = isShared ? data.dataset : data;
     const columns = [...replica.memory.inputs.keys()];
-    for (const name of columns) dataset.column(name);
+    await this.#checkData(dataset, thread);
     const part = isShared ? { index: rank, count: workers } : { index: 0, count: 1 };
     const size = isShared ? batchSize : replica.memory.sampleIds.length;
     const steps = Math.min(maxSteps, epochs * Math.ceil(dataset.length / size));
@@ -221,6 +223,7 @@ export class Runner {
       await shared?.fetchAll();
       if (!(data instanceof Shard)) return evaluate(replica, data, options);
       if (!thread) return evaluate(replica, data.dataset, options);
+      await this.#checkData(data.dataset, thread);
       const own = evaluatePart(replica, data.dataset, options, { index: rank, count: workers });
       const all = tellAll(thread, [own.loss, own.samples, own.correct, own.counted], 'evaluations');
       const sum = (word: number) => all.reduce((total, numbers) => total + numbers[word]!, 0);
@@ -334,6 +337,12 @@ export class Runner {
     this.#isClosed = true;
     this.#parts.replica.close();
     this.#parts.compute.close();
+  }
+
+  /** With other workers: data that does not fit on one of them is an error on all, so that nobody waits for it. */
+  async #checkData(dataset: Dataset, thread: CommunicationThread | undefined): Promise<void> {
+    const check = () => checkColumns(this.replica.model, dataset);
+    await this.#explained(() => (thread ? attemptTogether(thread, check) : check()));
   }
 
   /** Goes on where the last run stopped; in another dataset, with its next epoch. */

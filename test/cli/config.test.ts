@@ -89,6 +89,11 @@ describe('a configuration', () => {
     [{ ...good, data: { kind: 'mnst' } }, 'the field data.kind is "mnst"', 'Did you mean "mnist"?'],
     [{ ...good, data: { kind: 'text-csv' } }, 'the field data.train is missing', 'expected a string'],
     [
+      { ...good, data: { kind: 'text-csv', train: 'a', textColumn: -1 } },
+      'the field data.textColumn is -1',
+      'expected the name of a column or its number from 0',
+    ],
+    [
       { ...good, data: { kind: 'text-csv', train: 'a', tset: 'b' } },
       'the field data.tset is unknown',
       'Did you mean "data.test"?',

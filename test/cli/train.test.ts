@@ -222,14 +222,48 @@ describe('tributary train', () => {
     const [a, b] = [first, again].map(({ stdout }) => lastObject<Record<string, unknown>>(stdout));
     expect([b!['accuracy'], b!['loss'], b!['steps']]).toEqual([a!['accuracy'], a!['loss'], a!['steps']]);
     const shorter = await run(['train', 'runs/tiny', '--resume', '--max-steps', '1'], { cwd });
-    expect(shorter.stdout).toMatch(/no step left: the run is at step \d+, and ends at 1\. To go on/);
+    expect(shorter.stdout).toMatch(/has \d+ steps, more than the 1 asked for: nothing is trained/);
+    expect(shorter.stdout).toMatch(/parameters, no step left$/m);
     expect(shorter.stdout).not.toMatch(/-\d+ steps/);
   });
+});
+
+test('columns of CSV files are taken by their names, in every file', async () => {
+  const cwd = folder();
+  const named = (count: number, seed: number) =>
+    `kind,id,words\n${rows(count, seed)}`.replaceAll(/^(the .*),(.*)$/gm, '$2,7,$1');
+  writeTinyRun(cwd, {
+    ...{ train: named(60, 1), test: named(15, 2) },
+    config: {
+      data: {
+        ...{ kind: 'text-csv', train: 'train.csv', test: 'test.csv' },
+        ...{ textColumn: 'words', labelColumn: 'kind' },
+      },
+    },
+  });
+  expect(await run(['train', 'tiny.json', '--epochs', '1'], { cwd })).toMatchObject({ code: 0 });
+  writeFileSync(join(cwd, 'other.csv'), 'words,kind\niron zinc,metal\n');
+  const evaluated = await run(['evaluate', 'runs/tiny', '--data', 'other.csv', '--json'], { cwd });
+  expect(JSON.parse(evaluated.stdout)).toMatchObject({ samples: 1, labels: { length: 3 } });
 });
 
 describe('what cannot be trained', () => {
   test.each([
     ['a ragged row', { train: 'a b,x\nc d\n' }, 'INVALID_DATA', 'train.csv, line 2', 'the first one has 2'],
+    [
+      'a row of names as a sample',
+      { train: `text,label\n${rows(9, 1)}` },
+      'INVALID_DATA',
+      'train.csv, line 1',
+      'header: true',
+    ],
+    [
+      'a row of names as a sample of the test data',
+      { test: `text,label\n${rows(9, 1)}` },
+      'UNKNOWN_LABEL',
+      'test.csv, line 1',
+      'header: true',
+    ],
     ['an empty file', { train: '' }, 'INVALID_DATA', 'train.csv', 'empty'],
     [
       'a label that training never saw',

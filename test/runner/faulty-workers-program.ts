@@ -10,8 +10,13 @@ const x = graph.input('x', [g.N, 4]);
 const logits = g.linear(x, fault === 'other model' && !isFirst ? 3 : 2);
 const loss = g.crossEntropy(logits, graph.input('labels', [g.N], 'int32'));
 const model = { graph, loss, outputs: { logits } };
+const width = fault === 'wider data' && !isFirst ? 5 : 4;
 const train = new Dataset([
-  { name: 'x', data: Float32Array.from({ length: 400 }, (_, i) => Math.sin(i)), sampleShape: [4] },
+  {
+    name: 'x',
+    data: Float32Array.from({ length: 100 * width }, (_, i) => Math.sin(i)),
+    sampleShape: [width],
+  },
   {
     name: 'labels',
     data: Int32Array.from({ length: 100 }, (_, i) => (i + (fault === 'other data' && !isFirst ? 1 : 0)) % 2),

@@ -17,6 +17,7 @@ function run(fault: string): { status: number | null; stdout: string; unhandled:
 it.each([
   ['other model', /the model of worker 1 is not that of worker 0/],
   ['other data', /the samples of worker 1 and worker 0 are not the same; load the data alike/],
+  ['wider data', /worker 1: The data does not fit the model: column "x" has samples of shape \[5\]/],
   ['ends early', /worker 1 \(process \d+\) ended with code 1; it last wrote: .*no licence/],
   ['drifts', /after step 5 parameter .* of worker 1 is not that of worker 0/],
   ['killed', /worker 1 \(process \d+\) was ended by SIGKILL/],

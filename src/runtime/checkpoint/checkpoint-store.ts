@@ -1,14 +1,14 @@
 /**
  * The checkpoints of one run: a folder of `step-00001234` folders. Finds the newest that verifies, and removes those
- * older than the last `keep` good ones. One process writes to a store at a time.
- * Invariant: nothing newer than the `keep`-th good checkpoint is ever removed, damaged ones included, so the last
- * good one always stays.
+ * older than the last `keep` good ones. Each names its run, which whoever resumes from it goes on with.
+ * Invariants: nothing newer than the `keep`-th good checkpoint is ever removed, damaged ones included, so the last
+ * good one always stays; without `overwrite` nothing is removed that this store has neither written nor resumed from.
  */
 import { randomBytes } from 'node:crypto';
 import { mkdirSync, readdirSync, rmSync } from 'node:fs';
-import { join } from 'node:path';
+import { basename, join } from 'node:path';
 import { UsageError } from '../../base/index.ts';
-import { loadCheckpoint, verifyCheckpoint, writeCheckpoint } from './checkpoint.ts';
+import { loadCheckpoint, runOfCheckpoint, verifyCheckpoint, writeCheckpoint } from './checkpoint.ts';
 import type { CheckpointData } from './checkpoint.ts';
 import { corruptFile } from './verified-file.ts';
 
@@ -19,6 +19,14 @@ const TEMPORARY_NAME = /^\.writing-step-(\d{8,15})-[0-9a-f]{16}$/;
 export interface CheckpointStoreOptions {
   /** How many good checkpoints stay. Default 2. */
   readonly keep?: number;
+}
+
+/** What becomes of checkpoints that a folder holds when a run begins in it. */
+export interface UsedFolderOptions {
+  /** Go on from the newest good checkpoint of the folder, if there is one. Default false. */
+  readonly resume?: boolean | undefined;
+  /** Remove the checkpoints of an earlier run from the folder. Without it and `resume` a folder that has some is refused. Default false. */
+  readonly overwrite?: boolean | undefined;
 }
 
 export interface SkippedCheckpoint {
@@ -44,6 +52,10 @@ interface Stored {
 export class CheckpointStore {
   readonly directory: string;
   readonly keep: number;
+  /** Of what is written; undefined where what it goes on from has none. */
+  #run: string | undefined = randomBytes(8).toString('hex');
+  /** Names of entries that are of this run, so that they may be removed. */
+  #own = new Set<string>();
 
   constructor(directory: string, options: CheckpointStoreOptions = {}) {
     const { keep = 2 } = options;
@@ -52,6 +64,31 @@ export class CheckpointStore {
     }
     this.directory = directory;
     this.keep = keep;
+  }
+
+  /**
+   * Begins a run in the folder: refuses one that holds checkpoints unless it is told what to do with them. Gives the one to go
+   * on from, if it is to resume.
+   */
+  begin({ resume = false, overwrite = false }: UsedFolderOptions): LatestCheckpoint | undefined {
+    if (resume && overwrite) {
+      throw new UsageError(
+        'INVALID_ARGUMENT',
+        'resume and overwrite are both true; give one of them: resume to go on with the run of the folder, overwrite to replace it.',
+      );
+    }
+    if (resume) return this.latest();
+    const [newest] = this.#stored();
+    if (overwrite) this.#clear();
+    else if (newest) {
+      throw new UsageError(
+        'OUTPUT_EXISTS',
+        `The folder ${this.directory} holds checkpoints of an earlier run (the newest is ${basename(newest.path)}). Go on with that run by resume: true, ` +
+          'replace it by overwrite: true, or give another checkpointDirectory.',
+        { path: this.directory, step: newest.step },
+      );
+    }
+    return undefined;
   }
 
   /** Writes a checkpoint, then removes what is no longer kept. Gives its folder. */
@@ -80,13 +117,19 @@ export class CheckpointStore {
       checkpoint,
       path,
       join(this.directory, `.writing-${name}-${randomBytes(8).toString('hex')}`),
+      this.#run,
     );
+    this.#own.add(basename(path));
     this.#prune(path);
     return path;
   }
 
-  /** Reads the newest checkpoint that verifies; says which newer ones it skipped and why. */
+  /**
+   * Reads the newest checkpoint that verifies; says which newer ones it skipped and why. What is written from now on is of the
+   * same run. A folder with checkpoints of several runs is refused, as nobody could tell which one was meant.
+   */
   latest(): LatestCheckpoint {
+    this.#adopt();
     const skipped: SkippedCheckpoint[] = [];
     for (const { path, step } of this.#stored()) {
       try {
@@ -105,6 +148,46 @@ export class CheckpointStore {
     return loadCheckpoint(path);
   }
 
+  /** Takes the run of the folder for its own. */
+  #adopt(): void {
+    const newestOf = new Map<string | undefined, string>();
+    for (const { path } of this.#stored()) {
+      try {
+        const run = runOfCheckpoint(path);
+        if (!newestOf.has(run)) newestOf.set(run, basename(path));
+      } catch {
+        // Damaged: it says nothing of its run, and is skipped when it is read.
+      }
+    }
+    if (newestOf.size > 1) {
+      throw new UsageError(
+        'CHECKPOINT_MISMATCH',
+        `The folder ${this.directory} holds checkpoints of ${newestOf.size} runs (the newest of each: ${[...newestOf.values()].join(', ')}). ` +
+          'Move those of the other runs elsewhere; the field run in their state.json tells them apart.',
+        { path: this.directory, newest: [...newestOf.values()] },
+      );
+    }
+    if (newestOf.size === 1) [this.#run] = newestOf.keys();
+    this.#own = new Set(this.#names().filter((name) => FINAL_NAME.test(name) || TEMPORARY_NAME.test(name)));
+  }
+
+  #clear(): void {
+    for (const name of this.#names()) {
+      if (!FINAL_NAME.test(name) && !TEMPORARY_NAME.test(name)) continue;
+      const path = join(this.directory, name);
+      try {
+        rmSync(path, { recursive: true, force: true });
+      } catch (cause) {
+        throw new UsageError(
+          'CHECKPOINT_NOT_WRITTEN',
+          `The checkpoint ${path} of an earlier run cannot be removed: ${String(cause)}. Check the permissions of the folder, or give another.`,
+          { path },
+          cause,
+        );
+      }
+    }
+  }
+
   /** All entries that bear the name of a checkpoint, newest first. */
   #stored(): Stored[] {
     return this.#names()
@@ -121,6 +204,7 @@ export class CheckpointStore {
     let good = 0;
     let oldestKept = Infinity;
     for (const { path, step } of this.#stored()) {
+      if (!this.#own.has(basename(path))) continue;
       if (path === justSaved) {
         good++;
       } else if (good >= this.keep) {
@@ -134,7 +218,7 @@ export class CheckpointStore {
     if (good < this.keep) return;
     for (const name of this.#names()) {
       const match = TEMPORARY_NAME.exec(name);
-      if (match !== null && Number(match[1]) < oldestKept) {
+      if (match !== null && this.#own.has(name) && Number(match[1]) < oldestKept) {
         rmSync(join(this.directory, name), { recursive: true, force: true });
       }
     }

@@ -48,14 +48,21 @@ interface StateFile {
   readonly step: number;
   readonly epoch: number;
   readonly state: JsonValue;
+  /** The run that wrote it. Absent in those of earlier versions. */
+  readonly run?: string;
   readonly files: { readonly [MODEL_FILE]: FileSeal; readonly [OPTIMIZER_FILE]: FileSeal };
 }
 
 /**
- * Writes the checkpoint to the folder `path`, which must not exist, by way of the folder `temporary` beside it. On an
+ * Writes the checkpoint of a run to the folder `path`, which must not exist, by way of the folder `temporary` beside it. On an
  * error nothing is left under either name.
  */
-export function writeCheckpoint(checkpoint: CheckpointData, path: string, temporary: string): void {
+export function writeCheckpoint(
+  checkpoint: CheckpointData,
+  path: string,
+  temporary: string,
+  run?: string,
+): void {
   const { step, epoch, tensors, optimizer, state } = checkpoint;
   for (const [name, value] of Object.entries({ step, epoch })) {
     if (Number.isSafeInteger(value) && value >= 0) continue;
@@ -77,7 +84,10 @@ export function writeCheckpoint(checkpoint: CheckpointData, path: string, tempor
       [MODEL_FILE]: writeSealed(join(temporary, MODEL_FILE), model),
       [OPTIMIZER_FILE]: writeSealed(join(temporary, OPTIMIZER_FILE), slots),
     };
-    const text = formatState({ version: VERSION, step, epoch, state, files });
+    const text = formatState({
+      ...{ version: VERSION, step, epoch, state, files },
+      ...(run === undefined ? {} : { run }),
+    });
     writeSealed(join(temporary, STATE_FILE), [Buffer.from(text)]);
     flushFolder(temporary);
     renameSync(temporary, path);
@@ -108,6 +118,11 @@ export function verifyCheckpoint(path: string): number {
   verifySealed(join(path, MODEL_FILE), files[MODEL_FILE]);
   verifySealed(join(path, OPTIMIZER_FILE), files[OPTIMIZER_FILE]);
   return step;
+}
+
+/** The run that wrote a checkpoint; undefined if an earlier version did, which did not say. */
+export function runOfCheckpoint(path: string): string | undefined {
+  return readState(path).run;
 }
 
 function formatState(body: StateFile): string {
@@ -175,7 +190,8 @@ function checkState(parsed: { readonly [key: string]: JsonValue }, file: string)
   const sealed = [MODEL_FILE, OPTIMIZER_FILE].every(
     (name) => count(files[name]?.bytes) && typeof files[name]?.sha256 === 'string',
   );
-  if (!sealed || !count(parsed.step) || !count(parsed.epoch) || parsed.state === undefined) {
+  const isNamed = parsed.run === undefined || typeof parsed.run === 'string';
+  if (!sealed || !isNamed || !count(parsed.step) || !count(parsed.epoch) || parsed.state === undefined) {
     throw corruptFile(file, 'step, epoch, state and the seals of both files', 'a state without some of them');
   }
   return parsed as unknown as StateFile;

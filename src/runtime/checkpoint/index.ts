@@ -1,5 +1,10 @@
 export { CheckpointStore } from './checkpoint-store.ts';
-export type { CheckpointStoreOptions, LatestCheckpoint, SkippedCheckpoint } from './checkpoint-store.ts';
+export type {
+  CheckpointStoreOptions,
+  LatestCheckpoint,
+  SkippedCheckpoint,
+  UsedFolderOptions,
+} from './checkpoint-store.ts';
 export { loadCheckpoint } from './checkpoint.ts';
 export type { CheckpointData } from './checkpoint.ts';
 export type { JsonValue } from './json.ts';

@@ -16,6 +16,7 @@ import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { CheckpointStore, loadCheckpoint } from '../../../src/runtime/checkpoint/index.ts';
 import type { CheckpointData, JsonValue } from '../../../src/runtime/checkpoint/index.ts';
+import { writeCheckpoint } from '../../../src/runtime/checkpoint/checkpoint.ts';
 import { expectError } from '../../data/expect-error.ts';
 import { temporaryFolders } from '../../data/temporary-folder.ts';
 
@@ -281,8 +282,32 @@ describe('keeping', () => {
     const store = new CheckpointStore(folder);
     for (let step = 1; step <= 5; step++) store.save(sample(step));
     expect(entries(folder)).toEqual(['step-00000004', 'step-00000005']);
-    new CheckpointStore(folder, { keep: 1 }).save(sample(6));
+    const next = new CheckpointStore(folder, { keep: 1 });
+    next.latest();
+    next.save(sample(6));
     expect(entries(folder)).toEqual(['step-00000006']);
+  });
+
+  it('removes nothing of a run that it does not go on with', () => {
+    const folder = newFolder();
+    for (const step of [5, 6]) new CheckpointStore(folder).save(sample(step));
+    mkdirSync(join(folder, '.writing-step-00000001-0123456789abcdef'));
+    const before = entries(folder);
+    const store = new CheckpointStore(folder, { keep: 1 });
+    for (const step of [2, 6, 7]) store.save(sample(step));
+    expect(entries(folder)).toEqual([...before, 'step-00000007']);
+    expectError(() => store.latest(), 'CHECKPOINT_MISMATCH', '3 runs', 'step-00000005', 'step-00000006');
+  });
+
+  it('goes on with checkpoints of earlier versions, which name no run', () => {
+    const folder = newFolder();
+    const path = join(folder, 'step-00000001');
+    writeCheckpoint(sample(1), path, join(folder, '.writing-step-00000001-0123456789abcdef'));
+    const store = new CheckpointStore(folder, { keep: 1 });
+    expect(store.begin({ resume: true })).toEqual({ checkpoint: sample(1), path, skipped: [] });
+    store.save(sample(2));
+    expect(entries(folder)).toEqual(['step-00000002']);
+    expect(new CheckpointStore(folder).latest().checkpoint).toEqual(sample(2));
   });
 
   it('counts only good ones, so a damaged one never costs the last good one', () => {
@@ -328,6 +353,7 @@ describe('keeping', () => {
     const old = '.writing-step-00000001-0123456789abcdef';
     const recent = '.writing-step-00000007-0123456789abcdef';
     for (const name of [old, recent]) mkdirSync(join(folder, name));
+    store.latest();
     store.save(sample(3));
     expect(entries(folder)).toContain(old);
     store.save(sample(4));
