@@ -171,7 +171,9 @@ export class RunFolder {
     const path = join(this.path, name);
     const beside = `${path}.writing`;
     try {
-      writeFileSync(beside, content, { flush: true });
+      // What an earlier process left, or a link that somebody put there and that leads anywhere: it is replaced, never followed.
+      rmSync(beside, { force: true });
+      writeFileSync(beside, content, { flush: true, flag: 'wx' });
       renameSync(beside, path);
     } catch (cause) {
       rmSync(beside, { force: true });

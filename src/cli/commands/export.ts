@@ -31,7 +31,8 @@ export const exportCommand = defineCommand({
       const valueOf = (source: Tensor) => replica.memory.source(source, average).view as Float32Array;
       const checked = checkExport(bytes, built.exports, { compute, valueOf, tokens: facts.vocabulary ?? 1 });
       const file = given.output === undefined ? trained.folder.modelFile : resolve(io.cwd, given.output);
-      writeOutputFile(file, bytes, '--output');
+      if (given.output === undefined) trained.folder.writeModel(bytes);
+      else writeOutputFile(file, bytes, '--output');
       const ports = (tensors: Readonly<Record<string, Tensor>>) =>
         Object.entries(tensors).map(([name, { shape, dtype }]) => ({
           name,
