@@ -57,6 +57,11 @@ export class TrainingRun {
     this.#parts = parts;
   }
 
+  /** Whether an error names the folder as the place to start again from. */
+  namesFolder(error: unknown): boolean {
+    return error instanceof PeerError && this.#hasStarted;
+  }
+
   async run(): Promise<number> {
     const { config, folder, resume, reporter, io } = this.#parts;
     const from = resume ? findResumePoint(folder) : undefined;
@@ -146,7 +151,7 @@ export class TrainingRun {
       onEvent: (event) => this.#onEvent(event),
     });
     return trained.catch((error: unknown) => {
-      throw error instanceof PeerError && this.#hasStarted ? this.#withNextStep(error) : error;
+      throw this.namesFolder(error) ? this.#withNextStep(error as PeerError) : error;
     });
   }
 

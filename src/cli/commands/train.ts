@@ -1,6 +1,7 @@
 /** `tributary train`: configuration in, a folder with checkpoints, metrics and an ONNX file out. */
 import { resolve } from 'node:path';
 import { UsageError } from '../../base/index.ts';
+import { OnnxRuntime } from '../../compute/index.ts';
 import { MAX_LEARNERS, UPDATE_MODES } from '../../learners/index.ts';
 import { WORKER_MARK } from '../../runner/index.ts';
 import { buildModel } from '../build-model.ts';
@@ -13,6 +14,7 @@ import { thousands } from '../format.ts';
 import { bold, type CommandIo } from '../io.ts';
 import { checkOutputFile } from '../output-file.ts';
 import { createReporter } from '../reporter.ts';
+import { findResumePoint } from '../resume-point.ts';
 import { RunFolder } from '../run-folder.ts';
 import { loadTask } from '../task.ts';
 import { hasWorkers, shown, TrainingRun } from '../training-run.ts';
@@ -111,6 +113,7 @@ async function train(target: string, given: Options, io: CommandIo): Promise<num
       : resolve(io.cwd, given.output),
   );
   const { resume = false, overwrite = false, json = false } = given;
+  checkProvider(config);
   const task = loadTask(config.data, config.seed, resume ? folder.readWords() : {});
   const built = buildModel(config, task);
   const adapted = { ...task, train: built.adapt(task.train), test: task.test && built.adapt(task.test) };
@@ -121,6 +124,7 @@ async function train(target: string, given: Options, io: CommandIo): Promise<num
   // Steps that a call is limited to say nothing about the calls that go on with its run.
   const kept = { ...config, maxSteps: found.maxSteps };
   const reporter = createReporter(io, { json, epochs: config.epochs });
+  let run: TrainingRun | undefined;
   try {
     const continued = isFirst ? folder.prepare({ resume, overwrite }) : resume;
     // What is replaced may be what this command, and with it every worker, is told to train by.
@@ -129,15 +133,39 @@ async function train(target: string, given: Options, io: CommandIo): Promise<num
     const size = `${thousands(task.train.length)} training samples${task.test ? `, ${thousands(task.test.length)} test samples` : ''}`;
     reporter.say(`${bold(io, config.name)}: ${size}, output in ${shown(folder.path, io)}`);
     for (const note of built.notes) reporter.say(note);
-    const run = new TrainingRun({
+    run = new TrainingRun({
       ...{ config, kept, task: adapted, built, folder, reporter, io },
       // Not whether there is something to continue: all workers must ask for the same.
       ...{ resume, trace },
     });
     return await run.run();
+  } catch (error) {
+    // It must not be in the way of the next start.
+    if (isFirst && !run?.namesFolder(error) && !hasCheckpoint(folder)) folder.abandon();
+    throw error;
   } finally {
     reporter.close();
     folder.release();
+  }
+}
+
+/** One that lacks its libraries or a device is refused before anything is loaded, tried out or written. */
+function checkProvider({ provider = 'cpu' }: ResolvedConfig): void {
+  if (provider === 'cpu') return;
+  const runtime = OnnxRuntime.load();
+  try {
+    runtime.tryProvider(provider);
+  } finally {
+    runtime.close();
+  }
+}
+
+/** Whether there may be something to go on from. */
+function hasCheckpoint(folder: RunFolder): boolean {
+  try {
+    return findResumePoint(folder) !== undefined;
+  } catch {
+    return true;
   }
 }
 
