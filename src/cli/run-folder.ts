@@ -18,11 +18,12 @@ import { dirname, join } from 'node:path';
 import { UsageError } from '../base/index.ts';
 import { LabelSet, Vocabulary } from '../data/index.ts';
 import type { Evaluation } from '../runner/index.ts';
-import { CONFIG_FILE, loadConfigFile } from './config-file.ts';
+import { CONFIG_FILE, loadConfigFile, readStoredConfig } from './config-file.ts';
 import type { ResolvedConfig } from './config.ts';
 import { toJson } from './config-check.ts';
 import { isRecord } from './config-schema.ts';
 import { LOCK_FILE, RunLock } from './run-lock.ts';
+import type { Trust } from './run-trust.ts';
 import type { KnownWords, Task } from './task.ts';
 
 const VOCABULARY_FILE = 'vocabulary.json';
@@ -155,8 +156,17 @@ export class RunFolder {
     return this.modelFile;
   }
 
-  /** The configuration of the run; its paths are absolute. */
-  async readConfig(): Promise<ResolvedConfig> {
+  /** The configuration of the run, with its model function if it has one; its paths are absolute. */
+  readConfig(trust: Trust): Promise<ResolvedConfig> {
+    return loadConfigFile(this.#configFile(), this.path, trust);
+  }
+
+  /** The same without the function, which is only named. */
+  readStoredConfig(): ResolvedConfig {
+    return readStoredConfig(this.#configFile());
+  }
+
+  #configFile(): string {
     if (!existsSync(join(this.path, CONFIG_FILE))) {
       throw new UsageError(
         'FILE_NOT_FOUND',
@@ -164,7 +174,7 @@ export class RunFolder {
         { path: this.path },
       );
     }
-    return loadConfigFile(join(this.path, CONFIG_FILE), this.path);
+    return join(this.path, CONFIG_FILE);
   }
 
   /** Vocabulary and labels, where there are such files. */

@@ -16,6 +16,7 @@ import { checkOutputFile } from '../output-file.ts';
 import { createReporter } from '../reporter.ts';
 import { findResumePoint } from '../resume-point.ts';
 import { RunFolder } from '../run-folder.ts';
+import { checkMachines, trustOption } from '../run-trust.ts';
 import { loadTask } from '../task.ts';
 import { hasWorkers, shown, TrainingRun } from '../training-run.ts';
 
@@ -55,6 +56,7 @@ const options = {
   },
   resume: { kind: 'flag', help: 'Go on from the newest good checkpoint of the folder.' },
   overwrite: { kind: 'flag', help: 'Replace the run that is in the folder.' },
+  ...trustOption,
 } as const satisfies OptionSpecs;
 
 type Options = OptionValues<typeof options> & { readonly json?: boolean };
@@ -97,9 +99,10 @@ export const trainCommand = defineCommand({
 
 async function train(target: string, given: Options, io: CommandIo): Promise<number> {
   checkTeam(given);
-  const found = await findConfig('train', target, given.data, io);
+  const found = await findConfig('train', target, given, io);
   checkMode(given, found, target);
   const config = override(found, given);
+  checkMachines(config, resolve(io.cwd, target), given.trust ?? false);
   if (given.trace !== undefined && !hasWorkers(config)) {
     throw new UsageError(
       'INVALID_COMMAND',
