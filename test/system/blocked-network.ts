@@ -58,7 +58,17 @@ function serve(url: string, response: ServerResponse): void {
     return;
   }
   if (tarball) {
-    const tar = spawn('tar', ['-C', folder, '--transform', 's,^\\.,package,', '-czf', '-', '.']);
+    const tar = spawn('tar', [
+      '-C',
+      folder,
+      '--transform',
+      's,^\\.,package,',
+      '-I',
+      'gzip -1',
+      '-cf',
+      '-',
+      '.',
+    ]);
     tar.stdout.pipe(response);
     return;
   }
