@@ -16,6 +16,7 @@ export const ErrorCodes = {
   UNKNOWN_LABEL: 'A label was never seen in training.',
   INVALID_CONFIG: 'A configuration field is missing, unknown or of the wrong type.',
   INVALID_COMMAND: 'The command line has an unknown command or option.',
+  CODE_NOT_TRUSTED: 'A run folder or JSON file names code that the user has not agreed to run.',
   FILE_NOT_FOUND: 'A file or folder does not exist or cannot be read.',
   FILE_NOT_WRITTEN: 'A file could not be written.',
   OUTPUT_EXISTS: 'The output folder holds something already.',

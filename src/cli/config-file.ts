@@ -1,7 +1,8 @@
 /**
  * Finds and reads what `tributary train` is given: a TypeScript, JavaScript or JSON configuration, or the folder of an
  * earlier run. A TypeScript file may import `tributary`; it gets this very package, whatever is installed beside it.
- * Invariant: anything unreadable is FILE_NOT_FOUND or INVALID_CONFIG with the file's name.
+ * Invariants: anything unreadable is FILE_NOT_FOUND or INVALID_CONFIG with the file's name; only a file that the caller names is
+ * run, and what a JSON file names only with the caller's trust.
  */
 import { readFileSync, statSync } from 'node:fs';
 import { basename, extname, join, resolve } from 'node:path';
@@ -10,8 +11,10 @@ import { TributaryError, UsageError } from '../base/index.ts';
 import type { ModelFunction, ResolvedConfig } from './config.ts';
 import { checkConfig } from './config-check.ts';
 import { isRecord } from './config-schema.ts';
+import { isCode, refuseConfig, trustedModelFile, type Trust } from './run-trust.ts';
 
 export const CONFIG_FILE = 'config.json';
+const CODE = 'TypeScript or JavaScript';
 const EXTENSIONS = ['.ts', '.mts', '.js', '.mjs', '.json'];
 
 /** Whether a word means a file or folder rather than the name of an example. */
@@ -19,11 +22,11 @@ export function looksLikePath(word: string): boolean {
   return EXTENSIONS.includes(extname(word)) || /[/\\]/.test(word);
 }
 
-export async function loadConfigFile(given: string, cwd: string): Promise<ResolvedConfig> {
+export async function loadConfigFile(given: string, cwd: string, trust: Trust = {}): Promise<ResolvedConfig> {
   const path = resolve(cwd, given);
   const found = statSync(path, { throwIfNoEntry: false });
   if (found?.isDirectory()) {
-    const config = await loadConfigFile(join(path, CONFIG_FILE), cwd);
+    const config = await loadConfigFile(join(path, CONFIG_FILE), cwd, trust);
     // A run that was moved or copied goes on where it is now, not where it was.
     return config.output === undefined ? config : { ...config, output: path };
   }
@@ -37,9 +40,13 @@ export async function loadConfigFile(given: string, cwd: string): Promise<Resolv
       { path },
     );
   }
-  const value = extname(path) === '.json' ? readJson(path) : await runModule(path);
-  const config = checkConfig(value, { source: path, defaultName: defaultName(path) });
-  return attachModelFunction(config, path);
+  if (!isCode(path)) return attachModelFunction(readStoredConfig(path), path, trust);
+  return checkConfig(await runModule(path), { source: path, defaultName: defaultName(path) });
+}
+
+/** A configuration in JSON as it is stored: a model function is only named. Runs nothing. */
+export function readStoredConfig(path: string): ResolvedConfig {
+  return checkConfig(readJson(path), { source: path, defaultName: defaultName(path) });
 }
 
 /** `tributary.config.ts` gives `tributary`. */
@@ -93,15 +100,22 @@ async function runModule(path: string): Promise<unknown> {
 }
 
 /** A stored configuration names the file of its model function; the function comes from there. */
-async function attachModelFunction(config: ResolvedConfig, path: string): Promise<ResolvedConfig> {
+async function attachModelFunction(
+  config: ResolvedConfig,
+  path: string,
+  trust: Trust,
+): Promise<ResolvedConfig> {
   const model: object = config.model;
-  if (!('config' in model) || 'build' in model) return config;
-  const file = String(model.config);
+  if (!('config' in model)) {
+    refuseConfig(path, trust);
+    return config;
+  }
+  const file = trustedModelFile(String(model.config), path, trust);
   const origin = statSync(file, { throwIfNoEntry: false });
-  if (!origin?.isFile() || extname(file) === '.json') {
+  if (!origin?.isFile() || !isCode(file)) {
     throw new UsageError(
       'FILE_NOT_FOUND',
-      `The model of ${path} is a function in ${file}, which is not there any more. Put the file back.`,
+      `The model of ${path} is a function in ${file}, which is not there or no ${CODE}. Put the file back, or give another.`,
       { path, file },
     );
   }
@@ -110,7 +124,7 @@ async function attachModelFunction(config: ResolvedConfig, path: string): Promis
   if (typeof build !== 'function') {
     throw new UsageError(
       'INVALID_CONFIG',
-      `The model of ${path} is a function in ${file}, but its field model is none any more. Restore it.`,
+      `The model of ${path} is a function in ${file}, but the field model there is none. Restore it, or give another.`,
       { path, file },
     );
   }

@@ -149,7 +149,10 @@ export function configSchema(raw: Readonly<Record<string, unknown>>): z.ZodObjec
   return z.strictObject({
     name: z
       .string()
-      .regex(/^[\w.-]+$/u, 'expected letters, digits, dots, dashes and underscores')
+      .regex(
+        /^(?!\.{1,2}$)[\w.-]+$/u,
+        'expected letters, digits, dots, dashes and underscores, and not . or .. alone',
+      )
       .optional(),
     model: modelSchema(raw['model']),
     data: variant(dataSchemas, 'kind', raw['data']),

@@ -11,11 +11,12 @@ import { loadConfigFile, looksLikePath } from './config-file.ts';
 import { dataPath, examples } from './examples.ts';
 import type { CommandIo } from './io.ts';
 import { didYouMean } from './nearest.ts';
+import type { Trust } from './run-trust.ts';
 
 export async function findConfig(
   command: string,
   target: string,
-  data: string | undefined,
+  { data, trust }: Pick<Trust, 'trust'> & { readonly data?: string | undefined },
   io: CommandIo,
 ): Promise<ResolvedConfig> {
   const example = Object.hasOwn(examples, target) ? examples[target] : undefined;
@@ -39,5 +40,5 @@ export async function findConfig(
       { target },
     );
   }
-  return loadConfigFile(target, io.cwd);
+  return loadConfigFile(target, io.cwd, { trust });
 }

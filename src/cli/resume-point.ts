@@ -40,11 +40,7 @@ export function findResumePoint(folder: RunFolder): ResumePoint | undefined {
 }
 
 /** Refuses what learners cannot go on from as if nothing had happened. */
-export async function checkForLearners(
-  point: ResumePoint,
-  config: ResolvedConfig,
-  folder: RunFolder,
-): Promise<void> {
+export function checkForLearners(point: ResumePoint, config: ResolvedConfig, folder: RunFolder): void {
   const { path, epoch, midEpoch } = point;
   if (midEpoch === 'fit') {
     throw mismatch(
@@ -68,7 +64,7 @@ export async function checkForLearners(
     );
   }
   // Which batches are done means something only while batches are the same.
-  const { batchSize } = await folder.readConfig();
+  const { batchSize } = folder.readStoredConfig();
   if (batchSize === config.batchSize) return;
   throw mismatch(
     path,

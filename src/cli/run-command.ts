@@ -35,6 +35,7 @@ export const USAGE_CODES: ReadonlySet<string> = new Set<ErrorCode>([
   'INVALID_ARGUMENT',
   'INVALID_CONFIG',
   'INVALID_COMMAND',
+  'CODE_NOT_TRUSTED',
   'FILE_NOT_FOUND',
   'OUTPUT_EXISTS',
 ]);

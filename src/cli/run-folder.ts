@@ -1,7 +1,7 @@
 /**
  * The folder of a run: which files it has, when it may be written to, and reading them back. Holds no model.
  * Invariant: files are replaced whole (written beside, then renamed); nothing is removed unless the caller said so,
- * and then only what a run writes.
+ * and then only what a run writes, or the folders that were made for it.
  */
 import {
   existsSync,
@@ -9,19 +9,21 @@ import {
   readdirSync,
   readFileSync,
   renameSync,
+  rmdirSync,
   rmSync,
   statSync,
   writeFileSync,
 } from 'node:fs';
-import { join } from 'node:path';
+import { dirname, join } from 'node:path';
 import { UsageError } from '../base/index.ts';
 import { LabelSet, Vocabulary } from '../data/index.ts';
 import type { Evaluation } from '../runner/index.ts';
-import { CONFIG_FILE, loadConfigFile } from './config-file.ts';
+import { CONFIG_FILE, loadConfigFile, readStoredConfig } from './config-file.ts';
 import type { ResolvedConfig } from './config.ts';
 import { toJson } from './config-check.ts';
 import { isRecord } from './config-schema.ts';
 import { LOCK_FILE, RunLock } from './run-lock.ts';
+import type { Trust } from './run-trust.ts';
 import type { KnownWords, Task } from './task.ts';
 
 const VOCABULARY_FILE = 'vocabulary.json';
@@ -47,6 +49,10 @@ export interface Metrics {
 export class RunFolder {
   readonly path: string;
   #lock: RunLock | undefined;
+  /** The outermost folder that `prepare` has made. */
+  #made: string | undefined;
+  /** `prepare` found nothing in it. */
+  #wasEmpty = false;
 
   constructor(path: string) {
     this.path = path;
@@ -78,6 +84,7 @@ export class RunFolder {
     this.#make();
     this.#lock = RunLock.take(this.path);
     const empty = readdirSync(this.path).every((name) => name === LOCK_FILE);
+    this.#wasEmpty = empty;
     if (!empty && !resume && !overwrite) {
       throw new UsageError(
         'OUTPUT_EXISTS',
@@ -98,9 +105,30 @@ export class RunFolder {
     this.#lock = undefined;
   }
 
+  /**
+   * Instead of `release`, for a run that failed with nothing to go on from: a folder that was empty is so again, and folders that
+   * were made for it are gone.
+   */
+  abandon(): void {
+    if (this.#lock && this.#wasEmpty) {
+      for (const name of WRITTEN_BY_A_RUN) rmSync(join(this.path, name), { recursive: true, force: true });
+    }
+    this.release();
+    if (this.#made === undefined) return;
+    try {
+      // From the inside out; one with something in it stays, and so do those around it.
+      for (let at = this.path; ; at = dirname(at)) {
+        rmdirSync(at);
+        if (at === this.#made) break;
+      }
+    } catch {
+      // Somebody else uses it by now.
+    }
+  }
+
   #make(): void {
     try {
-      mkdirSync(this.path, { recursive: true });
+      this.#made = mkdirSync(this.path, { recursive: true });
     } catch (cause) {
       const reason = cause instanceof Error ? cause.message : String(cause);
       throw new UsageError(
@@ -128,8 +156,17 @@ export class RunFolder {
     return this.modelFile;
   }
 
-  /** The configuration of the run; its paths are absolute. */
-  async readConfig(): Promise<ResolvedConfig> {
+  /** The configuration of the run, with its model function if it has one; its paths are absolute. */
+  readConfig(trust: Trust): Promise<ResolvedConfig> {
+    return loadConfigFile(this.#configFile(), this.path, trust);
+  }
+
+  /** The same without the function, which is only named. */
+  readStoredConfig(): ResolvedConfig {
+    return readStoredConfig(this.#configFile());
+  }
+
+  #configFile(): string {
     if (!existsSync(join(this.path, CONFIG_FILE))) {
       throw new UsageError(
         'FILE_NOT_FOUND',
@@ -137,7 +174,7 @@ export class RunFolder {
         { path: this.path },
       );
     }
-    return loadConfigFile(join(this.path, CONFIG_FILE), this.path);
+    return join(this.path, CONFIG_FILE);
   }
 
   /** Vocabulary and labels, where there are such files. */
@@ -171,7 +208,9 @@ export class RunFolder {
     const path = join(this.path, name);
     const beside = `${path}.writing`;
     try {
-      writeFileSync(beside, content, { flush: true });
+      // What an earlier process left, or a link that somebody put there and that leads anywhere: it is replaced, never followed.
+      rmSync(beside, { force: true });
+      writeFileSync(beside, content, { flush: true, flag: 'wx' });
       renameSync(beside, path);
     } catch (cause) {
       rmSync(beside, { force: true });

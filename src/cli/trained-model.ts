@@ -10,6 +10,7 @@ import { CheckpointStore, Replica, type SkippedCheckpoint } from '../runtime/ind
 import { AVERAGE, buildModel, type BuiltModel } from './build-model.ts';
 import type { DataFacts, ResolvedConfig, TextCsvData, TextData } from './config.ts';
 import { RunFolder } from './run-folder.ts';
+import type { Trust } from './run-trust.ts';
 import { DEFAULT_SEQUENCE_LENGTH, loadTask, type KnownWords, type Task } from './task.ts';
 
 export interface TrainedModel {
@@ -31,14 +32,14 @@ export interface TrainedModel {
   close(): void;
 }
 
-export interface OpenOptions {
+export interface OpenOptions extends Trust {
   /** The largest batch that will be given. Default: that of the training, or 1 if it was on drawn words. */
   readonly maxBatch?: number;
 }
 
 export async function openTrainedModel(path: string, options: OpenOptions = {}): Promise<TrainedModel> {
   const folder = new RunFolder(path);
-  const config = await folder.readConfig();
+  const config = await folder.readConfig(options);
   const words = folder.readWords();
   const load = (): Task => loadTask(config.data, config.seed, words);
   const { kind, facts } = describeData(config, words) ?? load();

@@ -18,6 +18,7 @@ import { measureLearners } from './learner-trial.ts';
 import type { Reporter, RunEvent } from './reporter.ts';
 import { checkForLearners, checkForWorkers, findResumePoint, type ResumePoint } from './resume-point.ts';
 import type { EpochMetrics, RunFolder } from './run-folder.ts';
+import { trustFlag } from './run-trust.ts';
 import { resolveSchedule } from './schedule.ts';
 import { SpeedGuard } from './speed-guard.ts';
 import type { Task } from './task.ts';
@@ -55,6 +56,11 @@ export class TrainingRun {
 
   constructor(parts: TrainingRunParts) {
     this.#parts = parts;
+  }
+
+  /** Whether an error names the folder as the place to start again from. */
+  namesFolder(error: unknown): boolean {
+    return error instanceof PeerError && this.#hasStarted;
   }
 
   async run(): Promise<number> {
@@ -143,22 +149,23 @@ export class TrainingRun {
       onEvent: (event) => this.#onEvent(event),
     });
     return trained.catch((error: unknown) => {
-      throw error instanceof PeerError && this.#hasStarted ? this.#withNextStep(error) : error;
+      throw this.namesFolder(error) ? this.#withNextStep(error as PeerError) : error;
     });
   }
 
   #withNextStep(error: PeerError): PeerError {
     const { folder, io } = this.#parts;
     const command = `npx tributary train ${shown(folder.path, io)}`;
+    const trust = trustFlag(this.#parts.kept, { forTraining: true });
     const next = this.#hasCheckpoint
-      ? `Go on from the last checkpoint with: ${command} --resume`
-      : `No checkpoint was written yet; start again with: ${command} --overwrite`;
+      ? `Go on from the last checkpoint with: ${command} --resume${trust}`
+      : `No checkpoint was written yet; start again with: ${command} --overwrite${trust}`;
     return new PeerError(error.code, `${error.message} ${next}`, error.facts, error);
   }
 
-  async #byLearners(choice: LearnerChoice, from: ResumePoint | undefined): Promise<Trained> {
+  #byLearners(choice: LearnerChoice, from: ResumePoint | undefined): Promise<Trained> {
     const { config, task, built, folder, io, resume } = this.#parts;
-    if (from) await checkForLearners(from, config, folder);
+    if (from) checkForLearners(from, config, folder);
     const parameters = [...built.model.graph.parameters.values()].reduce(
       (sum, { shape }) => sum + shape.reduce((a, b) => a * b, 1),
       0,
@@ -205,16 +212,17 @@ export class TrainingRun {
   }
 
   #stop(result: Trained): number {
-    const { folder, reporter, io } = this.#parts;
+    const { folder, reporter, io, kept } = this.#parts;
     const { steps, checkpointPath } = result;
+    const trust = trustFlag(kept, { forTraining: true });
     reporter.record({ type: 'interrupted', step: steps, checkpoint: checkpointPath });
     const command = `npx tributary train ${shown(folder.path, io)}`;
     if (checkpointPath === undefined) {
       reporter.say(`Stopped at step ${steps}, before there was a checkpoint.`);
-      reporter.say(`Start again with: ${command} --overwrite`);
+      reporter.say(`Start again with: ${command} --overwrite${trust}`);
     } else {
       reporter.say(`Stopped at step ${steps}; the checkpoint is ${shown(checkpointPath, io)}.`);
-      reporter.say(`Go on with: ${command} --resume`);
+      reporter.say(`Go on with: ${command} --resume${trust}`);
     }
     return exitCodeOf(io.signal);
   }
@@ -275,11 +283,12 @@ export class TrainingRun {
   #nextCommand(): string {
     const { config, task, folder, io } = this.#parts;
     const command = `npx tributary predict ${shown(folder.path, io)}`;
+    const trust = trustFlag(config, { forTraining: false });
     if (task.kind === 'images')
       return config.data.kind === 'mnist'
-        ? `${command} --index 0`
-        : `${command} ${join('path', 'to', 'images')}`;
-    return task.kind === 'text' ? `${command} "your text"` : `${command} "The " --length 200`;
+        ? `${command} --index 0${trust}`
+        : `${command} ${join('path', 'to', 'images')}${trust}`;
+    return task.kind === 'text' ? `${command} "your text"${trust}` : `${command} "The " --length 200${trust}`;
   }
 }
 

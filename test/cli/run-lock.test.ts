@@ -1,6 +1,16 @@
 /** One run folder is trained by one process at a time, and nothing that is left of a dead one is in the way. */
+import { spawnSync } from 'node:child_process';
 import { once } from 'node:events';
-import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync } from 'node:fs';
+import {
+  existsSync,
+  linkSync,
+  mkdirSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  symlinkSync,
+  writeFileSync,
+} from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
 import { LOCK_FILE, RunLock } from '../../src/cli/run-lock.ts';
@@ -37,6 +47,41 @@ describe.skipIf(process.platform !== 'linux')('the lock of a run folder', () => 
     lock.release();
   });
 
+  test.each([
+    ['a symbolic link', symlinkSync, 'is a symbolic link'],
+    ['a second name of a file', linkSync, 'has 2 names'],
+  ])('is never %s: what that leads to stays as it is', (_what, link, fault) => {
+    const path = folder();
+    const victim = join(folder(), 'victim');
+    writeFileSync(victim, 'keep');
+    link(victim, join(path, LOCK_FILE));
+    expect(() => RunLock.take(path)).toThrow(
+      expect.objectContaining({
+        code: 'FILE_NOT_WRITTEN',
+        message: expect.stringContaining(fault) as string,
+      }),
+    );
+    expect(readFileSync(victim, 'utf8')).toBe('keep');
+    expect(readdirSync(path)).toEqual([LOCK_FILE]);
+  });
+
+  test('is never made by a symbolic link that leads to nothing', () => {
+    const path = folder();
+    const victim = join(folder(), 'victim');
+    symlinkSync(victim, join(path, LOCK_FILE));
+    expect(() => RunLock.take(path)).toThrow('is a symbolic link');
+    expect(existsSync(victim)).toBe(false);
+  });
+
+  test('is a file: a folder or a pipe of its name is refused', () => {
+    const path = folder();
+    mkdirSync(join(path, LOCK_FILE));
+    expect(() => RunLock.take(path)).toThrow('is a folder');
+    rmSync(join(path, LOCK_FILE), { recursive: true });
+    expect(spawnSync('mkfifo', [join(path, LOCK_FILE)]).status).toBe(0);
+    expect(() => RunLock.take(path)).toThrow('is no regular file');
+  });
+
   test('keeps a second training out, which changes nothing, and goes with an owner that is killed', async () => {
     const cwd = folder();
     writeTinyRun(cwd, slow);
@@ -71,6 +116,21 @@ describe.skipIf(process.platform !== 'linux')('the lock of a run folder', () => 
     expect(refused.stderr).toContain('is not empty');
     expect(readdirSync(join(cwd, 'runs', 'tiny'))).not.toContain(LOCK_FILE);
   });
+});
+
+test('files of a run are never written through a symbolic link of a folder that somebody else made', async () => {
+  const cwd = folder();
+  writeTinyRun(cwd, { config: { epochs: 1 } });
+  const victim = join(cwd, 'victim');
+  writeFileSync(victim, 'keep');
+  const output = join(cwd, 'run');
+  mkdirSync(output);
+  for (const name of ['config.json.writing', 'metrics.json.writing', 'model.onnx.writing', 'metrics.json'])
+    symlinkSync(victim, join(output, name));
+  const { code, stderr } = await run(['train', 'tiny.json', '--output', 'run', '--overwrite'], { cwd });
+  expect(code, stderr).toBe(0);
+  expect(readFileSync(victim, 'utf8')).toBe('keep');
+  expect(readdirSync(output).filter((name) => name.endsWith('.writing'))).toEqual([]);
 });
 
 test('a training whose output nobody reads any more goes on to its end', async () => {

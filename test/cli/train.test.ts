@@ -1,6 +1,7 @@
 import { existsSync, mkdirSync, readdirSync, readFileSync, renameSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
+import { OnnxRuntime, PROVIDERS } from '../../src/compute/index.ts';
 import { temporaryFolders } from '../data/temporary-folder.ts';
 import { run } from './fake-io.ts';
 import { parse, start } from './program.ts';
@@ -340,6 +341,50 @@ describe('what cannot be trained', () => {
         before,
       ),
     ).toBe(true);
+  });
+
+  test('a start that fails before its first checkpoint leaves nothing, so that the next one is not blocked', async () => {
+    const cwd = folder();
+    writeTinyRun(cwd, { config: { schedule: undefined } });
+    const failed = await run(['train', 'tiny.json', '--lr', '1e30'], { cwd });
+    expect(failed.stderr).toContain('error [NOT_A_NUMBER]');
+    expect(existsSync(join(cwd, 'runs'))).toBe(false);
+
+    // What was there before stays: a folder, and the files of somebody else.
+    mkdirSync(join(cwd, 'mine'));
+    expect((await run(['train', 'tiny.json', '--lr', '1e30', '--output', 'mine'], { cwd })).code).toBe(1);
+    expect(readdirSync(join(cwd, 'mine'))).toEqual([]);
+    writeFileSync(join(cwd, 'mine', 'notes.txt'), 'keep');
+    const replacing = ['train', 'tiny.json', '--lr', '1e30', '--output', 'mine', '--overwrite'];
+    expect((await run(replacing, { cwd })).code).toBe(1);
+    expect(readdirSync(join(cwd, 'mine'))).toContain('notes.txt');
+    expect((await run(['train', 'tiny.json'], { cwd })).code).toBe(0);
+  });
+
+  test('a provider that cannot be used is refused before there is a folder, or before a run is replaced', async () => {
+    const cwd = folder();
+    writeTinyRun(cwd);
+    const runtime = OnnxRuntime.load();
+    const unusable = PROVIDERS.filter((name) => {
+      try {
+        runtime.tryProvider(name);
+        return false;
+      } catch {
+        return true;
+      }
+    });
+    runtime.close();
+    for (const provider of unusable) {
+      const failed = await run(['train', 'tiny.json', '--provider', provider], { cwd });
+      expect(failed.code).toBe(1);
+      expect(failed.stderr).toContain(`The provider "${provider}" is not available`);
+      expect(failed.stderr).not.toContain('install-cuda');
+      expect(existsSync(join(cwd, 'runs'))).toBe(false);
+    }
+    expect((await run(['train', 'tiny.json', '--epochs', '1'], { cwd })).code).toBe(0);
+    const [provider = 'cpu'] = unusable;
+    await run(['train', 'tiny.json', '--provider', provider, '--overwrite'], { cwd });
+    expect((await run(['predict', 'runs/tiny', 'owl'], { cwd })).code).toBe(0);
   });
 
   test('a run folder with nothing in it is no run', async () => {

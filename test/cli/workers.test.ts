@@ -153,7 +153,7 @@ describe('train --workers 2', () => {
   ])('refuses %j with %j as a wrong configuration', async (config, options, words) => {
     const cwd = folder();
     writeTinyRun(cwd, { config });
-    const { code, stderr } = await run(['train', 'tiny.json', ...options], { cwd });
+    const { code, stderr } = await run(['train', 'tiny.json', '--trust', ...options], { cwd });
     expect(stderr).toMatch(words);
     expect(code).toBe(2);
   });

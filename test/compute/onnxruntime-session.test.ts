@@ -1,4 +1,5 @@
 import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { createRequire } from 'node:module';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import fc from 'fast-check';
@@ -268,7 +269,14 @@ describe('errors and lifetimes', () => {
     } catch (error) {
       if (!(error instanceof UsageError)) throw error;
       expect(error.code).toBe('MISSING_COMPONENT');
-      expect(error.message).toMatch(/"cuda" is not available.*Install CUDA/);
+      expect(error.message).toMatch(/"cuda" is not available.*install CUDA 12/);
+      const [, script] = /then "node node_modules\/(\S+)"/.exec(error.message)!;
+      const required = createRequire(import.meta.url);
+      expect(required.resolve(script!)).toMatch(/install\.js$/);
+      const { requirements } = required(path.join(path.dirname(script!), 'install-metadata.js')) as {
+        requirements: Record<string, string[]>;
+      };
+      expect(requirements['linux/x64']).toEqual(['cuda12']);
     } finally {
       runtime.close();
     }

@@ -6,9 +6,10 @@ import { loadMnist } from '../../data/index.ts';
 import { evaluate } from '../../runner/index.ts';
 import { confusionOf, printReport, reportOf } from '../classification-report.ts';
 import { evaluateAmongAllWords } from '../all-words-loss.ts';
-import { defineCommand, type OptionSpecs } from '../command.ts';
+import { defineCommand, type OptionSpecs, type OptionValues } from '../command.ts';
 import { lossText, percent, thousands } from '../format.ts';
 import { bold, ExitCode, type CommandIo } from '../io.ts';
+import { modelTrustOptions, trustOf } from '../run-trust.ts';
 import { encodeCsvFile, encodeTextFile } from '../task.ts';
 import { openTrainedModel, type TrainedModel } from '../trained-model.ts';
 
@@ -18,6 +19,7 @@ const options = {
     value: 'PATH',
     help: 'Evaluate on this instead of the test data of the run: a CSV or text file, a folder for mnist.',
   },
+  ...modelTrustOptions,
 } as const satisfies OptionSpecs;
 
 export const evaluateCommand = defineCommand({
@@ -30,8 +32,8 @@ export const evaluateCommand = defineCommand({
     'tributary evaluate runs/mnist',
     'tributary evaluate runs/trec6 --data more-questions.csv --json',
   ],
-  run: async ([path], given: { data?: string; json?: boolean }, io) => {
-    const trained = await openTrainedModel(resolve(io.cwd, path!));
+  run: async ([path], given: OptionValues<typeof options> & { readonly json?: boolean }, io) => {
+    const trained = await openTrainedModel(resolve(io.cwd, path!), trustOf(given, io));
     try {
       for (const { path: bad, reason } of trained.skipped)
         io.stderr.write(`Skipped the checkpoint ${bad}: ${reason}\n`);

@@ -3,14 +3,16 @@ import { resolve } from 'node:path';
 import { OnnxCompute } from '../../compute/index.ts';
 import { printShape, type Tensor } from '../../graph/index.ts';
 import { checkExport } from '../check-export.ts';
-import { defineCommand, type OptionSpecs } from '../command.ts';
+import { defineCommand, type OptionSpecs, type OptionValues } from '../command.ts';
 import { bytesText, table } from '../format.ts';
 import { ExitCode } from '../io.ts';
 import { writeOutputFile } from '../output-file.ts';
+import { modelTrustOptions, trustOf } from '../run-trust.ts';
 import { exportTrained, openTrainedModel } from '../trained-model.ts';
 
 const options = {
   output: { kind: 'text', value: 'FILE', help: 'Where to write. Default model.onnx in the run folder.' },
+  ...modelTrustOptions,
 } as const satisfies OptionSpecs;
 
 export const exportCommand = defineCommand({
@@ -20,8 +22,8 @@ export const exportCommand = defineCommand({
   operandCount: [1, 1],
   options,
   examples: ['tributary export runs/mnist --output digits.onnx'],
-  run: async ([path], given: { output?: string; json?: boolean }, io) => {
-    const trained = await openTrainedModel(resolve(io.cwd, path!), { maxBatch: 1 });
+  run: async ([path], given: OptionValues<typeof options> & { readonly json?: boolean }, io) => {
+    const trained = await openTrainedModel(resolve(io.cwd, path!), { maxBatch: 1, ...trustOf(given, io) });
     const compute = new OnnxCompute();
     try {
       for (const { path: bad, reason } of trained.skipped)
@@ -31,7 +33,8 @@ export const exportCommand = defineCommand({
       const valueOf = (source: Tensor) => replica.memory.source(source, average).view as Float32Array;
       const checked = checkExport(bytes, built.exports, { compute, valueOf, tokens: facts.vocabulary ?? 1 });
       const file = given.output === undefined ? trained.folder.modelFile : resolve(io.cwd, given.output);
-      writeOutputFile(file, bytes, '--output');
+      if (given.output === undefined) trained.folder.writeModel(bytes);
+      else writeOutputFile(file, bytes, '--output');
       const ports = (tensors: Readonly<Record<string, Tensor>>) =>
         Object.entries(tensors).map(([name, { shape, dtype }]) => ({
           name,

@@ -6,7 +6,7 @@ import { availableParallelism, totalmem } from 'node:os';
 import { dirname } from 'node:path';
 import { packageVersion } from '../../base/index.ts';
 import { torchPeerCommand } from '../../bench/index.ts';
-import { OnnxRuntime } from '../../compute/index.ts';
+import { OnnxRuntime, usableProviders } from '../../compute/index.ts';
 import { defaultSegmentDirectory, hasSharedMemory } from '../../memory/index.ts';
 import { defineCommand } from '../command.ts';
 import { bytesText } from '../format.ts';
@@ -14,13 +14,13 @@ import { ExitCode, type CommandIo } from '../io.ts';
 
 export const infoCommand = defineCommand({
   name: 'info',
-  summary: 'Versions, execution providers, threads, memory and optional components.',
+  summary: 'Versions, execution providers that work here, threads, memory and optional components.',
   operands: '',
   operandCount: [0, 0],
   options: {},
   examples: ['tributary info', 'tributary info --json'],
-  run: (_operands, given: { json?: boolean }, io) => {
-    const info = collect(io);
+  run: async (_operands, given: { json?: boolean }, io) => {
+    const info = await collect(io);
     if (given.json) io.stdout.write(`${JSON.stringify(info)}\n`);
     else {
       const print = (value: unknown) =>
@@ -43,21 +43,19 @@ export const infoCommand = defineCommand({
       ];
       io.stdout.write(`${rows.map(([name, value]) => `${name.padEnd(22)}${print(value)}`).join('\n')}\n`);
     }
-    return Promise.resolve(ExitCode.ok);
+    return ExitCode.ok;
   },
 });
 
-function collect(io: CommandIo) {
+async function collect(io: CommandIo) {
   const runtime = OnnxRuntime.load();
   try {
-    const providers = runtime.availableProviders().map((name) => name.replace(/ExecutionProvider$/, ''));
     return {
       tributary: packageVersion(),
       node: process.version,
       platform: `${process.platform}/${process.arch}`,
       onnxruntime: runtime.version,
-      // Whether one works shows when a model runs on it: the drivers are not asked here.
-      'providers built in': providers,
+      providers: await usableProviders(),
       threads: availableParallelism(),
       'shared memory': hasSharedMemory(),
       memoryBytes: totalmem(),

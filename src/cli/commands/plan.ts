@@ -12,6 +12,7 @@ import { findConfig } from '../find-config.ts';
 import { ExitCode, type CommandIo } from '../io.ts';
 import { checkOutputFile, writeOutputFile } from '../output-file.ts';
 import { planPicture } from '../plan-picture.ts';
+import { trustOption } from '../run-trust.ts';
 import { loadTask } from '../task.ts';
 
 const options = {
@@ -31,6 +32,7 @@ const options = {
   picture: { kind: 'text', value: 'FILE.svg', help: 'Draw the lanes of an iteration.' },
   trace: { kind: 'text', value: 'FILE.json', help: 'Write a Chrome trace of the steps; opens in Perfetto.' },
   data: { kind: 'text', value: 'PATH', help: 'Data of an example.' },
+  ...trustOption,
 } as const satisfies OptionSpecs;
 
 type Options = OptionValues<typeof options> & { readonly json?: boolean };
@@ -59,7 +61,7 @@ async function plan(target: string, given: Options, io: CommandIo): Promise<numb
       { option: 'steps', actual: 0 },
     );
   }
-  const config = await findConfig('plan', target, given.data, io);
+  const config = await findConfig('plan', target, given, io);
   const [trace, picture] = [given.trace, given.picture].map((file) => file && resolve(io.cwd, file));
   const isFirst = io.env[WORKER_MARK] !== '1';
   if (isFirst && trace) checkOutputFile(trace, '--trace');

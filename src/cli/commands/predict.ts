@@ -8,6 +8,7 @@ import { percent } from '../format.ts';
 import { generate } from '../generate.ts';
 import { bold, ExitCode, type CommandIo } from '../io.ts';
 import { drawPicture } from '../picture.ts';
+import { modelTrustOptions, trustOf } from '../run-trust.ts';
 import { encodeOne } from '../task.ts';
 import { dataOf, openTrainedModel, type TrainedModel } from '../trained-model.ts';
 
@@ -21,6 +22,7 @@ const options = {
     help: 'Language models: 0 takes the likeliest, 1 as learned. Default 0.8.',
   },
   seed: { kind: 'count', help: 'Language models: decides what is drawn. Default 0.' },
+  ...modelTrustOptions,
 } as const satisfies OptionSpecs;
 
 type Options = OptionValues<typeof options> & { readonly json?: boolean };
@@ -40,7 +42,7 @@ export const predictCommand = defineCommand({
     'tributary predict runs/gpt "It was a" --length 300 --temperature 0.7',
   ],
   run: async ([path, ...words], given: Options, io) => {
-    const trained = await openTrainedModel(resolve(io.cwd, path!), { maxBatch: 1 });
+    const trained = await openTrainedModel(resolve(io.cwd, path!), { maxBatch: 1, ...trustOf(given, io) });
     try {
       for (const { path: bad, reason } of trained.skipped)
         io.stderr.write(`Skipped the checkpoint ${bad}: ${reason}\n`);

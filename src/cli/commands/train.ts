@@ -1,6 +1,7 @@
 /** `tributary train`: configuration in, a folder with checkpoints, metrics and an ONNX file out. */
 import { resolve } from 'node:path';
 import { UsageError } from '../../base/index.ts';
+import { OnnxRuntime } from '../../compute/index.ts';
 import { MAX_LEARNERS, UPDATE_MODES } from '../../learners/index.ts';
 import { WORKER_MARK } from '../../runner/index.ts';
 import { buildModel } from '../build-model.ts';
@@ -13,7 +14,9 @@ import { thousands } from '../format.ts';
 import { bold, type CommandIo } from '../io.ts';
 import { checkOutputFile } from '../output-file.ts';
 import { createReporter } from '../reporter.ts';
+import { findResumePoint } from '../resume-point.ts';
 import { RunFolder } from '../run-folder.ts';
+import { checkMachines, trustOption } from '../run-trust.ts';
 import { loadTask } from '../task.ts';
 import { hasWorkers, shown, TrainingRun } from '../training-run.ts';
 
@@ -53,6 +56,7 @@ const options = {
   },
   resume: { kind: 'flag', help: 'Go on from the newest good checkpoint of the folder.' },
   overwrite: { kind: 'flag', help: 'Replace the run that is in the folder.' },
+  ...trustOption,
 } as const satisfies OptionSpecs;
 
 type Options = OptionValues<typeof options> & { readonly json?: boolean };
@@ -97,9 +101,10 @@ export const trainCommand = defineCommand({
 
 async function train(target: string, given: Options, io: CommandIo): Promise<number> {
   checkTeam(given);
-  const found = await findConfig('train', target, given.data, io);
+  const found = await findConfig('train', target, given, io);
   checkMode(given, found, target);
   const config = override(found, given);
+  checkMachines(config, resolve(io.cwd, target), given.trust ?? false);
   if (given.trace !== undefined && !hasWorkers(config)) {
     throw new UsageError(
       'INVALID_COMMAND',
@@ -113,6 +118,7 @@ async function train(target: string, given: Options, io: CommandIo): Promise<num
       : resolve(io.cwd, given.output),
   );
   const { resume = false, overwrite = false, json = false } = given;
+  checkProvider(config);
   const task = loadTask(config.data, config.seed, resume ? folder.readWords() : {});
   const built = buildModel(config, task);
   const adapted = { ...task, train: built.adapt(task.train), test: task.test && built.adapt(task.test) };
@@ -123,6 +129,7 @@ async function train(target: string, given: Options, io: CommandIo): Promise<num
   // Steps that a call is limited to say nothing about the calls that go on with its run.
   const kept = { ...config, maxSteps: found.maxSteps };
   const reporter = createReporter(io, { json, epochs: config.epochs });
+  let run: TrainingRun | undefined;
   try {
     const continued = isFirst ? folder.prepare({ resume, overwrite }) : resume;
     // What is replaced may be what this command, and with it every worker, is told to train by.
@@ -131,15 +138,39 @@ async function train(target: string, given: Options, io: CommandIo): Promise<num
     const size = `${thousands(task.train.length)} training samples${task.test ? `, ${thousands(task.test.length)} test samples` : ''}`;
     reporter.say(`${bold(io, config.name)}: ${size}, output in ${shown(folder.path, io)}`);
     for (const note of built.notes) reporter.say(note);
-    const run = new TrainingRun({
+    run = new TrainingRun({
       ...{ config, kept, task: adapted, built, folder, reporter, io },
       // Not whether there is something to continue: all workers must ask for the same.
       ...{ resume, trace },
     });
     return await run.run();
+  } catch (error) {
+    // It must not be in the way of the next start.
+    if (isFirst && !run?.namesFolder(error) && !hasCheckpoint(folder)) folder.abandon();
+    throw error;
   } finally {
     reporter.close();
     folder.release();
+  }
+}
+
+/** One that lacks its libraries or a device is refused before anything is loaded, tried out or written. */
+function checkProvider({ provider = 'cpu' }: ResolvedConfig): void {
+  if (provider === 'cpu') return;
+  const runtime = OnnxRuntime.load();
+  try {
+    runtime.tryProvider(provider);
+  } finally {
+    runtime.close();
+  }
+}
+
+/** Whether there may be something to go on from. */
+function hasCheckpoint(folder: RunFolder): boolean {
+  try {
+    return findResumePoint(folder) !== undefined;
+  } catch {
+    return true;
   }
 }
 

@@ -6,11 +6,15 @@ import { InternalError, UsageError } from '../../base/index.ts';
 import { logErrorsOnly } from './api.ts';
 import type { OrtApi, Pointer } from './api.ts';
 
+/** Where operations can run; the CPU first, which is always there. */
+export const PROVIDERS = ['cpu', 'webgpu', 'cuda'] as const;
+export type Provider = (typeof PROVIDERS)[number];
+
 export interface SessionOptions {
   /** Threads that share the work of one operation, counted with the calling one. Default 1. */
   threads?: number;
   /** Where operations run; what a provider cannot do runs on the CPU. Tensors are bound in CPU memory. Default 'cpu'. */
-  provider?: 'cpu' | 'webgpu' | 'cuda';
+  provider?: Provider;
   /** How far the graph is rewritten before it runs. Default 'all'. */
   optimization?: 'none' | 'basic' | 'extended' | 'all';
   /** Start of the path of a profile (JSON trace); `Session.endProfiling` writes it. Default: no profile. */
@@ -29,13 +33,14 @@ const DISABLED = 'MatMulScaleFusion';
 const providers = {
   webgpu: {
     name: 'WebGpuExecutionProvider',
-    install:
-      'Use a build of onnxruntime-node with WebGPU and a graphics driver (Vulkan, Metal or Direct3D 12)',
+    install: 'Install a graphics driver (Vulkan, Metal or Direct3D 12)',
   },
   cuda: {
     name: 'CUDAExecutionProvider',
+    // The files of the provider lie beside the library, and npm may be set up to run no install scripts.
     install:
-      'Install CUDA 12 and cuDNN 9, then run "npm install onnxruntime-node --onnxruntime-node-install-cuda=v12" (Linux x64)',
+      'On Linux x64 install CUDA 12 and cuDNN 9, run "npm install onnxruntime-node", ' +
+      'then "node node_modules/onnxruntime-node/script/install.js"',
   },
 } as const;
 
@@ -76,7 +81,7 @@ export function createSessionOptions(api: OrtApi, options: SessionOptions, avail
 function appendProvider(
   api: OrtApi,
   native: Pointer,
-  provider: keyof typeof providers,
+  provider: Exclude<Provider, 'cpu'>,
   available: readonly string[],
 ): void {
   const { name, install } = providers[provider];

@@ -6,12 +6,13 @@
  */
 import koffi from 'koffi';
 import { UsageError } from '../../base/index.ts';
+import { encodeModel, Graph, lower, N, neg } from '../../graph/index.ts';
 import { logErrorsOnly, OrtApi } from './api.ts';
 import type { Pointer } from './api.ts';
 import { Binding, closedError } from './binding.ts';
 import type { Shared } from './binding.ts';
 import { createSessionOptions } from './session-options.ts';
-import type { SessionOptions } from './session-options.ts';
+import type { Provider, SessionOptions } from './session-options.ts';
 import { readSessionValues, takeString } from './session-values.ts';
 import type { NativeTensorSpec, SessionValue } from './session-values.ts';
 
@@ -38,7 +39,7 @@ export class OnnxRuntime {
     this.#shared = { api, memoryInfo, allocator };
   }
 
-  /** Execution providers compiled in, by ONNX Runtime's names; whether they work shows when a session is created. */
+  /** Execution providers compiled in, by ONNX Runtime's names; whether one works shows `tryProvider`. */
   availableProviders(): string[] {
     if (this.#closed) throw closedError('ONNX runtime');
     const { api } = this.#shared;
@@ -68,6 +69,13 @@ export class OnnxRuntime {
     const created = new Session(this.#shared, session, () => this.#sessions.delete(created));
     this.#sessions.add(created);
     return created;
+  }
+
+  /** Makes a small session there and ends it: a provider that is compiled in may still lack its libraries or a device. */
+  tryProvider(provider: Provider): void {
+    const x = new Graph().input('x', [N]);
+    const { model } = lower({ outputs: [neg(x)], given: [], batch: 1 });
+    this.createSession(encodeModel(model), { provider }).close();
   }
 
   close(): void {
