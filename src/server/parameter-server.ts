@@ -224,15 +224,10 @@ export class ParameterServer {
   async #listen(host: string, port: number): Promise<void> {
     const { tls, handshakeTimeoutMs = 5000, maxStrangers = 64, log = () => undefined } = this.#options;
     const ports = [port, port] as const;
-    const limits = {
-      ports,
-      socketBufferBytes: 0,
-      handshakeTimeoutMs,
-      maxPendingHandshakes: maxStrangers,
-      log,
-    };
-    const tunnel = tls && (await TlsTunnel.open(tls, host, limits));
-    const listening = tunnel ? { fd: tunnel.listeningFd, port: tunnel.port } : listenWithin(host, ports, 0);
+    const limits = { handshakeTimeoutMs, maxPendingHandshakes: maxStrangers, log };
+    const tunnel = tls && (await TlsTunnel.open(tls, limits, { host, ports, socketBufferBytes: 0 }));
+    void tunnel?.lost.then((error) => this.#fail(error));
+    const listening = tunnel?.listening ?? listenWithin(host, ports, 0);
     const { port1, port2 } = new MessageChannel();
     this.#transferred.push(port2);
     let hasEnded: () => void = () => undefined;
@@ -269,10 +264,7 @@ export class ParameterServer {
   #hear(core: Core, message: ToOffice, hasEnded: () => void): void {
     if ('log' in message) return this.#options.log?.(message.log);
     if ('ended' in message) {
-      if (message.ended) {
-        this.failure = unpack(message.ended);
-        this.#options.log?.(`a core failed: ${this.failure.message}`);
-      }
+      if (message.ended) this.#fail(unpack(message.ended));
       return hasEnded();
     }
     const { token, question } = message;
@@ -283,6 +275,12 @@ export class ParameterServer {
         core.port.postMessage(reply);
         libc().ring(core.doorbell);
       });
+  }
+
+  /** What serves workers no more, and cannot be mended here. */
+  #fail(error: TributaryError): void {
+    this.failure = error;
+    this.#options.log?.(`a core failed: ${error.message}`);
   }
 
   async #answer(question: Question): Promise<Answers[keyof Answers]> {

@@ -1,3 +1,4 @@
+export { AcceptPause, probeDescriptors } from './accept-pause.ts';
 export { answer, challenge, isNonce, verify } from './credentials.ts';
 export type { Exchange, Role } from './credentials.ts';
 export * from './libc.ts';
@@ -15,6 +16,8 @@ export { dialAt, listenAt, listenWithin, tune } from './sockets.ts';
 export { SpaceBytes } from './space-bytes.ts';
 export type { ByteRange } from './space-bytes.ts';
 export type { TlsOptions } from './tls-options.ts';
-export { readTunnelRecord, TUNNEL_RECORD_BYTES, writeTunnelRecord } from './tls-tunnel-thread.ts';
+export { channelOf } from './tls-channel.ts';
 export { TlsTunnel } from './tls-tunnel.ts';
-export type { TunnelOptions } from './tls-tunnel.ts';
+export type { TunnelListening, TunnelOptions } from './tls-tunnel.ts';
+export { readTunnelRecord, TUNNEL_RECORD_BYTES, writeTunnelRecord } from './tunnel-messages.ts';
+export type { ChannelRecord, DialRecord } from './tunnel-messages.ts';

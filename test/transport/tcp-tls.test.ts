@@ -1,17 +1,15 @@
 /** TCP over TLS: members whose certificates one authority signed, and strangers with others or none. */
-import { execFileSync, spawnSync } from 'node:child_process';
-import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { mkdtempSync, readdirSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest';
 import { hasSharedMemory } from '../../src/memory/index.ts';
 import type { TlsOptions } from '../../src/sockets/index.ts';
 import { createTcpTransport } from '../../src/transport/tcp/tcp-transport.ts';
+import { hasOpenssl, makeCertificates } from '../support/certificates.ts';
 import { closeEnds, envelope, memberAddress, openEnd, openEnds, until } from './tcp-pair.ts';
 import type { End } from './tcp-pair.ts';
 import { Stranger } from './tcp-stranger.ts';
-
-const hasOpenssl = spawnSync('openssl', ['version']).status === 0;
 
 describe.skipIf(!hasSharedMemory() || !hasOpenssl)('the TCP transport with TLS', () => {
   const temporary = process.env.TMPDIR;
@@ -24,8 +22,8 @@ describe.skipIf(!hasSharedMemory() || !hasOpenssl)('the TCP transport with TLS',
     folder = mkdtempSync(join(tmpdir(), 'test-tributary-'));
     // What the transport leaves in the temporary folder is seen in a folder of our own.
     process.env.TMPDIR = folder;
-    ours = certificates('ours');
-    theirs = certificates('theirs');
+    ours = makeCertificates(folder, 'ours');
+    theirs = makeCertificates(folder, 'theirs');
   });
   afterEach(async () => {
     await closeEnds(ends.splice(0));
@@ -36,34 +34,6 @@ describe.skipIf(!hasSharedMemory() || !hasOpenssl)('the TCP transport with TLS',
     else process.env.TMPDIR = temporary;
     rmSync(folder, { recursive: true, force: true });
   });
-
-  /** An authority of its own and one certificate that it signed. */
-  function certificates(name: string): TlsOptions {
-    const path = (kind: string): string => join(folder, `${name}-${kind}`);
-    const openssl = (...args: string[]): void =>
-      void execFileSync('openssl', args, { stdio: ['ignore', 'ignore', 'pipe'] });
-    const newKey = ['-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:prime256v1', '-nodes'];
-    const subject = ['-subj', `/CN=${name}`];
-    openssl(
-      'req',
-      '-x509',
-      ...newKey,
-      ...subject,
-      '-keyout',
-      path('ca-key'),
-      '-out',
-      path('ca'),
-      '-days',
-      '2',
-    );
-    openssl('req', ...newKey, '-subj', `/CN=member-${name}`, '-keyout', path('key'), '-out', path('request'));
-    writeFileSync(path('extensions'), `subjectAltName=DNS:${name}.tributary\n`);
-    const signer = ['-CA', path('ca'), '-CAkey', path('ca-key'), '-CAcreateserial', '-days', '2'];
-    const extensions = ['-extfile', path('extensions')];
-    openssl('x509', '-req', '-in', path('request'), ...signer, ...extensions, '-out', path('cert'));
-    const read = (kind: string): string => readFileSync(path(kind), 'utf8');
-    return { key: read('key'), cert: read('cert'), ca: read('ca') };
-  }
 
   async function exchange([a, b]: readonly [End, End], length: number): Promise<void> {
     const from = a.space.allocate(length).allocate('uint8', length);

@@ -33,7 +33,7 @@ import {
   verify,
   writeTunnelRecord,
 } from '../../sockets/index.ts';
-import type { ByteRange, Exchange, SocketAddress } from '../../sockets/index.ts';
+import type { ByteRange, DialRecord, Exchange, SocketAddress } from '../../sockets/index.ts';
 import { linePump } from './line-pump.ts';
 import type { LinePump, Pumped } from './line-pump.ts';
 
@@ -42,7 +42,7 @@ export interface LineOptions {
   readonly title: string;
   readonly address: SocketAddress;
   /** What a TLS tunnel is to be told; undefined without one. */
-  readonly throughTunnel: string | undefined;
+  readonly throughTunnel: DialRecord | undefined;
   readonly access: ServiceAccess;
   readonly worker: number;
   readonly incarnation: string;
@@ -208,8 +208,8 @@ export class CoreLine implements StreamUser, Pumped {
       stream.preface = {
         bytes: TUNNEL_RECORD_BYTES,
         take: (record) => {
-          const problem = readTunnelRecord(record);
-          if (problem !== '') stream.ended ??= problem;
+          const { problem } = readTunnelRecord(record);
+          if (problem !== undefined) stream.ended ??= problem;
         },
       };
     }

@@ -11,8 +11,7 @@ import type { OptimizerSpec } from '../../kernels/index.ts';
 import { SharedSpace } from '../../memory/index.ts';
 import type { Region } from '../../memory/index.ts';
 import { segmentPrefix, StreamResources } from '../../server/index.ts';
-import { resolveHost, TlsTunnel } from '../../sockets/index.ts';
-import type { TlsOptions } from '../../sockets/index.ts';
+import { TlsTunnel } from '../../sockets/index.ts';
 import type {
   KeyInit,
   KeyPull,
@@ -100,7 +99,7 @@ export class RemoteStore implements KVStore {
     const { access, worker, tls } = options;
     const space = options.space ?? SharedSpace.create();
     const resources = new StreamResources(space);
-    const tunnel = tls && (await openTunnel(tls));
+    const tunnel = tls && (await TlsTunnel.open(tls, TUNNEL_LIMITS));
     let store: RemoteStore | undefined;
     try {
       const lines = await ServerLines.open(
@@ -116,6 +115,7 @@ export class RemoteStore implements KVStore {
         (server) => mayShare(options.sharedMemory, server),
       );
       store = new RemoteStore(options, Kernels.create(space), resources, lines, tunnel);
+      void tunnel?.lost.then((error) => lines.close(error));
       return store;
     } catch (error) {
       await tunnel?.close();
@@ -507,9 +507,5 @@ export class RemoteStore implements KVStore {
 
 const BYE_MS = 1000;
 
-async function openTunnel(tls: TlsOptions): Promise<TlsTunnel> {
-  return TlsTunnel.open(tls, await resolveHost('127.0.0.1'), {
-    ...{ ports: [0, 0], socketBufferBytes: 0, handshakeTimeoutMs: 5000, maxPendingHandshakes: 1 },
-    log: () => undefined,
-  });
-}
+/** For calls only: nobody calls a store. */
+const TUNNEL_LIMITS = { handshakeTimeoutMs: 5000, maxPendingHandshakes: 0, log: () => undefined };

@@ -214,7 +214,7 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
         session: undefined,
       };
       if (isTunnelled) {
-        const take = (record: Uint8Array) => void (connection.remote = readTunnelRecord(record));
+        const take = (record: Uint8Array) => void (connection.remote = readTunnelRecord(record).remote!);
         stream.preface = { bytes: TUNNEL_RECORD_BYTES, take };
       }
       this.#connections.push(connection);

@@ -15,7 +15,7 @@ import {
   TUNNEL_RECORD_BYTES,
   writeTunnelRecord,
 } from '../../sockets/index.ts';
-import type { SocketAddress } from '../../sockets/index.ts';
+import type { DialRecord, SocketAddress } from '../../sockets/index.ts';
 import {
   ANSWER_BYTES,
   isProof,
@@ -44,7 +44,7 @@ const REASONS: Readonly<Record<string, string>> = {
 export interface Route {
   readonly address: SocketAddress;
   /** What the tunnel is to be told; undefined without one. */
-  readonly throughTunnel: string | undefined;
+  readonly throughTunnel: DialRecord | undefined;
 }
 
 export class Dialer {
@@ -147,8 +147,8 @@ export class Dialer {
       if (this.#filled < wanted) continue;
       this.#filled = 0;
       if (this.#stage === 'tunnel') {
-        const problem = readTunnelRecord(this.#bytes);
-        if (problem !== '') {
+        const { problem } = readTunnelRecord(this.#bytes);
+        if (problem !== undefined) {
           this.#failed(problem, now);
           return;
         }

@@ -177,7 +177,7 @@ export class Listener {
       if (pending.filled < wanted) continue;
       pending.filled = 0;
       if (pending.stage === 'tunnel') {
-        pending.remote = readTunnelRecord(pending.bytes);
+        pending.remote = readTunnelRecord(pending.bytes).remote!;
         pending.stage = 'hello';
       } else if (pending.stage === 'hello') {
         if (this.#heardHello(pending)) return true;

@@ -149,6 +149,7 @@ export class SocketTransport implements TcpTransport {
       for (;;) {
         signal?.throwIfAborted();
         this.#checkOpen();
+        if (this.#tunnel?.failure) throw this.#tunnel.failure;
         const now = performance.now();
         connecting.step(now);
         this.#listener.step(now);
@@ -197,7 +198,7 @@ export class SocketTransport implements TcpTransport {
 
   poll(): boolean {
     if (this.#state !== 'open') return false;
-    let changed = false;
+    let changed = this.#tunnel?.failure !== undefined && this.#loseAll(this.#tunnel.failure);
     const askFirst =
       this.#connections.length > DIRECT_READS || this.#connections.some(({ reader }) => reader.isPaused);
     if (askFirst) this.#ask(0);
@@ -333,6 +334,13 @@ export class SocketTransport implements TcpTransport {
     peer.state = 'lost';
     this.#withdraw(peer);
     this.#events.push((to) => to.lost(peer.member, error));
+  }
+
+  /** The tunnel to all of them is gone; true if there was anybody to lose. */
+  #loseAll({ message }: PeerError): boolean {
+    const open = [...this.#peers.values()].filter(({ state }) => state === 'open');
+    for (const peer of open) this.#lose(peer, peer.lostError(message));
+    return open.length > 0;
   }
 
   /** A transfer with somebody who cannot take part any more. */
