@@ -120,7 +120,7 @@ export class Scheduler extends EventEmitter<SchedulerEvents> {
 
   #take(connection: SchedulerConnection, frame: unknown): void {
     if (!connection.admission) return this.#serve(connection, readMemberMessage(frame));
-    const step = connection.admission.step(frame);
+    const step = connection.admission.step(frame, connection.channel);
     if ('refuse' in step) return this.#refuse(connection, step.refuse, step.text);
     if ('reply' in step) return connection.send(encodeFrame(step.reply));
     connection.admit();

@@ -3,9 +3,10 @@
  * updates are held, so that gradients can be clipped together. Who puts what there is not decided here.
  * Invariant: the servers of a run end when all its workers have closed their store, or have not within a time limit.
  */
-import { createHmac } from 'node:crypto';
 import type { CommunicationThread } from '../communication/index.ts';
 import { RemoteStore } from '../kvstore/index.ts';
+import { accessBySecret } from '../server/index.ts';
+import type { ServiceAccess } from '../server/index.ts';
 import type { OptimizerSpec } from '../kernels/index.ts';
 import { tellAllTexts } from './agreement.ts';
 import { startServerThread } from './server-thread.ts';
@@ -50,11 +51,11 @@ export async function startRunServers(options: RunServersOptions): Promise<RunSe
   const { thread, secret, optimizer, rows, address, sharedMemory } = options;
   const { rank, size, hosts } = thread.world;
   const isFirst = hosts.indexOf(hosts[rank]!) === rank;
-  const nonce = createHmac('sha256', secret).update('parameter servers of a run').digest('hex');
   const number = (started.get(thread) ?? 0) + 1;
   started.set(thread, number);
-  const access = { namespace: `run-${number}`, nonce };
-  const trial = { namespace: `run-${number}-trial`, nonce };
+  const [access, trial] = ['', '-trial'].map((ending) =>
+    accessBySecret(secret, 'a run', `run-${number}${ending}`),
+  ) as [ServiceAccess, ServiceAccess];
   const server = isFirst ? await startServerThread({ address, services: [access, trial] }) : undefined;
   let store: RemoteStore | undefined;
   const abort = async (): Promise<void> => {

@@ -2,18 +2,17 @@
  * Parameter servers in the processes of some workers of a cluster, and stores on them. Who connects to which is decided by
  * whoever makes the store. Invariant: a server ends when all workers have closed their store, or have not within a time limit.
  */
-import { createHmac } from 'node:crypto';
 import { allGather, barrier } from '../collectives/index.ts';
 import type { Cluster } from '../cluster/index.ts';
 import type { OptimizerSpec } from '../kernels/index.ts';
-import { ParameterServer } from '../server/index.ts';
+import { accessBySecret, ParameterServer } from '../server/index.ts';
 import type { ServiceAccess } from '../server/index.ts';
 import type { KVStore } from './kv-store.ts';
 
 export interface HostingOptions {
   /** The workers. Every one of them creates the store. */
   readonly cluster: Cluster;
-  /** What the workers know and strangers do not; the nonce of the servers is made of it. */
+  /** What the workers know and strangers do not, as for `joinCluster`; the nonce of the servers is made of it. */
   readonly secret: string;
   /** Threads of each server that this starts. Default 1. */
   readonly coresPerServer?: number | undefined;
@@ -112,8 +111,5 @@ const CLOSE_MS = 10_000;
 
 /** A service of servers in the workers' processes: those who know the secret come to the same nonce. */
 export function inNamespace({ secret, cluster }: HostingOptions, namespace: string): ServiceAccess {
-  const nonce = createHmac('sha256', secret)
-    .update(`parameter servers of ${cluster.world.key}, ${namespace}`)
-    .digest('hex');
-  return { namespace, nonce };
+  return accessBySecret(secret, cluster.world.key, namespace);
 }

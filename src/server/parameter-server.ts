@@ -18,6 +18,7 @@ import type { CoreThreadData } from './cores/core-thread.ts';
 import type { Answers, Question, Service, ToCore, ToOffice } from './cores/office.ts';
 import { TenantMemory } from './memory-office.ts';
 import { TenantCheckpoints } from './tenant-checkpoints.ts';
+import type { ServiceAccess } from './service-access.ts';
 import { isNamespace, readSettings } from './wire/messages.ts';
 import type { ServiceSettings } from './wire/messages.ts';
 
@@ -66,12 +67,6 @@ export interface ServiceOptions {
   readonly maxBytes?: number | undefined;
   /** Chunks that its keys may have on one core. Default 1,000,000. */
   readonly maxChunks?: number | undefined;
-}
-
-/** What a worker must know to use a service. */
-export interface ServiceAccess {
-  readonly namespace: string;
-  readonly nonce: string;
 }
 
 interface Tenancy {

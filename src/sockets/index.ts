@@ -1,6 +1,6 @@
 export { AcceptPause, probeDescriptors } from './accept-pause.ts';
-export { answer, challenge, isNonce, verify } from './credentials.ts';
-export type { Exchange, Role } from './credentials.ts';
+export { challenge, deriveNonce, isNonce, keyOfNonce, keyOfSecret, Transcript } from './credentials.ts';
+export type { Role } from './credentials.ts';
 export * from './libc.ts';
 export { PollSet } from './poll-set.ts';
 export {

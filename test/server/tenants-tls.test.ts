@@ -9,6 +9,7 @@ import type { ServiceAccess } from '../../src/server/index.ts';
 import type { TlsOptions } from '../../src/sockets/index.ts';
 import { Servers } from '../kvstore/servers.ts';
 import { hasOpenssl, makeCertificates } from '../support/certificates.ts';
+import { TlsRelay } from '../support/tls-relay.ts';
 import { RawWorker } from './raw-worker.ts';
 
 const filled = (length: number, value: number): Float32Array => new Float32Array(length).fill(value);
@@ -59,6 +60,15 @@ describe.skipIf(!hasSharedMemory() || !hasOpenssl)('a parameter server with TLS'
     const options = { servers: ground.addresses, access, worker: 0, workers: 1, reconnectTimeoutMs: 1000 };
     const tls = { ...theirs, ca: ours.ca };
     await expect(RemoteStore.connect({ ...options, tls })).rejects.toMatchObject({ code: 'UNREACHABLE' });
+  });
+
+  it('is not fooled by somebody in between with a certificate that both trust', async () => {
+    const between = await TlsRelay.listen(ours, ground.servers[0]!.port);
+    const servers = [`127.0.0.1:${between.port}`];
+    const connecting = RemoteStore.connect({ servers, access, worker: 0, workers: 1, tls: ours });
+    await expect(connecting).rejects.toMatchObject({ code: 'REFUSED' });
+    expect(between.connections).toBeGreaterThan(0);
+    await between.close();
   });
 
   it('refuses a wrong nonce, though the certificate is right', async () => {

@@ -17,6 +17,7 @@ import { Scheduler } from '../../src/cluster/index.ts';
 import { removeStaleSegments } from '../../src/memory/index.ts';
 import { decodeHeader } from '../../src/memory/segment-header.ts';
 import { programOf } from './test-program.ts';
+import { SECRET } from './secrets.ts';
 
 /** What a rank says: its kind, when by `machineMs`, and what belongs to it. */
 export interface RankLine {
@@ -52,7 +53,6 @@ export interface RankProcessesOptions {
 
 const DEADLINE_MS = 50_000;
 const SHARED_MEMORY = '/dev/shm';
-const SECRET = 'a secret for tests';
 /** How much of the error output of a rank is kept. */
 const MAX_ERROR_CHARACTERS = 20_000;
 

@@ -7,9 +7,11 @@ import { hasSharedMemory } from '../../src/memory/index.ts';
 import type { TlsOptions } from '../../src/sockets/index.ts';
 import { createTcpTransport } from '../../src/transport/tcp/tcp-transport.ts';
 import { hasOpenssl, makeCertificates } from '../support/certificates.ts';
+import { TlsRelay } from '../support/tls-relay.ts';
 import { closeEnds, envelope, memberAddress, openEnd, openEnds, until } from './tcp-pair.ts';
 import type { End } from './tcp-pair.ts';
 import { Stranger } from './tcp-stranger.ts';
+import { SECRET } from '../support/secrets.ts';
 
 describe.skipIf(!hasSharedMemory() || !hasOpenssl)('the TCP transport with TLS', () => {
   const temporary = process.env.TMPDIR;
@@ -73,6 +75,36 @@ describe.skipIf(!hasSharedMemory() || !hasOpenssl)('the TCP transport with TLS',
     expect(b.told.lost).toEqual([]);
   });
 
+  it('checks that certificates are for the address that is dialled', async () => {
+    const elsewhere = makeCertificates(folder, 'elsewhere', ['DNS:elsewhere.tributary', 'IP:127.0.0.2']);
+    const [a, b] = [await openEnd({ tls: elsewhere }), await openEnd({ tls: elsewhere })];
+    ends.push(a, b);
+    const dialling = b.transport.connect(1, [memberAddress(0, a.transport)], { connectTimeoutMs: 500 });
+    await expect(dialling).rejects.toMatchObject({
+      code: 'UNREACHABLE',
+      message: expect.stringContaining('ERR_TLS_CERT_ALTNAME_INVALID') as string,
+    });
+  });
+
+  it('is not fooled by somebody in between with a certificate that both trust', async () => {
+    const [a, b] = [await openEnd({ tls: ours }), await openEnd({ tls: ours })];
+    ends.push(a, b);
+    const between = await TlsRelay.listen(ours, a.transport.address.port);
+    const moved = {
+      ...memberAddress(0, a.transport),
+      address: { ...a.transport.address, port: between.port },
+    };
+    const accepting = a.transport.connect(0, [memberAddress(1, b.transport)], { connectTimeoutMs: 3000 });
+    const results = Promise.allSettled([accepting, b.transport.connect(1, [moved])]);
+    const [, dialled] = await results;
+    expect(dialled).toMatchObject({
+      status: 'rejected',
+      reason: { code: 'REFUSED', message: expect.stringContaining('the secrets differ') as string },
+    });
+    expect(between.connections).toBeGreaterThan(0);
+    await between.close();
+  });
+
   it('checks the name of certificates where one is asked for', async () => {
     ends.push(...(await openEnds(2, { tls: { ...ours, serverName: 'ours.tributary' } })));
     await exchange(ends as [End, End] & End[], 10);
@@ -102,7 +134,7 @@ describe.skipIf(!hasSharedMemory() || !hasOpenssl)('the TCP transport with TLS',
   it('says when key and certificate are no such', async () => {
     const { space } = await openEndFor(ends);
     const tls = { key: 'no key', cert: 'no cert', ca: 'no ca' };
-    await expect(createTcpTransport({ space, secret: 'x', tls })).rejects.toMatchObject({
+    await expect(createTcpTransport({ space, secret: SECRET, tls })).rejects.toMatchObject({
       code: 'INVALID_ARGUMENT',
       message: expect.stringContaining('key, cert and ca') as string,
     });

@@ -214,7 +214,11 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
         session: undefined,
       };
       if (isTunnelled) {
-        const take = (record: Uint8Array) => void (connection.remote = readTunnelRecord(record).remote!);
+        const take = (record: Uint8Array): void => {
+          const { remote, channel } = readTunnelRecord(record);
+          connection.remote = remote!;
+          stranger.channel = channel;
+        };
         stream.preface = { bytes: TUNNEL_RECORD_BYTES, take };
       }
       this.#connections.push(connection);

@@ -65,6 +65,8 @@ interface Pending {
   stage: 'tunnel' | 'hello' | 'proof' | 'parked';
   hello: Hello | undefined;
   readonly nonce: Uint8Array;
+  /** That of the TLS connection; undefined without TLS. */
+  channel: string | undefined;
 }
 
 const ACCEPTS_PER_STEP = 512;
@@ -148,6 +150,7 @@ export class Listener {
       stage: isTunnelled ? 'tunnel' : 'hello',
       hello: undefined,
       nonce: randomBytes(NONCE_BYTES),
+      channel: undefined,
     };
     if (!this.#advance(pending, now)) this.#pending.push(pending);
   }
@@ -177,7 +180,9 @@ export class Listener {
       if (pending.filled < wanted) continue;
       pending.filled = 0;
       if (pending.stage === 'tunnel') {
-        pending.remote = readTunnelRecord(pending.bytes).remote!;
+        const { remote, channel } = readTunnelRecord(pending.bytes);
+        pending.remote = remote!;
+        pending.channel = channel;
         pending.stage = 'hello';
       } else if (pending.stage === 'hello') {
         if (this.#heardHello(pending)) return true;
@@ -203,8 +208,9 @@ export class Listener {
   }
 
   #heardProof(pending: Pending): boolean {
-    const expected = prove(this.#options.secret, 'dialer', pending.hello!, pending.nonce);
-    if (!isProof(pending.bytes.slice(0, PROOF_BYTES), expected)) {
+    const { hello, nonce, channel } = pending;
+    const given = pending.bytes.subarray(0, PROOF_BYTES);
+    if (!isProof(given, this.#options.key, 'caller', hello!, nonce, channel)) {
       return this.#refuse(pending, 'secret', 'it does not know the secret', Status.SECRET);
     }
     pending.stage = 'parked';
@@ -229,7 +235,7 @@ export class Listener {
         verdict === 'wait' ? `nobody told of member ${hello.member}` : `it looks for another process`;
       return this.#refuse(pending, 'unknown', text, Status.UNKNOWN);
     }
-    const proof = prove(this.#options.secret, 'listener', hello, pending.nonce);
+    const proof = prove(this.#options.key, 'listener', hello, pending.nonce, pending.channel);
     libc().sendBytes(pending.fd, writeAnswer(Status.OK, proof));
     this.#doorkeeper.accepted(hello, pending.fd);
     return true;
