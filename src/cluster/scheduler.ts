@@ -8,6 +8,7 @@ import { EventEmitter } from 'node:events';
 import { createServer } from 'node:net';
 import type { AddressInfo, Server, Socket } from 'node:net';
 import { UsageError } from '../base/index.ts';
+import { AcceptPause, probeDescriptors } from '../sockets/index.ts';
 import { Admission } from './admission.ts';
 import { encodeFrame, ProtocolFault } from './frames.ts';
 import { readMemberMessage } from './messages.ts';
@@ -50,6 +51,8 @@ export class Scheduler extends EventEmitter<SchedulerEvents> {
   readonly #timer: NodeJS.Timeout;
   #lastConnection = 0;
   #sweptAt = performance.now();
+  /** Node drops connections without a word when there are no descriptors: what is left is to say so. */
+  readonly #pause: AcceptPause;
   #performing = false;
   #closed = false;
 
@@ -71,8 +74,12 @@ export class Scheduler extends EventEmitter<SchedulerEvents> {
     this.#roster = new Roster(options.size);
     this.#server = server;
     server.on('connection', (socket) => this.#accept(socket));
-    // Without a listener a failed accept (too many open files) would end the process.
-    server.on('error', (error) => options.log(`scheduler: cannot accept: ${error.message}`));
+    this.#pause = new AcceptPause((line) => options.log(`scheduler: ${line}`));
+    // Without a listener a failed accept would end the process.
+    server.on('error', (error: NodeJS.ErrnoException) => {
+      if (this.#pause.failed(error.errno ?? 0, performance.now())) return;
+      options.log(`scheduler: cannot accept: ${error.message}`);
+    });
     const { heartbeatMs, lostAfterMs, handshakeTimeoutMs } = options;
     const sweepMs = Math.min(heartbeatMs, lostAfterMs / 4, handshakeTimeoutMs / 4, REFUSAL_LINGER_MS / 2);
     this.#timer = setInterval(() => this.#sweep(), Math.ceil(sweepMs));
@@ -247,6 +254,7 @@ export class Scheduler extends EventEmitter<SchedulerEvents> {
     // If this process was suspended, the signs of life are still unread; nobody is to blame for that.
     const suspended = now - this.#sweptAt > lostAfterMs / 2;
     this.#sweptAt = now;
+    this.#pause.failed(probeDescriptors(), now);
     for (const connection of this.#pending) {
       const limit = handshakeTimeoutMs + (connection.refused ? REFUSAL_LINGER_MS : 0);
       if (now - connection.openedAt <= limit) continue;

@@ -2,7 +2,7 @@ export { AcceptPause, probeDescriptors } from './accept-pause.ts';
 export { challenge, deriveNonce, isNonce, keyOfNonce, keyOfSecret, Transcript } from './credentials.ts';
 export type { Role } from './credentials.ts';
 export * from './libc.ts';
-export { PollSet } from './poll-set.ts';
+export { NOTHING, PollSet } from './poll-set.ts';
 export {
   addressText,
   decodeAddress,

@@ -9,10 +9,14 @@ import { TributaryError } from '../../base/index.ts';
 import { Kernels } from '../../kernels/index.ts';
 import type { SharedSpace } from '../../memory/index.ts';
 import {
-  decodeAddress,
+  AcceptPause,
   addressText,
+  decodeAddress,
+  ECONNABORTED,
+  EINTR,
   libc,
   MAX_ADDRESS_BYTES,
+  NOTHING,
   POLLIN,
   POLLOUT,
   PollSet,
@@ -70,6 +74,8 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
   /** What unknown namespaces are checked against. */
   readonly #nobody = randomBytes(32).toString('hex');
   readonly #remote = new Uint8Array(MAX_ADDRESS_BYTES);
+  /** Of the listening socket, when there are no descriptors. */
+  readonly #pause: AcceptPause;
   #connections: Connection[] = [];
   #closing = false;
 
@@ -79,6 +85,7 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
     this.#kernels = Kernels.create(space);
     this.#resources = new StreamResources(space);
     this.#poll = new PollSet(space);
+    this.#pause = new AcceptPause((line) => office.log(line));
   }
 
   run(): void {
@@ -149,9 +156,11 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
     const nowMs = performance.now();
     let sleepMs = MAX_SLEEP_MS;
     for (const tenant of this.#tenants.values()) sleepMs = Math.min(sleepMs, tenant.lookAfter(nowMs));
+    const pauseMs = this.#pause.waitMs(nowMs);
+    if (pauseMs > 0) sleepMs = Math.min(sleepMs, pauseMs);
     this.#poll.clear();
     this.#poll.add(doorbell, POLLIN);
-    this.#poll.add(listeningFd, POLLIN);
+    this.#poll.add(pauseMs > 0 ? NOTHING : listeningFd, POLLIN);
     for (const { stream } of this.#connections) {
       this.#poll.add(stream.fd, stream.hasUnsent ? POLLIN | POLLOUT : POLLIN);
     }
@@ -196,7 +205,9 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
     let strangers = this.#connections.filter(({ stranger }) => stranger).length;
     for (let i = 0; i < ACCEPTS_A_TURN; i++) {
       const fd = libc().accept(listeningFd);
-      if (fd < 0) return;
+      if (fd === -EINTR || fd === -ECONNABORTED) continue;
+      if (fd < 0) return void this.#pause.failed(fd, nowMs);
+      this.#pause.succeeded();
       if (strangers++ >= maxStrangers || this.#connections.length >= MAX_CONNECTIONS) {
         libc().close(fd);
         continue;

@@ -5,9 +5,11 @@
  */
 import { randomBytes } from 'node:crypto';
 import {
+  AcceptPause,
   addressText,
   decodeAddress,
   EAGAIN,
+  ECONNABORTED,
   EINTR,
   errorName,
   libc,
@@ -87,12 +89,14 @@ export class Listener {
     tooMany: 0,
   };
   #pending: Pending[] = [];
+  readonly #pause: AcceptPause;
   readonly #address = new Uint8Array(MAX_ADDRESS_BYTES);
 
   constructor(fd: number, options: CheckedOptions, doorkeeper: Doorkeeper) {
     this.fd = fd;
     this.#options = options;
     this.#doorkeeper = doorkeeper;
+    this.#pause = new AcceptPause(options.log);
   }
 
   get refused(): Refused {
@@ -103,6 +107,11 @@ export class Listener {
     return this.#pending.length;
   }
 
+  /** Whether callers are left alone for now, since there are no descriptors for them. */
+  isPaused(now: number): boolean {
+    return this.#pause.waitMs(now) > 0;
+  }
+
   /** The descriptors of those from whom the next word is awaited. */
   get awaitedFds(): number[] {
     return this.#pending.filter(({ stage }) => stage !== 'parked').map(({ fd }) => fd);
@@ -111,10 +120,12 @@ export class Listener {
   /** Accepts and listens to what is there, without waiting. */
   step(now: number): void {
     if (this.#pending.length > 0) this.#pending = this.#pending.filter((one) => !this.#advance(one, now));
+    if (this.isPaused(now)) return;
     for (let i = 0; i < ACCEPTS_PER_STEP; i++) {
       const fd = libc().accept(this.fd);
-      if (fd === -EINTR) continue;
-      if (fd < 0) break;
+      if (fd === -EINTR || fd === -ECONNABORTED) continue;
+      if (fd < 0) return void this.#pause.failed(fd, now);
+      this.#pause.succeeded();
       this.#accept(fd, now);
     }
   }

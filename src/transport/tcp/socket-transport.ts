@@ -10,6 +10,7 @@ import type { PeerError } from '../../base/index.ts';
 import type { Region, Segment, SharedSpace } from '../../memory/index.ts';
 import {
   libc,
+  NOTHING,
   POLLERR,
   POLLHUP,
   POLLIN,
@@ -278,7 +279,8 @@ export class SocketTransport implements TcpTransport {
   /** One system call for the port, all connections and, when it may sleep, all strangers. */
   #ask(timeoutMs: number): void {
     this.#pollSet.clear();
-    this.#pollSet.add(this.#listener.fd, this.#member === -1 ? 0 : POLLIN);
+    const listens = this.#member !== -1 && !this.#listener.isPaused(performance.now());
+    this.#pollSet.add(listens ? this.#listener.fd : NOTHING, POLLIN);
     for (const connection of this.#connections) {
       const reads = connection.reader.isPaused ? POLLRDHUP : POLLIN;
       this.#pollSet.add(connection.fd, connection.writer.hasUnsent ? reads | POLLOUT : reads);
