@@ -19,8 +19,8 @@ import { SchedulerConnection, secureContext } from './scheduler-connection.ts';
 import { completeOptions } from './scheduler-options.ts';
 import type { CompleteOptions, SchedulerOptions } from './scheduler-options.ts';
 
-/** A member that does not take so many bytes is stuck. */
-const MAX_BACKLOG_BYTES = 256 * 1024 * 1024;
+/** Most bytes that somebody may leave unread who has not joined: a few answers are all that is sent. */
+const MAX_STRANGER_BACKLOG_BYTES = 16 * 1024;
 /** How long a refusal may take to be read. */
 const REFUSAL_LINGER_MS = 1000;
 const BEAT = encodeFrame({ kind: 'beat' } satisfies SchedulerMessage);
@@ -129,7 +129,7 @@ export class Scheduler extends EventEmitter<SchedulerEvents> {
     if (!connection.admission) return this.#serve(connection, readMemberMessage(frame));
     const step = connection.admission.step(frame, connection.channel);
     if ('refuse' in step) return this.#refuse(connection, step.refuse, step.text);
-    if ('reply' in step) return connection.send(encodeFrame(step.reply));
+    if ('reply' in step) return this.#deliver(connection, encodeFrame(step.reply));
     connection.admit();
     this.#pending.delete(connection);
     this.#perform(this.#roster.join(connection.id, step.join));
@@ -140,7 +140,7 @@ export class Scheduler extends EventEmitter<SchedulerEvents> {
     switch (message.kind) {
       case 'beat': {
         const waiting = this.#roster.waiting(id);
-        return connection.send(waiting ? encodeFrame({ kind: 'waiting', waiting }) : BEAT);
+        return this.#deliver(connection, waiting ? encodeFrame({ kind: 'waiting', waiting }) : BEAT);
       }
       case 'form':
         return this.#perform(this.#roster.form(id, message.request, message.members));
@@ -196,9 +196,21 @@ export class Scheduler extends EventEmitter<SchedulerEvents> {
     const frame = encodeFrame(message);
     for (const id of to) {
       const connection = this.#connections.get(id);
-      connection?.send(frame);
-      if (connection && connection.backlog > MAX_BACKLOG_BYTES) this.#drop(connection, 'lost');
+      if (connection) this.#deliver(connection, frame);
     }
+  }
+
+  /** All that is ever sent goes through here: whoever takes nothing of it is stuck, and holds memory. */
+  #deliver(connection: SchedulerConnection, frame: Buffer): void {
+    connection.send(frame);
+    const limit = connection.admission ? MAX_STRANGER_BACKLOG_BYTES : this.#options.maxBacklogBytes;
+    if (connection.backlog <= limit) return;
+    this.#options.log(
+      `scheduler: ${connection.remote} has left ${connection.backlog} bytes unread, more than ${limit}; its connection is closed`,
+    );
+    // What it does not read would keep the connection open for ever.
+    connection.destroy();
+    this.#drop(connection, 'lost');
   }
 
   #refuse(connection: SchedulerConnection, reason: RefusalReason, text: string): void {

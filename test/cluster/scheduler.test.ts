@@ -3,6 +3,7 @@ import { once } from 'node:events';
 import { afterEach, describe, expect, it } from 'vitest';
 import { Scheduler } from '../../src/cluster/index.ts';
 import type { RefusalReason, SchedulerOptions } from '../../src/cluster/index.ts';
+import { encodeFrame } from '../../src/cluster/frames.ts';
 import { RawClient } from './raw-client.ts';
 import { OTHER_SECRET, SECRET } from '../support/secrets.ts';
 
@@ -231,6 +232,38 @@ describe('a member', () => {
     expect(await client.next()).toEqual({ kind: 'beat' });
     expect(scheduler.members).toEqual([0]);
   });
+
+  it.each(['before it has joined', 'as a member'])(
+    'that reads nothing of what it asks for is dropped, %s',
+    async (when) => {
+      const scheduler = await start({
+        size: 1,
+        maxBacklogBytes: 100_000,
+        handshakeTimeoutMs: 60_000,
+        lostAfterMs: 60_000,
+      });
+      const client = await connect(scheduler);
+      if (when === 'as a member') {
+        await client.join(SECRET);
+        await client.until('welcome');
+      } else {
+        await client.prove(SECRET);
+        await client.until('accepted');
+      }
+      client.socket.pause();
+      // The answers to so many fill the buffers of both kernels several times over.
+      const beats = Buffer.concat(Array.from({ length: 10_000 }, () => encodeFrame({ kind: 'beat' })));
+      const closed = client.closed();
+      let isClosed = false;
+      void closed.then(() => (isClosed = true));
+      const flood = (): void => {
+        if (!isClosed) client.socket.write(beats, () => setImmediate(flood));
+      };
+      flood();
+      await closed;
+      expect(scheduler.members).toEqual([]);
+    },
+  );
 
   it('that breaks the protocol is lost to the others', async () => {
     const scheduler = await start({ size: 2 });
