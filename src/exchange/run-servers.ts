@@ -5,6 +5,7 @@
  */
 import type { CommunicationThread } from '../communication/index.ts';
 import { RemoteStore } from '../kvstore/index.ts';
+import type { RemoteStoreOptions } from '../kvstore/index.ts';
 import { accessBySecret } from '../server/index.ts';
 import type { ServiceAccess } from '../server/index.ts';
 import type { OptimizerSpec } from '../kernels/index.ts';
@@ -22,6 +23,8 @@ export interface RunServersOptions {
   readonly sharedMemory?: boolean | undefined;
   /** The address at which a server in this process is reached. Default 127.0.0.1. */
   readonly address?: string | undefined;
+  /** Encrypts what goes between workers and servers. Default: none. */
+  readonly tls?: RemoteStoreOptions['tls'];
 }
 
 export interface RunServers {
@@ -48,7 +51,7 @@ const started = new WeakMap<CommunicationThread, number>();
 
 /** All workers call it together. */
 export async function startRunServers(options: RunServersOptions): Promise<RunServers> {
-  const { thread, secret, optimizer, rows, address, sharedMemory } = options;
+  const { thread, secret, optimizer, rows, address, sharedMemory, tls } = options;
   const { rank, size, hosts } = thread.world;
   const isFirst = hosts.indexOf(hosts[rank]!) === rank;
   const number = (started.get(thread) ?? 0) + 1;
@@ -56,7 +59,7 @@ export async function startRunServers(options: RunServersOptions): Promise<RunSe
   const [access, trial] = ['', '-trial'].map((ending) =>
     accessBySecret(secret, 'a run', `run-${number}${ending}`),
   ) as [ServiceAccess, ServiceAccess];
-  const server = isFirst ? await startServerThread({ address, services: [access, trial] }) : undefined;
+  const server = isFirst ? await startServerThread({ address, tls, services: [access, trial] }) : undefined;
   let store: RemoteStore | undefined;
   const abort = async (): Promise<void> => {
     await Promise.allSettled([store?.close()]);
@@ -69,7 +72,7 @@ export async function startRunServers(options: RunServersOptions): Promise<RunSe
     const connect = async (as: typeof access): Promise<RemoteStore> => {
       const opened = await RemoteStore.connect({
         ...{ servers: addresses, access: as, worker: rank, workers: size, space: thread.space },
-        ...{ held: true, combine: 'mean', rows, nonFinite: 'accept', sharedMemory },
+        ...{ held: true, combine: 'mean', rows, nonFinite: 'accept', sharedMemory, tls },
       });
       try {
         await opened.setOptimizer(optimizer);

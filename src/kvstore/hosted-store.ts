@@ -7,6 +7,7 @@ import type { Cluster } from '../cluster/index.ts';
 import type { OptimizerSpec } from '../kernels/index.ts';
 import { accessBySecret, ParameterServer } from '../server/index.ts';
 import type { ServiceAccess } from '../server/index.ts';
+import type { TlsOptions } from '../sockets/index.ts';
 import type { KVStore } from './kv-store.ts';
 
 export interface HostingOptions {
@@ -18,6 +19,8 @@ export interface HostingOptions {
   readonly coresPerServer?: number | undefined;
   /** The address at which servers in this process listen. Default 127.0.0.1. */
   readonly address?: string | undefined;
+  /** Encrypts what goes between workers and servers. Default: as the cluster was joined, with TLS or without. */
+  readonly tls?: TlsOptions | undefined;
 }
 
 export interface Hosting {
@@ -26,6 +29,12 @@ export interface Hosting {
   readonly access: ServiceAccess;
   /** The server in this process. */
   readonly server: ParameterServer | undefined;
+  readonly tls: TlsOptions | undefined;
+}
+
+/** What was asked to be encrypted between workers is never in plain text between them and servers. */
+export function tlsOf({ tls, cluster }: HostingOptions): TlsOptions | undefined {
+  return tls ?? cluster.tls;
 }
 
 /** Longest address that is told to the others, in characters. */
@@ -41,7 +50,9 @@ export async function hostServers(
   const { world } = cluster;
   const access = inNamespace(options, 'job');
   const own = hosts.indexOf(world.rank);
-  const server = own >= 0 ? await ParameterServer.start({ cores: coresPerServer, address }) : undefined;
+  const tls = tlsOf(options);
+  const server =
+    own >= 0 ? await ParameterServer.start({ cores: coresPerServer, address, tls }) : undefined;
   server?.createService(access);
   for (const one of namespacesOf(own)) server?.createService(inNamespace(options, one));
   try {
@@ -54,7 +65,7 @@ export async function hostServers(
       const codes = all.view.subarray(rank * ADDRESS_LENGTH, (rank + 1) * ADDRESS_LENGTH);
       return String.fromCodePoint(...codes.filter((code) => code !== 0));
     });
-    return { cluster, addresses, access, server };
+    return { cluster, addresses, access, server, tls };
   } catch (error) {
     await server?.close();
     throw error;
