@@ -51,8 +51,7 @@ export async function hostServers(
   const access = inNamespace(options, 'job');
   const own = hosts.indexOf(world.rank);
   const tls = tlsOf(options);
-  const server =
-    own >= 0 ? await ParameterServer.start({ cores: coresPerServer, address, tls }) : undefined;
+  const server = own >= 0 ? await ParameterServer.start({ cores: coresPerServer, address, tls }) : undefined;
   server?.createService(access);
   for (const one of namespacesOf(own)) server?.createService(inNamespace(options, one));
   try {

@@ -50,10 +50,7 @@ export async function createInRacks(options: RackClusterOptions, layout: RackLay
     if (plan.choice === 'flat') {
       const of = { worker: world.rank, workers: world.size, combine, chunkBytes, rows, sharedMemory };
       const how = { nonFinite: options.nonFinite, tls, reconnectTimeoutMs };
-      return new HostedStore(
-        await RemoteStore.connect({ ...of, ...how, servers, access }),
-        hosting,
-      );
+      return new HostedStore(await RemoteStore.connect({ ...of, ...how, servers, access }), hosting);
     }
     // The store in racks looks at gradients itself; those below leave out a step of which nothing can be used.
     const nonFinite = options.nonFinite === 'skip' ? 'skip' : 'accept';

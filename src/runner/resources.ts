@@ -7,7 +7,13 @@ import { availableParallelism } from 'node:os';
 import { resolve } from 'node:path';
 import { z } from 'zod';
 import { UsageError } from '../base/index.ts';
-import { TRANSPORTS, tlsFilesSchema, type TlsFiles, type TransportChoice, type WorkerMachine } from '../launcher/index.ts';
+import {
+  TRANSPORTS,
+  tlsFilesSchema,
+  type TlsFiles,
+  type TransportChoice,
+  type WorkerMachine,
+} from '../launcher/index.ts';
 
 export interface Machine {
   /** A name or an address; commands are run there by `ssh`, which must not have to ask for a password. */

@@ -6,7 +6,7 @@ import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
 import { Membership } from '../../src/cluster/index.ts';
 import { temporaryFolders } from '../data/temporary-folder.ts';
-import { SECRET } from '../support/secrets.ts';
+import { OTHER_SECRET, SECRET } from '../support/secrets.ts';
 import { run } from './fake-io.ts';
 import { parse, start } from './program.ts';
 
@@ -27,7 +27,7 @@ describe('tributary scheduler', () => {
     const address = listening['scheduler'] as string;
     const secret = readFileSync(path, 'utf8').trim();
 
-    await expect(joinAs('stranger', address, 'guessed')).rejects.toMatchObject({ code: 'REFUSED' });
+    await expect(joinAs('stranger', address, OTHER_SECRET)).rejects.toMatchObject({ code: 'REFUSED' });
     const members = await Promise.all(['one', 'two'].map((title) => joinAs(title, address, secret)));
     expect(members.map(({ member }) => member).sort()).toEqual([0, 1]);
     expect(await program.waitFor('formed')).toMatchObject({ members: [0, 1] });

@@ -43,7 +43,14 @@ describe.skipIf(!hasSharedMemory() || !hasOpenssl)('in a cluster with TLS', () =
     const { address } = scheduler;
     clusters = await Promise.all(
       Array.from({ length: size }, (_, wantedRank) =>
-        joinCluster({ scheduler: address, secret: SECRET, transport: 'tcp', wantedRank, measure: false, tls }),
+        joinCluster({
+          scheduler: address,
+          secret: SECRET,
+          transport: 'tcp',
+          wantedRank,
+          measure: false,
+          tls,
+        }),
       ),
     );
   };
