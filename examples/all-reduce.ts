@@ -1,10 +1,11 @@
 /** Four processes add up their vectors. Run: npx tsx examples/all-reduce.ts */
 import { fork } from 'node:child_process';
+import { randomBytes } from 'node:crypto';
 import { fileURLToPath } from 'node:url';
 import { allReduce, joinCluster, Scheduler } from 'tributary';
 
 const RANKS = 4;
-const secret = process.env.EXAMPLE_SECRET ?? crypto.randomUUID();
+const secret = process.env.EXAMPLE_SECRET ?? randomBytes(16).toString('hex');
 const address = process.argv[2];
 
 if (address === undefined) {

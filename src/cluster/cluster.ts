@@ -12,6 +12,7 @@ import { bytesPerElement } from '../memory/index.ts';
 import type { DType, Region, Segment, SharedSpace } from '../memory/index.ts';
 import { Progress } from '../progress/index.ts';
 import type { ProgressOptions } from '../progress/index.ts';
+import type { TlsOptions } from '../sockets/index.ts';
 import type { MemberAddress, Transport } from '../transport/index.ts';
 import { Group } from './group.ts';
 import type { JoinOptions } from './joining.ts';
@@ -21,7 +22,9 @@ import type { LeaveReason, World } from './messages.ts';
 /** The id of the world without a scheduler. */
 const WORLD = 1;
 
-export interface ClusterOptions extends Omit<JoinOptions, 'address'>, ProgressOptions {
+export interface ClusterOptions extends Omit<JoinOptions, 'address' | 'tls'>, ProgressOptions {
+  /** With what the transport is encrypted and the scheduler is trusted. Default: none. */
+  readonly tls?: TlsOptions | undefined;
   /** Longest wait until all members can be reached, in milliseconds. Default 30,000. */
   readonly connectTimeoutMs?: number | undefined;
 }
@@ -50,6 +53,8 @@ export class Cluster extends EventEmitter<ClusterEvents> {
   /** Whether this process was taken into a world that others had formed before. */
   readonly isNewcomer: boolean;
   readonly #yields: boolean | undefined;
+  /** Private, so that nobody who prints a cluster prints its key. */
+  readonly #tls: TlsOptions | undefined;
   #world: Group;
   #members: readonly MemberAddress[];
   /** Without a scheduler: how often each list of members was made a group. */
@@ -58,10 +63,14 @@ export class Cluster extends EventEmitter<ClusterEvents> {
   /** Joins through the scheduler; resolves when all members can be reached. */
   static async join(transport: Transport, options: ClusterOptions): Promise<Cluster> {
     const connectTimeoutMs = options.connectTimeoutMs ?? 30_000;
-    const membership = await Membership.join({ ...options, address: transport.address });
+    const { tls } = options;
+    const membership = await Membership.join({
+      ...{ ...options, address: transport.address },
+      tls: tls && { ca: tls.ca, ...(tls.serverName === undefined ? {} : { servername: tls.serverName }) },
+    });
     try {
       await connect(transport, membership, membership.world, connectTimeoutMs, options.signal);
-      return new Cluster(transport, membership.world, options, connectTimeoutMs, membership);
+      return new Cluster(transport, membership.world, options, connectTimeoutMs, membership, tls);
     } catch (error) {
       await membership.abort();
       throw error;
@@ -86,8 +95,10 @@ export class Cluster extends EventEmitter<ClusterEvents> {
     options: ProgressOptions,
     connectTimeoutMs: number,
     membership: Membership | undefined,
+    tls?: TlsOptions,
   ) {
     super();
+    this.#tls = tls;
     this.transport = transport;
     this.progress = new Progress(transport, options);
     this.#yields = options.yieldWhileSpinning;
@@ -103,6 +114,11 @@ export class Cluster extends EventEmitter<ClusterEvents> {
 
   get space(): SharedSpace {
     return this.transport.space;
+  }
+
+  /** With what connections of this cluster are encrypted, for what is opened beside them; undefined: they are not. */
+  get tls(): TlsOptions | undefined {
+    return this.#tls;
   }
 
   /** All members; after a loss, those of the last `regroup`. */

@@ -1,12 +1,10 @@
 export { Cluster } from './cluster.ts';
 export type { ClusterEvents, ClusterOptions } from './cluster.ts';
-export { answer, challenge, isNonce, verify } from '../sockets/index.ts';
-export type { Exchange, Role } from '../sockets/index.ts';
 export { Group } from './group.ts';
 export { hostIdentity } from './host-identity.ts';
 export { parseTarget } from './joining.ts';
 export type { JoinOptions, WaitingReport } from './joining.ts';
-export type { LineTls } from './line-thread.ts';
+export type { LineTls } from './line-messages.ts';
 export { LivenessView } from './liveness-view.ts';
 export { Membership } from './membership.ts';
 export type { MembershipEvents, RequestOptions } from './membership.ts';

@@ -5,20 +5,19 @@
  */
 import { setTimeout as pause } from 'node:timers/promises';
 import { PeerError, UsageError } from '../base/index.ts';
-import { answer, challenge, verify } from '../sockets/index.ts';
-import type { Exchange } from '../sockets/index.ts';
+import { challenge, keyOfSecret, Transcript } from '../sockets/index.ts';
 import { before, Late } from './deadline.ts';
 import { ProtocolFault } from './frames.ts';
 import { LineClosed } from './line.ts';
-import type { Line, LineTarget } from './line.ts';
-import type { LineTls } from './line-thread.ts';
+import type { Line } from './line.ts';
+import type { Dialed, LineTarget, LineTls } from './line-messages.ts';
 import { PROTOCOL_VERSION, PURPOSE } from './messages.ts';
 import type { RefusalReason, SchedulerMessage, Waiting, World } from './messages.ts';
 
 export interface JoinOptions {
   /** Where the scheduler is: 'host:port'. */
   readonly scheduler: string;
-  /** What all processes of the cluster know; never sent. */
+  /** What all processes of the cluster know, at least 32 hexadecimal digits of random bytes; never sent. */
   readonly secret: string;
   /** For messages: 'process 4711 on host-a'. */
   readonly title: string;
@@ -70,6 +69,7 @@ interface Progress {
 export async function join(line: Line, options: JoinOptions): Promise<Joined> {
   const { scheduler, joinTimeoutMs = 60_000, reportAfterMs = 5000, signal } = options;
   const target = parseTarget(scheduler, options.tls);
+  keyOfSecret(options.secret);
   const startedAt = performance.now();
   const progress: Progress = { trouble: 'it has not answered yet', waiting: undefined };
   const report = () => {
@@ -112,10 +112,10 @@ async function attempts(
 ): Promise<Joined> {
   for (let retryMs = FIRST_RETRY_MS; !over.aborted; retryMs = Math.min(2 * retryMs, LONGEST_RETRY_MS)) {
     try {
-      const localAddress = await line.dial(target);
-      await introduce(line, options, localAddress);
+      const dialed = await line.dial(target);
+      await introduce(line, options, dialed);
       progress.trouble = undefined;
-      return { ...(await welcome(line, progress)), localAddress };
+      return { ...(await welcome(line, progress)), localAddress: dialed.localAddress };
     } catch (error) {
       const again = error instanceof LineClosed || (error instanceof Refusal && error.reason === 'busy');
       if (!again) throw translate(error, options);
@@ -129,29 +129,33 @@ async function attempts(
 }
 
 /** The process's side of the handshake. */
-async function introduce(line: Line, options: JoinOptions, localAddress: string): Promise<void> {
-  const { scheduler, secret, title, host, wantedRank } = options;
-  const callerNonce = challenge();
-  line.send({ kind: 'hello', version: PROTOCOL_VERSION, nonce: callerNonce });
-  const asked = await expect(line, 'challenge');
-  const exchange: Exchange = {
-    purpose: PURPOSE,
-    version: PROTOCOL_VERSION,
-    callerNonce,
-    listenerNonce: asked.nonce,
-  };
-  line.send({ kind: 'answer', proof: answer(secret, 'caller', exchange) });
-  const { proof, heartbeatMs, lostAfterMs } = await expect(line, 'accepted');
-  if (!verify(secret, 'listener', exchange, proof)) {
+async function introduce(line: Line, options: JoinOptions, { localAddress, channel }: Dialed): Promise<void> {
+  const { scheduler, title, host, wantedRank } = options;
+  const transcript = new Transcript(PURPOSE, PROTOCOL_VERSION, channel);
+  const key = keyOfSecret(options.secret);
+  const hello = { kind: 'hello', version: PROTOCOL_VERSION, nonce: challenge() } as const;
+  transcript.add(hello);
+  line.send(hello);
+  transcript.add(await expect(line, 'challenge'));
+  transcript.add({ kind: 'answer' });
+  line.send({ kind: 'answer', proof: transcript.answer(key, 'caller') });
+  const accepted = await expect(line, 'accepted');
+  transcript.add(accepted);
+  if (!transcript.verify(key, 'listener', accepted.proof)) {
     throw new PeerError(
       'REFUSED',
       `The scheduler at ${scheduler} could not prove that it knows the secret; check that the address is right and that all have the same secret.`,
       { scheduler, title },
     );
   }
-  line.trust(heartbeatMs, lostAfterMs);
+  line.trust(accepted.heartbeatMs, accepted.lostAfterMs);
   const address = typeof options.address === 'function' ? options.address(localAddress) : options.address;
-  line.send({ kind: 'join', title, host, address, ...(wantedRank === undefined ? {} : { wantedRank }) });
+  const joining = {
+    ...({ kind: 'join', title, host, address } as const),
+    ...(wantedRank === undefined ? {} : { wantedRank }),
+  };
+  transcript.add(joining);
+  line.send({ ...joining, proof: transcript.answer(key, 'caller') });
 }
 
 /** Waits for the first group to be complete, or for a regroup to take this process in. */

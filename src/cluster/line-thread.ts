@@ -1,170 +1,143 @@
 /**
- * The body of the thread that holds a process's connection to the scheduler, because the main thread may block in a
+ * The entry of the thread that holds a process's connection to the scheduler, because the main thread may block in a
  * collective while heartbeats must go out and news must come in. It dials, cuts frames, beats and writes the liveness
- * view; what messages mean otherwise is the main thread's business. Plain JavaScript in a string, started with `eval`,
- * because a thread cannot load TypeScript; it must stay self-contained. The words are those of liveness-view.ts.
+ * view; what messages mean otherwise is the main thread's business. Started by `line.ts`, never imported. Invariant: until
+ * the main thread trusts the scheduler, its frames are short and its news are not believed.
  */
-import { MAX_HANDSHAKE_BYTES, MAX_SCHEDULER_BYTES } from './frames.ts';
+import { connect } from 'node:net';
+import type { Socket } from 'node:net';
+import { connect as connectTls, TLSSocket } from 'node:tls';
+import { parentPort, workerData } from 'node:worker_threads';
+import { channelOf } from '../sockets/index.ts';
+import { encodeFrame, FrameReader, MAX_HANDSHAKE_BYTES, MAX_SCHEDULER_BYTES } from './frames.ts';
+import type { LineCommand, LineReport, LineTarget, LineThreadData } from './line-messages.ts';
 import { LEAVE_REASONS, LivenessWord } from './liveness-view.ts';
+import type { SchedulerMessage } from './messages.ts';
 
 /** How long the other side may take to close a connection that was ended. */
 const END_TIMEOUT_MS = 1000;
+const BEAT = encodeFrame({ kind: 'beat' });
 
-/** What a process needs to trust a scheduler with TLS; plain data, because it goes to a thread. */
-export interface LineTls {
-  /** Certificates of the authorities to trust, in PEM. Default those of Node. */
-  readonly ca?: string;
-  /** The name that the scheduler's certificate must have. Default the host that is dialled. */
-  readonly servername?: string;
+/** One connection to the scheduler. */
+interface Line {
+  readonly socket: Socket;
+  readonly reader: FrameReader;
+  heardAt: number;
+  isTrusted: boolean;
+  isSilent: boolean;
 }
 
-/** From the main thread. */
-export type LineCommand =
-  | { readonly dial: { readonly host: string; readonly port: number; readonly tls: LineTls | undefined } }
-  | { readonly send: object }
-  /** The scheduler has proved itself: its news count from now on, and it gets heartbeats. */
-  | { readonly beat: { readonly heartbeatMs: number; readonly lostAfterMs: number } }
-  /** Drops the connection at once. */
-  | { readonly drop: true }
-  /** Sends what was given before, ends the connection and the thread. */
-  | { readonly end: true };
-
-/** To the main thread; `dial` counts the dials, so that news of an earlier connection can be told apart. */
-export type LineReport =
-  | { readonly dial: number; readonly connected: string }
-  | { readonly dial: number; readonly frame: string }
-  | { readonly dial: number; readonly closed: string };
-
-export interface LineThreadData {
-  readonly liveness: SharedArrayBuffer;
-}
-
-export const LINE_THREAD = `'use strict';
-const { parentPort, workerData } = require('node:worker_threads');
-const net = require('node:net');
-const tls = require('node:tls');
-const words = new Int32Array(workerData.liveness);
-const REASONS = ${JSON.stringify(LEAVE_REASONS.map((reason) => reason ?? ''))};
-const BEAT = JSON.stringify({ kind: 'beat' });
-
+const words = new Int32Array((workerData as LineThreadData).liveness);
+const port = parentPort!;
 let dials = 0;
-let socket;
-let timer;
-let welcome = false;
+let current: Line | undefined;
+let timer: NodeJS.Timeout | undefined;
+let isWelcome = false;
 
-function change(word, value) {
+const report = (what: LineReport): void => port.postMessage(what);
+
+function change(word: number, value: number): void {
   Atomics.store(words, word, value);
-  Atomics.add(words, ${LivenessWord.EPOCH}, 1);
-  Atomics.notify(words, ${LivenessWord.EPOCH});
+  Atomics.add(words, LivenessWord.EPOCH, 1);
+  Atomics.notify(words, LivenessWord.EPOCH);
 }
 
-function write(text) {
-  if (!socket || socket.destroyed) return;
-  const body = Buffer.from(text);
-  const head = Buffer.alloc(4);
-  head.writeUInt32BE(body.length);
-  socket.cork();
-  socket.write(head);
-  socket.write(body);
-  socket.uncork();
+function write(frame: Buffer): void {
+  if (current && !current.socket.destroyed) current.socket.write(frame);
 }
 
-function take(dial, text) {
-  const message = JSON.parse(text);
-  if (message.kind === 'beat') return;
-  if (socket.trusted) note(message);
-  parentPort.postMessage({ dial, frame: text });
+/** What the shared view is to show. */
+function note(message: SchedulerMessage): void {
+  if (message.kind === 'welcome') isWelcome = true;
+  else if (message.kind === 'left')
+    change(LivenessWord.MEMBERS + message.member, LEAVE_REASONS.indexOf(message.reason));
+  else if (message.kind === 'newcomers') change(LivenessWord.NEWCOMERS, message.waiting);
+  else if (message.kind === 'world') change(LivenessWord.NEWCOMERS, 0);
 }
 
-function note(message) {
-  if (message.kind === 'welcome') welcome = true;
-  if (message.kind === 'left') change(${LivenessWord.MEMBERS} + message.member, REASONS.indexOf(message.reason));
-  if (message.kind === 'newcomers') change(${LivenessWord.NEWCOMERS}, message.waiting);
-  if (message.kind === 'world') change(${LivenessWord.NEWCOMERS}, 0);
+function receive(dial: number, line: Line, chunk: Buffer): void {
+  line.heardAt = performance.now();
+  line.reader.push(chunk);
+  for (let frame = line.reader.next(); frame !== undefined; frame = line.reader.next()) {
+    const message = frame as SchedulerMessage | null;
+    if (message?.kind === 'beat') continue;
+    if (line.isTrusted && message) note(message);
+    report({ dial, frame });
+  }
 }
 
-function dial(target) {
+function dial({ host, port: at, tls }: LineTarget): void {
   const number = ++dials;
   clearInterval(timer);
-  const secure = target.tls !== undefined;
-  const address = { host: target.host, port: target.port };
-  const line = secure ? tls.connect({ ...address, ...target.tls }) : net.connect(address);
+  const address = { host, port: at };
+  const socket = tls ? connectTls({ ...address, ...tls }) : connect(address);
+  const line: Line = {
+    ...{ socket, reader: new FrameReader(MAX_HANDSHAKE_BYTES) },
+    ...{ heardAt: performance.now(), isTrusted: false, isSilent: false },
+  };
   let reason = 'the connection was closed';
-  let buffered = [];
-  let bytes = 0;
-  let needed = 4;
-  socket = line;
-  line.heard = performance.now();
-  line.setNoDelay(true);
-  line.on(secure ? 'secureConnect' : 'connect', () =>
-    parentPort.postMessage({ dial: number, connected: line.localAddress }));
-  line.on('data', (chunk) => {
-    line.heard = performance.now();
-    buffered.push(chunk);
-    bytes += chunk.length;
-    while (bytes >= needed && !line.destroyed) {
-      const all = buffered.length === 1 ? buffered[0] : Buffer.concat(buffered);
-      needed = 4 + all.readUInt32BE();
-      const most = line.trusted ? ${MAX_SCHEDULER_BYTES} : ${MAX_HANDSHAKE_BYTES};
-      if (needed > 4 + most) return line.destroy(new Error('a frame that is too long came'));
-      buffered = [all];
-      if (bytes < needed) return;
-      const text = all.toString('utf8', 4, needed);
-      buffered = [all.subarray(needed)];
-      bytes -= needed;
-      needed = 4;
-      try {
-        take(number, text);
-      } catch {
-        line.destroy(new Error('a frame that is not JSON came'));
-      }
+  current = line;
+  socket.setNoDelay(true);
+  socket.on(tls ? 'secureConnect' : 'connect', () => {
+    const channel = socket instanceof TLSSocket ? channelOf(socket) : undefined;
+    report({ dial: number, connected: { localAddress: socket.localAddress!, channel } });
+  });
+  socket.on('data', (chunk: Buffer) => {
+    if (socket.destroyed) return;
+    try {
+      receive(number, line, chunk);
+    } catch (error) {
+      socket.destroy(new Error(`it ${(error as Error).message}`));
     }
   });
-  line.on('error', (error) => { reason = error.message || error.code || String(error); });
-  line.on('close', () => {
-    if (socket === line) {
+  socket.on('error', (error: NodeJS.ErrnoException) => {
+    reason = error.message || (error.code ?? String(error));
+  });
+  socket.on('close', () => {
+    if (current === line) {
       clearInterval(timer);
-      if (welcome) change(${LivenessWord.SCHEDULER_LOST}, 1);
+      if (isWelcome) change(LivenessWord.SCHEDULER_LOST, 1);
     }
-    parentPort.postMessage({ dial: number, closed: line.silent ? 'it fell silent' : reason });
+    report({ dial: number, closed: line.isSilent ? 'it fell silent' : reason });
   });
 }
 
-function beat({ heartbeatMs, lostAfterMs }) {
+function beat({ heartbeatMs, lostAfterMs }: Extract<LineCommand, { beat: unknown }>['beat']): void {
   clearInterval(timer);
-  const line = socket;
-  line.trusted = true;
+  const line = current!;
+  line.isTrusted = true;
+  line.reader.maxBytes = MAX_SCHEDULER_BYTES;
   let last = performance.now();
   timer = setInterval(() => {
     const now = performance.now();
     // Whoever was suspended itself must not blame the other side for it.
-    if (now - last > lostAfterMs / 2) line.heard = now;
+    if (now - last > lostAfterMs / 2) line.heardAt = now;
     last = now;
-    if (now - line.heard > lostAfterMs) {
-      line.silent = true;
-      line.destroy();
+    if (now - line.heardAt > lostAfterMs) {
+      line.isSilent = true;
+      line.socket.destroy();
     } else {
       write(BEAT);
     }
   }, heartbeatMs);
 }
 
-function end() {
-  parentPort.close();
+function end(): void {
+  port.close();
   clearInterval(timer);
-  welcome = false;
+  isWelcome = false;
+  const socket = current?.socket;
   if (!socket || socket.destroyed) return;
-  if (socket.connecting) return socket.destroy();
+  if (socket.connecting) return void socket.destroy();
   socket.end();
   // The socket keeps the thread alive until the other side has closed as well; the timer does not.
-  setTimeout(() => socket.destroy(), ${END_TIMEOUT_MS}).unref();
+  setTimeout(() => socket.destroy(), END_TIMEOUT_MS).unref();
 }
 
-parentPort.on('message', (command) => {
-  if (command.dial) dial(command.dial);
-  else if (command.send) write(JSON.stringify(command.send));
-  else if (command.beat) beat(command.beat);
-  else if (command.drop) socket?.destroy();
-  else if (command.end) end();
+port.on('message', (command: LineCommand) => {
+  if ('dial' in command) dial(command.dial);
+  else if ('send' in command) write(encodeFrame(command.send));
+  else if ('beat' in command) beat(command.beat);
+  else if ('drop' in command) current?.socket.destroy();
+  else end();
 });
-`;

@@ -3,22 +3,16 @@
  * knows nothing of membership. Invariant: the thread keeps the process alive only while someone has a hold on the line,
  * and messages of an earlier connection are never taken for those of the current one.
  */
-import { Worker } from 'node:worker_threads';
+import type { Worker } from 'node:worker_threads';
+import { startThread } from '../base/index.ts';
 import { ProtocolFault } from './frames.ts';
-import { LINE_THREAD } from './line-thread.ts';
-import type { LineCommand, LineReport, LineThreadData, LineTls } from './line-thread.ts';
+import type { Dialed, LineCommand, LineReport, LineTarget, LineThreadData } from './line-messages.ts';
 import type { LivenessView } from './liveness-view.ts';
 import { readSchedulerMessage } from './messages.ts';
 import type { MemberMessage, SchedulerMessage } from './messages.ts';
 
 /** How long the thread may take to end by itself, after which it is ended. */
 const END_TIMEOUT_MS = 2000;
-
-export interface LineTarget {
-  readonly host: string;
-  readonly port: number;
-  readonly tls: LineTls | undefined;
-}
 
 /** The connection is no more; the message says why. */
 export class LineClosed extends Error {
@@ -40,14 +34,14 @@ export class Line {
   #ended = false;
   #queue: SchedulerMessage[] = [];
   #closed: Error | undefined = new LineClosed('not connected');
-  #localAddress: string | undefined;
+  #dialed: Dialed | undefined;
   #listener: LineListener | undefined;
   /** Wakes whoever waits for a message or for the connection. */
   #wake: (() => void) | undefined;
 
   constructor(liveness: LivenessView) {
     const workerData: LineThreadData = { liveness: liveness.buffer };
-    this.#worker = new Worker(LINE_THREAD, { eval: true, workerData, execArgv: [], stdin: false });
+    this.#worker = startThread(new URL('./line-thread', import.meta.url), workerData);
     this.#exited = new Promise((resolve) => this.#worker.once('exit', () => resolve()));
     this.#worker.on('message', (report: LineReport) => this.#take(report));
     this.#worker.on('error', (error) =>
@@ -66,17 +60,17 @@ export class Line {
     if (--this.#holds === 0) this.#worker.unref();
   }
 
-  /** Connects; returns the local address of the connection. A connection that was there before is dropped. */
-  async dial(target: LineTarget): Promise<string> {
+  /** Connects. A connection that was there before is dropped. */
+  async dial(target: LineTarget): Promise<Dialed> {
     if (!this.#closed) this.#post({ drop: true });
     this.#dials++;
     this.#queue = [];
     this.#closed = undefined;
-    this.#localAddress = undefined;
+    this.#dialed = undefined;
     this.#trusted = false;
     this.#post({ dial: target });
     for (;;) {
-      if (this.#localAddress !== undefined) return this.#localAddress;
+      if (this.#dialed !== undefined) return this.#dialed;
       await this.#change();
     }
   }
@@ -139,7 +133,7 @@ export class Line {
     if (report.dial !== this.#dials || this.#closed) return;
     if ('closed' in report) return this.#close(new LineClosed(report.closed));
     if ('connected' in report) {
-      this.#localAddress = report.connected;
+      this.#dialed = report.connected;
     } else {
       const message = this.#read(report.frame);
       if (!message) return;
@@ -149,9 +143,9 @@ export class Line {
     this.#wake?.();
   }
 
-  #read(frame: string): SchedulerMessage | undefined {
+  #read(frame: unknown): SchedulerMessage | undefined {
     try {
-      return readSchedulerMessage(JSON.parse(frame), this.#trusted);
+      return readSchedulerMessage(frame, this.#trusted);
     } catch (error) {
       if (!(error instanceof ProtocolFault)) throw error;
       this.#post({ drop: true });

@@ -8,7 +8,7 @@ import type { MemberAddress } from '../transport/index.ts';
 import { isNonce } from '../sockets/index.ts';
 import { ProtocolFault } from './frames.ts';
 
-export const PROTOCOL_VERSION = 1;
+export const PROTOCOL_VERSION = 2;
 /** What the proofs of this protocol are for. */
 export const PURPOSE = 'scheduler';
 /** Numbers that a scheduler gives out in its life; the shared view has a word for each. */
@@ -47,7 +47,8 @@ export interface World {
 export type MemberMessage =
   | { readonly kind: 'hello'; readonly version: number; readonly nonce: string }
   | { readonly kind: 'answer'; readonly proof: string }
-  | ({ readonly kind: 'join' } & Join)
+  /** The proof covers what the process says of itself, after the scheduler has proved itself. */
+  | ({ readonly kind: 'join'; readonly proof: string } & Join)
   | { readonly kind: 'beat' }
   | { readonly kind: 'form'; readonly request: number; readonly members: readonly number[] }
   | {
@@ -114,6 +115,7 @@ export function readMemberMessage(value: unknown): MemberMessage {
       return { kind: 'answer', proof: fields.text('proof', MAX_NAME) };
     case 'join': {
       const join = {
+        proof: fields.text('proof', MAX_NAME),
         title: fields.text('title', MAX_TITLE),
         host: fields.text('host', MAX_HOST),
         address: fields.record('address'),

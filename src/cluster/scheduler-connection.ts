@@ -5,6 +5,7 @@
 import type { Socket } from 'node:net';
 import { createSecureContext, TLSSocket } from 'node:tls';
 import type { SecureContext } from 'node:tls';
+import { channelOf } from '../sockets/index.ts';
 import type { Admission } from './admission.ts';
 import { encodeFrame, FrameReader, MAX_HANDSHAKE_BYTES, MAX_MEMBER_BYTES } from './frames.ts';
 
@@ -53,6 +54,11 @@ export class SchedulerConnection {
     this.admission = admission;
     this.openedAt = this.heardAt = performance.now();
     raw.setNoDelay(true);
+  }
+
+  /** What only the two ends of this TLS connection know; undefined without TLS. Only once something has come. */
+  get channel(): string | undefined {
+    return this.#socket instanceof TLSSocket ? channelOf(this.#socket) : undefined;
   }
 
   /** Bytes that were sent and not taken yet. */

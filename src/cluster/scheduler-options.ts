@@ -3,13 +3,14 @@
  * value for everything that has a default, and every value is one the scheduler can work with.
  */
 import { UsageError } from '../base/index.ts';
+import { keyOfSecret } from '../sockets/index.ts';
 import { MAX_MEMBERS } from './messages.ts';
 import type { SchedulerTls } from './scheduler-connection.ts';
 
 export interface SchedulerOptions {
   /** Members of the first group: the rendezvous is over when so many have come. */
   readonly size: number;
-  /** What every process must know to join; never sent. */
+  /** What every process must know to join, at least 32 hexadecimal digits of random bytes; never sent. */
   readonly secret: string;
   /** The interface to listen on, a name or an address. Default 127.0.0.1: this machine only. */
   readonly host?: string;
@@ -27,11 +28,15 @@ export interface SchedulerOptions {
   readonly handshakeTimeoutMs?: number;
   /** Most strangers at a time; one more and the oldest of them is sent away. Default 64. */
   readonly maxPending?: number;
+  /** Most bytes that a member may leave unread before it counts as lost. Default 256 MiB. */
+  readonly maxBacklogBytes?: number;
   /** Takes a line for every stranger that is refused and every member that comes or goes. Default none. */
   readonly log?: (line: string) => void;
 }
 
-export type CompleteOptions = Required<Omit<SchedulerOptions, 'tls' | 'ports' | 'port'>> & {
+export type CompleteOptions = Required<Omit<SchedulerOptions, 'tls' | 'ports' | 'port' | 'secret'>> & {
+  /** Made of the secret. */
+  readonly key: Uint8Array;
   readonly tls: SchedulerTls | undefined;
   readonly ports: readonly [first: number, last: number];
 };
@@ -39,21 +44,20 @@ export type CompleteOptions = Required<Omit<SchedulerOptions, 'tls' | 'ports' | 
 export function completeOptions(options: SchedulerOptions): CompleteOptions {
   const { size, secret, host = '127.0.0.1', port = 0, tls } = options;
   const { heartbeatMs = 1000, lostAfterMs = 10_000, handshakeTimeoutMs = 5000, maxPending = 64 } = options;
-  const { ports = [port, port], log = () => undefined } = options;
+  const { ports = [port, port], maxBacklogBytes = 256 * 2 ** 20, log = () => undefined } = options;
   check('size', size, 1, MAX_MEMBERS);
   check('heartbeatMs', heartbeatMs, 1, 2 ** 31 - 1);
   check('lostAfterMs', lostAfterMs, 2 * heartbeatMs, 2 ** 31 - 1);
   check('handshakeTimeoutMs', handshakeTimeoutMs, 1, 2 ** 31 - 1);
   check('maxPending', maxPending, 1, 65_536);
+  check('maxBacklogBytes', maxBacklogBytes, 65_536, 2 ** 40);
   check('the first port', ports[0], 0, 65_535);
   check('the last port', ports[1], ports[0], 65_535);
-  if (typeof secret !== 'string' || secret === '') {
-    throw new UsageError(
-      'INVALID_ARGUMENT',
-      'A scheduler needs a secret that is not empty; give all processes the same.',
-    );
-  }
-  return { size, secret, host, ports, tls, heartbeatMs, lostAfterMs, handshakeTimeoutMs, maxPending, log };
+  const key = keyOfSecret(secret);
+  return {
+    ...{ size, key, host, ports, tls, heartbeatMs, lostAfterMs },
+    ...{ handshakeTimeoutMs, maxPending, maxBacklogBytes, log },
+  };
 }
 
 function check(name: string, value: number, least: number, most: number): void {

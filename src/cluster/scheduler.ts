@@ -8,6 +8,7 @@ import { EventEmitter } from 'node:events';
 import { createServer } from 'node:net';
 import type { AddressInfo, Server, Socket } from 'node:net';
 import { UsageError } from '../base/index.ts';
+import { AcceptPause, probeDescriptors } from '../sockets/index.ts';
 import { Admission } from './admission.ts';
 import { encodeFrame, ProtocolFault } from './frames.ts';
 import { readMemberMessage } from './messages.ts';
@@ -18,8 +19,8 @@ import { SchedulerConnection, secureContext } from './scheduler-connection.ts';
 import { completeOptions } from './scheduler-options.ts';
 import type { CompleteOptions, SchedulerOptions } from './scheduler-options.ts';
 
-/** A member that does not take so many bytes is stuck. */
-const MAX_BACKLOG_BYTES = 256 * 1024 * 1024;
+/** Most bytes that somebody may leave unread who has not joined: a few answers are all that is sent. */
+const MAX_STRANGER_BACKLOG_BYTES = 16 * 1024;
 /** How long a refusal may take to be read. */
 const REFUSAL_LINGER_MS = 1000;
 const BEAT = encodeFrame({ kind: 'beat' } satisfies SchedulerMessage);
@@ -50,6 +51,8 @@ export class Scheduler extends EventEmitter<SchedulerEvents> {
   readonly #timer: NodeJS.Timeout;
   #lastConnection = 0;
   #sweptAt = performance.now();
+  /** Node drops connections without a word when there are no descriptors: what is left is to say so. */
+  readonly #pause: AcceptPause;
   #performing = false;
   #closed = false;
 
@@ -71,8 +74,12 @@ export class Scheduler extends EventEmitter<SchedulerEvents> {
     this.#roster = new Roster(options.size);
     this.#server = server;
     server.on('connection', (socket) => this.#accept(socket));
-    // Without a listener a failed accept (too many open files) would end the process.
-    server.on('error', (error) => options.log(`scheduler: cannot accept: ${error.message}`));
+    this.#pause = new AcceptPause((line) => options.log(`scheduler: ${line}`));
+    // Without a listener a failed accept would end the process.
+    server.on('error', (error: NodeJS.ErrnoException) => {
+      if (this.#pause.failed(error.errno ?? 0, performance.now())) return;
+      options.log(`scheduler: cannot accept: ${error.message}`);
+    });
     const { heartbeatMs, lostAfterMs, handshakeTimeoutMs } = options;
     const sweepMs = Math.min(heartbeatMs, lostAfterMs / 4, handshakeTimeoutMs / 4, REFUSAL_LINGER_MS / 2);
     this.#timer = setInterval(() => this.#sweep(), Math.ceil(sweepMs));
@@ -120,9 +127,9 @@ export class Scheduler extends EventEmitter<SchedulerEvents> {
 
   #take(connection: SchedulerConnection, frame: unknown): void {
     if (!connection.admission) return this.#serve(connection, readMemberMessage(frame));
-    const step = connection.admission.step(frame);
+    const step = connection.admission.step(frame, connection.channel);
     if ('refuse' in step) return this.#refuse(connection, step.refuse, step.text);
-    if ('reply' in step) return connection.send(encodeFrame(step.reply));
+    if ('reply' in step) return this.#deliver(connection, encodeFrame(step.reply));
     connection.admit();
     this.#pending.delete(connection);
     this.#perform(this.#roster.join(connection.id, step.join));
@@ -133,7 +140,7 @@ export class Scheduler extends EventEmitter<SchedulerEvents> {
     switch (message.kind) {
       case 'beat': {
         const waiting = this.#roster.waiting(id);
-        return connection.send(waiting ? encodeFrame({ kind: 'waiting', waiting }) : BEAT);
+        return this.#deliver(connection, waiting ? encodeFrame({ kind: 'waiting', waiting }) : BEAT);
       }
       case 'form':
         return this.#perform(this.#roster.form(id, message.request, message.members));
@@ -189,9 +196,21 @@ export class Scheduler extends EventEmitter<SchedulerEvents> {
     const frame = encodeFrame(message);
     for (const id of to) {
       const connection = this.#connections.get(id);
-      connection?.send(frame);
-      if (connection && connection.backlog > MAX_BACKLOG_BYTES) this.#drop(connection, 'lost');
+      if (connection) this.#deliver(connection, frame);
     }
+  }
+
+  /** All that is ever sent goes through here: whoever takes nothing of it is stuck, and holds memory. */
+  #deliver(connection: SchedulerConnection, frame: Buffer): void {
+    connection.send(frame);
+    const limit = connection.admission ? MAX_STRANGER_BACKLOG_BYTES : this.#options.maxBacklogBytes;
+    if (connection.backlog <= limit) return;
+    this.#options.log(
+      `scheduler: ${connection.remote} has left ${connection.backlog} bytes unread, more than ${limit}; its connection is closed`,
+    );
+    // What it does not read would keep the connection open for ever.
+    connection.destroy();
+    this.#drop(connection, 'lost');
   }
 
   #refuse(connection: SchedulerConnection, reason: RefusalReason, text: string): void {
@@ -247,6 +266,7 @@ export class Scheduler extends EventEmitter<SchedulerEvents> {
     // If this process was suspended, the signs of life are still unread; nobody is to blame for that.
     const suspended = now - this.#sweptAt > lostAfterMs / 2;
     this.#sweptAt = now;
+    this.#pause.failed(probeDescriptors(), now);
     for (const connection of this.#pending) {
       const limit = handshakeTimeoutMs + (connection.refused ? REFUSAL_LINGER_MS : 0);
       if (now - connection.openedAt <= limit) continue;

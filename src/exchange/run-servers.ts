@@ -3,9 +3,11 @@
  * updates are held, so that gradients can be clipped together. Who puts what there is not decided here.
  * Invariant: the servers of a run end when all its workers have closed their store, or have not within a time limit.
  */
-import { createHmac } from 'node:crypto';
 import type { CommunicationThread } from '../communication/index.ts';
 import { RemoteStore } from '../kvstore/index.ts';
+import type { RemoteStoreOptions } from '../kvstore/index.ts';
+import { accessBySecret } from '../server/index.ts';
+import type { ServiceAccess } from '../server/index.ts';
 import type { OptimizerSpec } from '../kernels/index.ts';
 import { tellAllTexts } from './agreement.ts';
 import { startServerThread } from './server-thread.ts';
@@ -21,6 +23,8 @@ export interface RunServersOptions {
   readonly sharedMemory?: boolean | undefined;
   /** The address at which a server in this process is reached. Default 127.0.0.1. */
   readonly address?: string | undefined;
+  /** Encrypts what goes between workers and servers. Default: none. */
+  readonly tls?: RemoteStoreOptions['tls'];
 }
 
 export interface RunServers {
@@ -47,15 +51,15 @@ const started = new WeakMap<CommunicationThread, number>();
 
 /** All workers call it together. */
 export async function startRunServers(options: RunServersOptions): Promise<RunServers> {
-  const { thread, secret, optimizer, rows, address, sharedMemory } = options;
+  const { thread, secret, optimizer, rows, address, sharedMemory, tls } = options;
   const { rank, size, hosts } = thread.world;
   const isFirst = hosts.indexOf(hosts[rank]!) === rank;
-  const nonce = createHmac('sha256', secret).update('parameter servers of a run').digest('hex');
   const number = (started.get(thread) ?? 0) + 1;
   started.set(thread, number);
-  const access = { namespace: `run-${number}`, nonce };
-  const trial = { namespace: `run-${number}-trial`, nonce };
-  const server = isFirst ? await startServerThread({ address, services: [access, trial] }) : undefined;
+  const [access, trial] = ['', '-trial'].map((ending) =>
+    accessBySecret(secret, 'a run', `run-${number}${ending}`),
+  ) as [ServiceAccess, ServiceAccess];
+  const server = isFirst ? await startServerThread({ address, tls, services: [access, trial] }) : undefined;
   let store: RemoteStore | undefined;
   const abort = async (): Promise<void> => {
     await Promise.allSettled([store?.close()]);
@@ -68,7 +72,7 @@ export async function startRunServers(options: RunServersOptions): Promise<RunSe
     const connect = async (as: typeof access): Promise<RemoteStore> => {
       const opened = await RemoteStore.connect({
         ...{ servers: addresses, access: as, worker: rank, workers: size, space: thread.space },
-        ...{ held: true, combine: 'mean', rows, nonFinite: 'accept', sharedMemory },
+        ...{ held: true, combine: 'mean', rows, nonFinite: 'accept', sharedMemory, tls },
       });
       try {
         await opened.setOptimizer(optimizer);

@@ -7,10 +7,10 @@ import { pack } from '../base/index.ts';
 import { ParameterServer } from '../server/index.ts';
 import type { ServerNews, ServerOrder, ServerThreadOptions } from './server-thread.ts';
 
-const { address, services } = workerData as ServerThreadOptions;
+const { address, services, tls } = workerData as ServerThreadOptions;
 const tell = (news: ServerNews): void => parentPort!.postMessage(news);
 try {
-  const server = await ParameterServer.start({ address });
+  const server = await ParameterServer.start({ address, tls });
   for (const access of services) server.createService(access);
   parentPort!.on('message', (order: ServerOrder) => {
     if (order === 'close') void server.close().finally(() => tell({ kind: 'closed' }));

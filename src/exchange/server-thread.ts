@@ -5,13 +5,15 @@
 import { once } from 'node:events';
 import { startThread, unpack } from '../base/index.ts';
 import type { pack } from '../base/index.ts';
-import type { ServiceAccess } from '../server/index.ts';
+import type { ParameterServerOptions, ServiceAccess } from '../server/index.ts';
 
 export interface ServerThreadOptions {
   /** Where it listens. Default 127.0.0.1. */
   readonly address?: string | undefined;
   /** Of each of its services. */
   readonly services: readonly ServiceAccess[];
+  /** Encrypts all connections. Default: none. */
+  readonly tls?: ParameterServerOptions['tls'];
 }
 
 export type ServerOrder = { readonly endService: string } | 'close';

@@ -8,7 +8,7 @@ import { UsageError } from '../base/index.ts';
 import type { Consistency, ServiceAccess } from '../server/index.ts';
 import { createClientStore } from './client-store.ts';
 import { createCollectiveStore } from './collective-store.ts';
-import { HostedStore, hostServers } from './hosted-store.ts';
+import { HostedStore, hostServers, tlsOf } from './hosted-store.ts';
 import type { Hosting } from './hosted-store.ts';
 import type { KVStore } from './kv-store.ts';
 import { createInRacks } from './rack-cluster.ts';
@@ -60,13 +60,14 @@ export async function createStore(type: StoreType, options: CreateStoreOptions):
   const hosting: Hosting =
     typeof servers === 'number'
       ? await hostServers(options, [...Array(servers).keys()])
-      : { cluster, addresses: servers, access: access!, server: undefined };
+      : { cluster, addresses: servers, access: access!, server: undefined, tls: tlsOf(options) };
   try {
     const clients = type.startsWith('mpi') ? (options.clients ?? 1) : world.size;
     const client = clientOf(world.rank, world.size, clients);
     const connect = () =>
       RemoteStore.connect({
         ...{ servers: hosting.addresses, access: hosting.access, worker: client.number, workers: clients },
+        ...{ tls: hosting.tls, reconnectTimeoutMs: options.reconnectTimeoutMs },
         ...{ consistency: consistencyOf(type, options), combine, chunkBytes, rows },
         ...{ sharedMemory: options.sharedMemory, nonFinite: type.startsWith('mpi') ? 'accept' : nonFinite },
       });

@@ -2,23 +2,25 @@
  * Parameter servers in the processes of some workers of a cluster, and stores on them. Who connects to which is decided by
  * whoever makes the store. Invariant: a server ends when all workers have closed their store, or have not within a time limit.
  */
-import { createHmac } from 'node:crypto';
 import { allGather, barrier } from '../collectives/index.ts';
 import type { Cluster } from '../cluster/index.ts';
 import type { OptimizerSpec } from '../kernels/index.ts';
-import { ParameterServer } from '../server/index.ts';
+import { accessBySecret, ParameterServer } from '../server/index.ts';
 import type { ServiceAccess } from '../server/index.ts';
+import type { TlsOptions } from '../sockets/index.ts';
 import type { KVStore } from './kv-store.ts';
 
 export interface HostingOptions {
   /** The workers. Every one of them creates the store. */
   readonly cluster: Cluster;
-  /** What the workers know and strangers do not; the nonce of the servers is made of it. */
+  /** What the workers know and strangers do not, as for `joinCluster`; the nonce of the servers is made of it. */
   readonly secret: string;
   /** Threads of each server that this starts. Default 1. */
   readonly coresPerServer?: number | undefined;
   /** The address at which servers in this process listen. Default 127.0.0.1. */
   readonly address?: string | undefined;
+  /** Encrypts what goes between workers and servers. Default: as the cluster was joined, with TLS or without. */
+  readonly tls?: TlsOptions | undefined;
 }
 
 export interface Hosting {
@@ -27,6 +29,12 @@ export interface Hosting {
   readonly access: ServiceAccess;
   /** The server in this process. */
   readonly server: ParameterServer | undefined;
+  readonly tls: TlsOptions | undefined;
+}
+
+/** What was asked to be encrypted between workers is never in plain text between them and servers. */
+export function tlsOf({ tls, cluster }: HostingOptions): TlsOptions | undefined {
+  return tls ?? cluster.tls;
 }
 
 /** Longest address that is told to the others, in characters. */
@@ -42,7 +50,8 @@ export async function hostServers(
   const { world } = cluster;
   const access = inNamespace(options, 'job');
   const own = hosts.indexOf(world.rank);
-  const server = own >= 0 ? await ParameterServer.start({ cores: coresPerServer, address }) : undefined;
+  const tls = tlsOf(options);
+  const server = own >= 0 ? await ParameterServer.start({ cores: coresPerServer, address, tls }) : undefined;
   server?.createService(access);
   for (const one of namespacesOf(own)) server?.createService(inNamespace(options, one));
   try {
@@ -55,7 +64,7 @@ export async function hostServers(
       const codes = all.view.subarray(rank * ADDRESS_LENGTH, (rank + 1) * ADDRESS_LENGTH);
       return String.fromCodePoint(...codes.filter((code) => code !== 0));
     });
-    return { cluster, addresses, access, server };
+    return { cluster, addresses, access, server, tls };
   } catch (error) {
     await server?.close();
     throw error;
@@ -112,8 +121,5 @@ const CLOSE_MS = 10_000;
 
 /** A service of servers in the workers' processes: those who know the secret come to the same nonce. */
 export function inNamespace({ secret, cluster }: HostingOptions, namespace: string): ServiceAccess {
-  const nonce = createHmac('sha256', secret)
-    .update(`parameter servers of ${cluster.world.key}, ${namespace}`)
-    .digest('hex');
-  return { namespace, nonce };
+  return accessBySecret(secret, cluster.world.key, namespace);
 }

@@ -25,6 +25,8 @@ export interface RackClusterOptions extends HostingOptions {
   readonly chunkBytes?: number | undefined;
   /** Whether servers on this host may use this process's memory in place. Default true. */
   readonly sharedMemory?: boolean | undefined;
+  /** How long an unreachable server is tried again before calls fail, in milliseconds. Default 30,000. */
+  readonly reconnectTimeoutMs?: number | undefined;
   /** How racks reduce among each other: the leaders by collectives, or by shares of the keys on all racks' servers. Default 'ring'. */
   readonly betweenRacks?: BetweenRacks | undefined;
   /** What the network can do, the same on all workers. Default: measured, which takes some transfers of 4 MB. */
@@ -41,15 +43,14 @@ export async function createInRacks(options: RackClusterOptions, layout: RackLay
   const plan = await planRacks(cluster, layout, betweenRacks, options.bandwidths);
   options.onPlan?.(plan);
   const hosting = await hostServers(options, leaders, (rack) => [rackService(rack)]);
-  const { addresses: servers, access } = hosting;
+  const { addresses: servers, access, tls } = hosting;
+  const { reconnectTimeoutMs } = options;
   const opened: KVStore[] = [];
   try {
     if (plan.choice === 'flat') {
       const of = { worker: world.rank, workers: world.size, combine, chunkBytes, rows, sharedMemory };
-      return new HostedStore(
-        await RemoteStore.connect({ ...of, servers, access, nonFinite: options.nonFinite }),
-        hosting,
-      );
+      const how = { nonFinite: options.nonFinite, tls, reconnectTimeoutMs };
+      return new HostedStore(await RemoteStore.connect({ ...of, ...how, servers, access }), hosting);
     }
     // The store in racks looks at gradients itself; those below leave out a step of which nothing can be used.
     const nonFinite = options.nonFinite === 'skip' ? 'skip' : 'accept';
@@ -57,7 +58,8 @@ export async function createInRacks(options: RackClusterOptions, layout: RackLay
     const isLeader = leaders[own] === world.rank;
     const rackWorker = ranks[own]!.indexOf(world.rank);
     const rack = await RemoteStore.connect({
-      ...{ ...common, servers: [servers[own]!], access: inNamespace(options, rackService(own)) },
+      ...{ ...common, tls, reconnectTimeoutMs },
+      ...{ servers: [servers[own]!], access: inNamespace(options, rackService(own)) },
       ...{ worker: rackWorker, workers: ranks[own]!.length, sharedMemory: isLeader || sharedMemory },
     });
     opened.push(rack);
@@ -65,7 +67,10 @@ export async function createInRacks(options: RackClusterOptions, layout: RackLay
       ? undefined
       : betweenRacks === 'ring'
         ? createCollectiveStore({ ...common, rows, group: await cluster.group(leaders) })
-        : await RemoteStore.connect({ ...common, rows, servers, access, worker: own, workers: ranks.length });
+        : await RemoteStore.connect({
+            ...{ ...common, tls, reconnectTimeoutMs, rows, servers, access },
+            ...{ worker: own, workers: ranks.length },
+          });
     if (between) opened.push(between);
     const store = await createRackStore({
       ...{ rack, between, worker: world.rank, workers: world.size, nonFinite: options.nonFinite },

@@ -33,7 +33,10 @@ export interface JoinClusterOptions extends Omit<ClusterOptions, 'title' | 'host
   readonly connectionsPerPeer?: number | undefined;
   /** Bytes that are kept for each peer on another host before somebody asks for them; then reading pauses. Default 256 MiB. */
   readonly maxUnexpectedBytes?: number | undefined;
-  /** Encrypts what goes between processes over the network, with certificates on both sides. Default: none. */
+  /**
+   * Encrypts what goes between processes over the network, with certificates on both sides; the scheduler must have TLS as well.
+   * Stores of the cluster inherit it. Default: none.
+   */
   readonly tls?: TlsOptions | undefined;
   /** Processes with the same host share memory. Default: found out. */
   readonly host?: string | undefined;
@@ -59,7 +62,6 @@ export async function joinCluster(options: JoinClusterOptions): Promise<Cluster>
       ...options,
       title: `process ${process.pid} on ${hostname()}`,
       host,
-      tls: options.tls && { ca: options.tls.ca },
       onWaiting: options.onWaiting ?? (({ text }) => (log ?? toErrorOutput)(text)),
     });
     const { world } = cluster;

@@ -6,6 +6,7 @@
 import { readSync } from 'node:fs';
 import { z } from 'zod';
 import { UsageError } from '../base/index.ts';
+import { tlsFilesSchema } from './tls-files.ts';
 
 /** Set to 1 in the environment of worker processes. */
 export const WORKER_MARK = 'TRIBUTARY_WORKER';
@@ -21,6 +22,8 @@ const assignmentSchema = z.object({
   host: z.string().optional(),
   /** The address at which others reach this worker. Default: the one that leads to the scheduler. */
   address: z.string().optional(),
+  /** Paths, for what they hold is nobody else's. Default: no TLS. */
+  tls: tlsFilesSchema.optional(),
 });
 
 export type WorkerAssignment = Readonly<z.infer<typeof assignmentSchema>>;

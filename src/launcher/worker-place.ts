@@ -7,7 +7,10 @@ import { randomBytes } from 'node:crypto';
 import { UsageError } from '../base/index.ts';
 import type { PeerError } from '../base/index.ts';
 import type { TransportChoice } from './join-cluster.ts';
+import type { TlsOptions } from '../sockets/index.ts';
 import { startSchedulerThread } from './scheduler-thread.ts';
+import { readTlsFiles } from './tls-files.ts';
+import type { TlsFiles } from './tls-files.ts';
 import { assignmentOfThisProcess } from './worker-assignment.ts';
 import { WorkerProcesses } from './worker-processes.ts';
 import type { WorkerProcessesOptions } from './worker-processes.ts';
@@ -27,6 +30,8 @@ export interface WorkerPlaceOptions extends WorkerProcessesOptions {
   readonly machines: readonly [WorkerMachine, ...WorkerMachine[]];
   /** How they exchange data. Default 'auto'. */
   readonly transport?: TransportChoice | undefined;
+  /** Encrypts what goes over the network; read in every process. Default: none. */
+  readonly tls?: TlsFiles | undefined;
 }
 
 export interface WorkerPlace {
@@ -37,6 +42,8 @@ export interface WorkerPlace {
   readonly transport: TransportChoice;
   readonly host?: string | undefined;
   readonly address?: string | undefined;
+  /** What the files of `tls` hold here. */
+  readonly tls?: TlsOptions | undefined;
   /** Settles if a worker ends while it is still needed; only the first process hears of it. */
   readonly failed: Promise<PeerError>;
   /** Waits for the other processes, where they were started here. */
@@ -58,18 +65,23 @@ export async function takeWorkerPlace(options: WorkerPlaceOptions): Promise<Work
   const assigned = assignmentOfThisProcess();
   if (assigned) {
     endWithTheFirst();
-    return { ...assigned, failed: new Promise(() => undefined), close: () => Promise.resolve() };
+    return {
+      ...{ ...assigned, tls: assigned.tls && readTlsFiles(assigned.tls) },
+      ...{ failed: new Promise(() => undefined), close: () => Promise.resolve() },
+    };
   }
+  const tls = options.tls && readTlsFiles(options.tls);
   const secret = randomBytes(32).toString('hex');
   const isAlone = machines.length === 1;
   const [{ address }] = machines;
   // Beyond this machine only if there is another one to hear it.
   const host = isAlone ? undefined : address;
-  const scheduler = await startSchedulerThread({ size: workers, secret, ...(host ? { host } : {}) }).catch(
-    (error: unknown) => {
-      throw host !== undefined && isNoAddressHere(error) ? noAddressHere(host, error) : error;
-    },
-  );
+  const scheduler = await startSchedulerThread({
+    ...{ size: workers, secret, ...(host ? { host } : {}) },
+    ...(tls ? { tls: { key: tls.key, cert: tls.cert } } : {}),
+  }).catch((error: unknown) => {
+    throw host !== undefined && isNoAddressHere(error) ? noAddressHere(host, error) : error;
+  });
   const shared = { workers, scheduler: scheduler.address, secret, transport };
   const all = machines.flatMap((machine) =>
     Array.from({ length: machine.workers }, () => ({
@@ -79,11 +91,14 @@ export async function takeWorkerPlace(options: WorkerPlaceOptions): Promise<Work
   );
   const [own, ...others] = all;
   const processes = new WorkerProcesses(
-    others.map(({ prefix, place }, i) => ({ prefix, assignment: { ...shared, ...place, rank: i + 1 } })),
+    others.map(({ prefix, place }, i) => ({
+      prefix,
+      assignment: { ...shared, ...place, rank: i + 1, tls: options.tls },
+    })),
     options,
   );
   return {
-    ...{ ...shared, ...own!.place, rank: 0, failed: processes.failed },
+    ...{ ...shared, ...own!.place, rank: 0, tls, failed: processes.failed },
     close: async () => {
       await processes.close();
       await scheduler.close();

@@ -114,7 +114,10 @@ function createRunner(model: Model, config: RunnerConfig, workersOfRun: Workers)
     ...{ thread, replica, compareEverySteps, log, trace },
     averages: { dense: config.averageDense ?? true, sparse: config.averageSparse ?? true },
     planExchange: (samples) =>
-      openExchange({ thread, replica, config, secret: place.secret, address: place.address }, samples),
+      openExchange(
+        { thread, replica, config, secret: place.secret, address: place.address, tls: place.tls },
+        samples,
+      ),
   });
   return openRunner({
     ...{ replica, compute, config, rank, workers, shared, thread },

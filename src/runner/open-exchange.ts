@@ -17,6 +17,7 @@ import {
   type RunServers,
   type TableShape,
 } from '../exchange/index.ts';
+import type { WorkerPlace } from '../launcher/index.ts';
 import type { Replica } from '../runtime/index.ts';
 import { groupsOf, planRun, routesOf } from './plan-run.ts';
 import type { RunnerConfig } from './runner.ts';
@@ -29,6 +30,8 @@ export interface OpenExchangeOptions {
   readonly secret: string;
   /** The address at which other hosts reach a server in this process. Default: this host only. */
   readonly address?: string | undefined;
+  /** Encrypts what goes between workers and servers. Default: none. */
+  readonly tls?: WorkerPlace['tls'];
 }
 
 /** The first batch lies in the replica's inputs. */
@@ -109,9 +112,9 @@ function largestTable({ memory }: Replica): TableShape | undefined {
 /** To measure servers with that only dense parameters go to. */
 const NO_TABLE: TableShape = { rowLength: 64, mostRows: 64 };
 
-function startServers({ thread, config, secret, address }: OpenExchangeOptions): Promise<RunServers> {
+function startServers({ thread, config, secret, address, tls }: OpenExchangeOptions): Promise<RunServers> {
   const { optimizer, sparseUpdates: rows = 'exact' } = config;
-  return startRunServers({ thread, secret, optimizer, rows, address });
+  return startRunServers({ thread, secret, optimizer, rows, address, tls });
 }
 
 async function withServers(

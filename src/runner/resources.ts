@@ -4,9 +4,16 @@
  */
 import { readFileSync } from 'node:fs';
 import { availableParallelism } from 'node:os';
+import { resolve } from 'node:path';
 import { z } from 'zod';
 import { UsageError } from '../base/index.ts';
-import { TRANSPORTS, type TransportChoice, type WorkerMachine } from '../launcher/index.ts';
+import {
+  TRANSPORTS,
+  tlsFilesSchema,
+  type TlsFiles,
+  type TransportChoice,
+  type WorkerMachine,
+} from '../launcher/index.ts';
 
 export interface Machine {
   /** A name or an address; commands are run there by `ssh`, which must not have to ask for a password. */
@@ -26,12 +33,19 @@ export interface Resources {
   readonly machines?: readonly Machine[] | undefined;
   /** How workers exchange data. Default 'auto': by shared memory inside a machine, by TCP between machines. */
   readonly transport?: TransportChoice | undefined;
+  /**
+   * Encrypts all that goes over the network: paths of PEM files, which are the same on all machines and hold the certificate of
+   * each. Relative ones begin at the working folder. Default: none.
+   */
+  readonly tls?: TlsFiles | undefined;
 }
 
 export interface ResolvedResources {
   readonly workers: number;
   readonly machines: readonly [WorkerMachine, ...WorkerMachine[]];
   readonly transport: TransportChoice;
+  /** With absolute paths. */
+  readonly tls: TlsFiles | undefined;
 }
 
 /** One that is not there, or wants to ask something, is an error soon. */
@@ -42,6 +56,7 @@ const schema = z
   .object({
     workers: count.optional(),
     transport: z.enum(TRANSPORTS).optional(),
+    tls: tlsFilesSchema.optional(),
     machines: z
       .array(
         z
@@ -75,7 +90,7 @@ export function resolveResources(given: Resources | string): ResolvedResources {
       { path: where },
     );
   }
-  const { machines, workers = availableParallelism(), transport = 'auto' } = data;
+  const { machines, workers = availableParallelism(), transport = 'auto', tls } = data;
   const [first, ...others] = machines ?? [{ name: 'this machine', workers }];
   const here: WorkerMachine = { name: first!.name, workers: first!.workers ?? 1, address: first!.address };
   const there = others.map(({ name, workers: own = 1, command = [...SSH, name], address }) => ({
@@ -89,7 +104,14 @@ export function resolveResources(given: Resources | string): ResolvedResources {
       { machine: here.name },
     );
   }
-  return { workers: all.reduce((sum, machine) => sum + machine.workers, 0), machines: all, transport };
+  return {
+    workers: all.reduce((sum, machine) => sum + machine.workers, 0),
+    ...{ machines: all, transport, tls: tls && absolute(tls) },
+  };
+}
+
+function absolute({ key, cert, ca, serverName }: TlsFiles): TlsFiles {
+  return { key: resolve(key), cert: resolve(cert), ca: resolve(ca), serverName };
 }
 
 function readFile(path: string): unknown {

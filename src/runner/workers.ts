@@ -114,13 +114,18 @@ function spinning(
   return { spinMicros: 0, yieldWhileSpinning: true, spinWhileCallerWaits: workers <= processors };
 }
 
-async function join({ machines, transport }: ResolvedResources): Promise<Pick<Workers, 'place' | 'thread'>> {
-  const place = await takeWorkerPlace({ machines, transport });
+async function join({
+  machines,
+  transport,
+  tls,
+}: ResolvedResources): Promise<Pick<Workers, 'place' | 'thread'>> {
+  const place = await takeWorkerPlace({ machines, transport, tls });
   const stop = new AbortController();
   const joining = CommunicationThread.start({
     signal: stop.signal,
     ...{ space: SharedSpace.create(), scheduler: place.scheduler, secret: place.secret },
     ...{ wantedRank: place.rank, transport: place.transport, host: place.host, address: place.address },
+    tls: place.tls,
     ...spinning(machines, place.host),
   });
   try {

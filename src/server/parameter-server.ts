@@ -16,6 +16,7 @@ import { TenantMemory } from './memory-office.ts';
 import { systemServerHost } from './server-host.ts';
 import type { ServerHost, ThreadLine } from './server-host.ts';
 import { TenantCheckpoints } from './tenant-checkpoints.ts';
+import type { ServiceAccess } from './service-access.ts';
 import { isNamespace, readSettings } from './wire/messages.ts';
 import type { ServiceSettings } from './wire/messages.ts';
 
@@ -64,12 +65,6 @@ export interface ServiceOptions {
   readonly maxBytes?: number | undefined;
   /** Chunks that its keys may have on one core. Default 1,000,000. */
   readonly maxChunks?: number | undefined;
-}
-
-/** What a worker must know to use a service. */
-export interface ServiceAccess {
-  readonly namespace: string;
-  readonly nonce: string;
 }
 
 interface Tenancy {
@@ -232,17 +227,10 @@ export class ParameterServer {
   async #listen(host: string, port: number): Promise<void> {
     const { tls, handshakeTimeoutMs = 5000, maxStrangers = 64, log = () => undefined } = this.#options;
     const ports = [port, port] as const;
-    const limits = {
-      ports,
-      socketBufferBytes: 0,
-      handshakeTimeoutMs,
-      maxPendingHandshakes: maxStrangers,
-      log,
-    };
-    const tunnel = tls && (await TlsTunnel.open(tls, host, limits));
-    const listening = tunnel
-      ? { fd: tunnel.listeningFd, port: tunnel.port }
-      : listenWithin(this.#host.libc, host, ports, 0);
+    const limits = { handshakeTimeoutMs, maxPendingHandshakes: maxStrangers, log };
+    const tunnel = tls && (await TlsTunnel.open(tls, limits, { host, ports, socketBufferBytes: 0 }));
+    void tunnel?.lost.then((error) => this.#fail(error));
+    const listening = tunnel?.listening ?? listenWithin(this.#host.libc, host, ports, 0);
     let hasEnded: () => void = () => undefined;
     const ended = new Promise<void>((resolve) => (hasEnded = resolve));
     this.#cores.push({
@@ -269,10 +257,7 @@ export class ParameterServer {
   #hear(core: Core, message: ToOffice): void {
     if ('log' in message) return this.#options.log?.(message.log);
     if ('ended' in message) {
-      if (message.ended) {
-        this.failure = unpack(message.ended);
-        this.#options.log?.(`a core failed: ${this.failure.message}`);
-      }
+      if (message.ended) this.#fail(unpack(message.ended));
       return core.hasEnded();
     }
     const { token, question } = message;
@@ -283,6 +268,12 @@ export class ParameterServer {
         core.thread?.post(reply);
         this.#host.libc.ring(core.doorbell);
       });
+  }
+
+  /** What serves workers no more, and cannot be mended here. */
+  #fail(error: TributaryError): void {
+    this.failure = error;
+    this.#options.log?.(`a core failed: ${error.message}`);
   }
 
   async #answer(question: Question): Promise<Answers[keyof Answers]> {

@@ -1,9 +1,10 @@
-export { answer, challenge, isNonce, verify } from './credentials.ts';
-export type { Exchange, Role } from './credentials.ts';
+export { AcceptPause, probeDescriptors } from './accept-pause.ts';
+export { challenge, deriveNonce, isNonce, keyOfNonce, keyOfSecret, Transcript } from './credentials.ts';
+export type { Role } from './credentials.ts';
 export { systemHost } from './host.ts';
 export type { Host } from './host.ts';
 export * from './libc.ts';
-export { PollSet } from './poll-set.ts';
+export { NOTHING, PollSet } from './poll-set.ts';
 export {
   addressText,
   decodeAddress,
@@ -17,6 +18,8 @@ export { dialAt, listenAt, listenWithin, tune } from './sockets.ts';
 export { SpaceBytes } from './space-bytes.ts';
 export type { ByteRange } from './space-bytes.ts';
 export type { TlsOptions } from './tls-options.ts';
-export { readTunnelRecord, TUNNEL_RECORD_BYTES, writeTunnelRecord } from './tls-tunnel-thread.ts';
+export { channelOf } from './tls-channel.ts';
 export { TlsTunnel } from './tls-tunnel.ts';
-export type { TunnelOptions } from './tls-tunnel.ts';
+export type { TunnelListening, TunnelOptions } from './tls-tunnel.ts';
+export { readTunnelRecord, TUNNEL_RECORD_BYTES, writeTunnelRecord } from './tunnel-messages.ts';
+export type { ChannelRecord, DialRecord } from './tunnel-messages.ts';

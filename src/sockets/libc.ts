@@ -15,11 +15,16 @@ export const AF_INET6 = 10;
 
 export const EINTR = 4;
 export const EAGAIN = 11;
+export const ENOMEM = 12;
 export const EACCES = 13;
+export const ENFILE = 23;
+export const EMFILE = 24;
 export const EPIPE = 32;
 export const EADDRINUSE = 98;
 export const EADDRNOTAVAIL = 99;
+export const ECONNABORTED = 103;
 export const ECONNRESET = 104;
+export const ENOBUFS = 105;
 export const EINPROGRESS = 115;
 
 export const POLLIN = 0x1;

@@ -10,6 +10,9 @@ const CAPACITY = 8192;
 /** The descriptor, then 16 bits of wanted and 16 bits of found events. */
 const WORDS = 2;
 
+/** In the place of a descriptor: nothing ever happens on it. */
+export const NOTHING = -1;
+
 export class PollSet {
   readonly #segment: Segment;
   readonly #region: Region<'int32'>;

@@ -9,6 +9,9 @@ export interface TlsOptions {
   readonly cert: string;
   /** The certificates of those who may sign for members, PEM. Both sides are checked. */
   readonly ca: string;
-  /** The name that certificates of peers must have. Default: any name, as long as `ca` signed it. */
-  readonly serverName?: string;
+  /**
+   * The name that the certificate of whoever is dialled must have, the scheduler included: one for all, where certificates are
+   * not made for each address. Default: the address or name that is dialled.
+   */
+  readonly serverName?: string | undefined;
 }

@@ -1,65 +1,52 @@
 /**
- * The body of the tunnel's thread and what it shares with `TlsTunnel`. The engine talks to local sockets, the thread
- * carries their bytes over TLS. It is plain JavaScript in a string, started with `eval`, because a thread cannot load
- * TypeScript: so it runs the same from the compiled package and from the sources. It must stay self-contained.
- * Invariant: nothing of a connection reaches the engine before both certificates were checked.
+ * The entry of a tunnel's thread: the engine talks to local sockets, this carries their bytes over TLS. Started by
+ * `tls-tunnel.ts`, never imported. Invariants: nothing of a connection reaches the engine before both certificates were
+ * checked; every socket has a listener for errors for as long as it lives, so that no connection ends the thread.
  */
-import type { TlsOptions } from './tls-options.ts';
+import { connect, createServer } from 'node:net';
+import type { AddressInfo, Server, Socket } from 'node:net';
+import { connect as connectTls, createServer as createTlsServer } from 'node:tls';
+import type { TLSSocket } from 'node:tls';
+import { parentPort, workerData } from 'node:worker_threads';
+import { AcceptPause, probeDescriptors } from './accept-pause.ts';
+import { channelOf } from './tls-channel.ts';
+import { addressText } from './socket-address.ts';
+import { readTunnelRecord, TUNNEL_RECORD_BYTES, TunnelWord, writeTunnelRecord } from './tunnel-messages.ts';
+import type { DialRecord, TunnelData, TunnelMessage } from './tunnel-messages.ts';
 
-/** A tunnelled connection starts with a record of text: whom to reach, who has come, or what went wrong. */
-export const TUNNEL_RECORD_BYTES = 128;
-
-export interface TunnelData {
-  readonly tls: TlsOptions;
-  readonly host: string;
-  readonly ports: readonly [number, number];
-  /** The local socket at which the engine listens. */
-  readonly enginePath: string;
-  /** The local socket at which the thread takes the engine's calls. */
-  readonly dialPath: string;
-  readonly handshakeTimeoutMs: number;
-  readonly maxPendingHandshakes: number;
-  /** One word: strangers that TLS refused. */
-  readonly refused: Int32Array;
-}
-
-export type TunnelMessage =
-  | { readonly kind: 'listening'; readonly port: number }
-  | { readonly kind: 'failed'; readonly reason: string }
-  | { readonly kind: 'refused'; readonly line: string };
-
-export function writeTunnelRecord(text: string): Uint8Array {
-  const record = new Uint8Array(TUNNEL_RECORD_BYTES);
-  new TextEncoder().encodeInto(text, record);
-  return record;
-}
-
-export function readTunnelRecord(record: Uint8Array): string {
-  const end = record.indexOf(0);
-  return new TextDecoder().decode(record.subarray(0, end < 0 ? TUNNEL_RECORD_BYTES : end));
-}
-
-export const TUNNEL_THREAD = `'use strict';
-const net = require('node:net');
-const tls = require('node:tls');
-const { parentPort, workerData } = require('node:worker_threads');
-const { host, ports, enginePath, dialPath, refused, handshakeTimeoutMs, maxPendingHandshakes } = workerData;
-const { key, cert, ca, serverName } = workerData.tls;
-const RECORD_BYTES = ${TUNNEL_RECORD_BYTES};
-const trust = { key, cert, ca, minVersion: 'TLSv1.3', allowHalfOpen: true };
-const live = new Set();
+const { tls, listening, dialPath, words, handshakeTimeoutMs, maxPendingHandshakes } =
+  workerData as TunnelData;
+const { key, cert, ca, serverName } = tls;
+const trust = { key, cert, ca, minVersion: 'TLSv1.3', allowHalfOpen: true } as const;
+/** How long connections may take to send what they have once the tunnel is closed. */
+const CLOSE_TIMEOUT_MS = 2000;
+const PROBE_INTERVAL_MS = 1000;
+const live = new Set<Socket>();
+/** Raw connections in TLS's handshake, by where they come from. */
+const pending = new Set<string>();
 let closing = false;
 
-function record(text) {
-  const bytes = Buffer.alloc(RECORD_BYTES);
-  bytes.write(text.slice(0, RECORD_BYTES / 4));
-  return bytes;
+const tell = (message: TunnelMessage): void => parentPort!.postMessage(message);
+// The caller may be blocked: it must see the end without being told.
+process.on('exit', () => void Atomics.store(words, TunnelWord.ENDED, 1));
+
+function reasonOf(error: Error & { readonly code?: string }): string {
+  return error.code ?? error.message;
 }
 
-function splice(a, b) {
-  for (const [one, other] of [[a, b], [b, a]]) {
+/** Whatever becomes of a socket, 'close' follows; without a listener its error would end the thread. */
+function guarded<S extends Socket>(socket: S): S {
+  socket.on('error', () => undefined);
+  return socket;
+}
+
+function splice(a: Socket, b: Socket): void {
+  for (const [one, other] of [
+    [a, b],
+    [b, a],
+  ] as const) {
     live.add(one);
-    one.setNoDelay?.(true);
+    one.setNoDelay(true);
     one.on('error', () => other.destroy());
     one.on('close', () => {
       live.delete(one);
@@ -70,80 +57,125 @@ function splice(a, b) {
   }
 }
 
-function refuse(socket, reason) {
-  Atomics.add(refused, 0, 1);
-  const { remoteAddress = 'somebody', remotePort = 0 } = socket;
-  parentPort.postMessage({ kind: 'refused', line: 'refused ' + remoteAddress + ':' + remotePort + ': TLS: ' + reason });
+function remoteOf({ remoteAddress = 'somebody', remotePort = 0 }: Socket): string {
+  return addressText(remoteAddress, remotePort);
 }
 
-const outside = tls.createServer({ ...trust, requestCert: true, rejectUnauthorized: true, handshakeTimeout: handshakeTimeoutMs });
-let pending = 0;
-outside.on('connection', (socket) => {
-  if (pending >= maxPendingHandshakes) {
-    Atomics.add(refused, 0, 1);
-    socket.destroy();
-    return;
-  }
-  pending++;
-  let counted = true;
-  socket.settled = () => {
-    if (counted) pending--;
-    counted = false;
-  };
-  socket.on('close', socket.settled);
-});
-outside.on('tlsClientError', (error, socket) => {
-  refuse(socket, error.code || error.message);
-  socket.destroy();
-});
-outside.on('secureConnection', (socket) => {
-  socket._parent?.settled?.();
-  const engine = net.connect({ path: enginePath, allowHalfOpen: true });
-  engine.write(record(socket.remoteAddress + ':' + socket.remotePort));
-  splice(socket, engine);
-});
+function refuse(socket: Socket, reason: string): void {
+  Atomics.add(words, TunnelWord.REFUSED, 1);
+  tell({ kind: 'log', line: `refused ${remoteOf(socket)}: TLS: ${reason}` });
+}
 
-const inside = net.createServer({ allowHalfOpen: true }, (engine) => {
-  const onError = () => engine.destroy();
-  engine.on('error', onError);
-  engine.on('readable', function onReadable() {
-    const bytes = engine.read(RECORD_BYTES);
-    if (bytes === null) return;
-    engine.off('readable', onReadable);
-    engine.off('error', onError);
-    const target = bytes.toString('utf8', 0, bytes.indexOf(0)).split(' ');
-    const identity = serverName === undefined ? { checkServerIdentity: () => undefined } : { servername: serverName };
-    const socket = tls.connect({ ...trust, ...identity, host: target[0], port: Number(target[1]) });
-    const onFailure = (error) => engine.end(record(error.code || error.message));
-    const onEnd = () => socket.destroy();
-    socket.once('error', onFailure);
-    engine.once('close', onEnd);
-    socket.once('secureConnect', () => {
-      socket.off('error', onFailure);
-      engine.off('close', onEnd);
-      engine.write(record(''));
-      splice(engine, socket);
+/** Callers from outside. */
+function createOutside(enginePath: string): Server {
+  const outside = createTlsServer({
+    ...{ ...trust, requestCert: true, rejectUnauthorized: true, handshakeTimeout: handshakeTimeoutMs },
+  });
+  outside.on('connection', (socket: Socket) => {
+    guarded(socket);
+    if (pending.size >= maxPendingHandshakes) {
+      Atomics.add(words, TunnelWord.REFUSED, 1);
+      socket.destroy();
+      return;
+    }
+    const remote = remoteOf(socket);
+    pending.add(remote);
+    socket.on('close', () => pending.delete(remote));
+  });
+  outside.on('tlsClientError', (error, socket) => {
+    refuse(socket, reasonOf(error));
+    socket.destroy();
+  });
+  outside.on('secureConnection', (socket) => {
+    guarded(socket);
+    const remote = remoteOf(socket);
+    pending.delete(remote);
+    const engine = guarded(connect({ path: enginePath, allowHalfOpen: true }));
+    engine.write(writeTunnelRecord({ remote, channel: channelOf(socket) }));
+    splice(socket, engine);
+  });
+  return outside;
+}
+
+/** The engine calls, and says first whom it wants to reach. */
+function createInside(): Server {
+  return createServer({ allowHalfOpen: true }, (engine) => {
+    guarded(engine);
+    engine.on('readable', function onReadable() {
+      const bytes = engine.read(TUNNEL_RECORD_BYTES) as Buffer | null;
+      if (bytes === null) return;
+      engine.off('readable', onReadable);
+      dial(engine, readTunnelRecord(bytes));
     });
   });
-});
+}
 
-parentPort.on('message', () => {
-  closing = true;
-  outside.close();
-  inside.close();
-  if (live.size === 0) process.exit();
-  setTimeout(() => process.exit(), 2000);
-});
-
-function listen(port) {
-  outside.once('error', (error) => {
-    if (error.code === 'EADDRINUSE' && port < ports[1]) listen(port + 1);
-    else parentPort.postMessage({ kind: 'failed', reason: error.code || error.message });
-  });
-  outside.listen(port, host, () => {
-    outside.removeAllListeners('error');
-    inside.listen(dialPath, () => parentPort.postMessage({ kind: 'listening', port: outside.address().port }));
+function dial(engine: Socket, { host, port }: DialRecord): void {
+  const named = serverName === undefined ? {} : { servername: serverName };
+  const socket: TLSSocket = guarded(connectTls({ ...trust, ...named, host, port }));
+  const timer = setTimeout(() => socket.destroy(new Error('ETIMEDOUT')), handshakeTimeoutMs);
+  const onFailure = (error: Error): void => {
+    clearTimeout(timer);
+    engine.end(writeTunnelRecord({ problem: reasonOf(error) }));
+  };
+  // A caller that gave up: what it wanted is given up, too.
+  const onGone = (): void => void socket.destroy();
+  socket.once('error', onFailure);
+  engine.once('close', onGone);
+  socket.once('close', () => clearTimeout(timer));
+  socket.once('secureConnect', () => {
+    clearTimeout(timer);
+    socket.off('error', onFailure);
+    engine.off('close', onGone);
+    engine.write(writeTunnelRecord({ channel: channelOf(socket) }));
+    splice(engine, socket);
   });
 }
-listen(ports[0]);
-`;
+
+/** Listens at the first free port from `port` on; resolves to it. */
+function listenOutside(server: Server, host: string, port: number, last: number): Promise<number> {
+  return new Promise((resolve, reject) => {
+    const onError = (error: NodeJS.ErrnoException): void => {
+      if (error.code === 'EADDRINUSE' && port < last) {
+        resolve(listenOutside(server, host, port + 1, last));
+      } else {
+        reject(error);
+      }
+    };
+    server.once('error', onError);
+    server.listen(port, host, () => {
+      server.off('error', onError);
+      resolve((server.address() as AddressInfo).port);
+    });
+  });
+}
+
+/** Calls of the engine, which are few and of this process: one that cannot be taken is tried again by it. */
+const inside = createInside();
+inside.on('error', () => undefined);
+const outside = listening && createOutside(listening.enginePath);
+
+parentPort!.on('message', () => {
+  closing = true;
+  outside?.close();
+  inside.close();
+  if (live.size === 0) process.exit();
+  setTimeout(() => process.exit(), CLOSE_TIMEOUT_MS);
+});
+
+async function start(): Promise<void> {
+  const port = outside ? await listenOutside(outside, listening.host, ...listening.ports) : 0;
+  if (outside) {
+    // Node drops connections without a word when there are no descriptors.
+    const pause = new AcceptPause((line) => tell({ kind: 'log', line }));
+    outside.on('error', (error: NodeJS.ErrnoException) => pause.failed(error.errno ?? 0, performance.now()));
+    setInterval(() => pause.failed(probeDescriptors(), performance.now()), PROBE_INTERVAL_MS).unref();
+  }
+  await new Promise<void>((resolve, reject) => {
+    inside.once('error', reject);
+    inside.listen(dialPath, resolve);
+  });
+  tell({ kind: 'listening', port });
+}
+
+start().catch((error: Error) => tell({ kind: 'failed', reason: reasonOf(error) }));

@@ -6,6 +6,7 @@ import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
 import { Membership } from '../../src/cluster/index.ts';
 import { temporaryFolders } from '../data/temporary-folder.ts';
+import { OTHER_SECRET, SECRET } from '../support/secrets.ts';
 import { run } from './fake-io.ts';
 import { parse, start } from './program.ts';
 
@@ -26,7 +27,7 @@ describe('tributary scheduler', () => {
     const address = listening['scheduler'] as string;
     const secret = readFileSync(path, 'utf8').trim();
 
-    await expect(joinAs('stranger', address, 'guessed')).rejects.toMatchObject({ code: 'REFUSED' });
+    await expect(joinAs('stranger', address, OTHER_SECRET)).rejects.toMatchObject({ code: 'REFUSED' });
     const members = await Promise.all(['one', 'two'].map((title) => joinAs(title, address, secret)));
     expect(members.map(({ member }) => member).sort()).toEqual([0, 1]);
     expect(await program.waitFor('formed')).toMatchObject({ members: [0, 1] });
@@ -48,7 +49,7 @@ describe('tributary scheduler', () => {
 
   test('says in words where it listens, and warns where others reach it without TLS', async () => {
     const cwd = folder();
-    writeFileSync(join(cwd, 'mine'), 'a secret\n', { mode: 0o600 });
+    writeFileSync(join(cwd, 'mine'), `${SECRET}\n`, { mode: 0o600 });
     const args = [
       'scheduler',
       '--port',
@@ -66,7 +67,7 @@ describe('tributary scheduler', () => {
       /^Listening at 0\.0\.0\.0:\d+ for 3 members; the secret is in .*mine\.\nStopped by SIGINT\.\n$/,
     );
     expect(stderr).toMatch(/^Warning: others can reach 0\.0\.0\.0, and there is no TLS: /);
-    expect(stdout + stderr).not.toContain('a secret');
+    expect(stdout + stderr).not.toContain(SECRET);
   });
 
   test.each([

@@ -1,7 +1,6 @@
 /** A process's side of the cluster, by real sockets and threads: joining, requests, and what their errors say. */
-import { execFileSync, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
-import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { mkdtempSync, rmSync } from 'node:fs';
 import { createServer } from 'node:net';
 import type { AddressInfo, Socket } from 'node:net';
 import { tmpdir } from 'node:os';
@@ -10,8 +9,10 @@ import { afterEach, describe, expect, it } from 'vitest';
 import { hostIdentity, LivenessView, Membership, Scheduler } from '../../src/cluster/index.ts';
 import type { JoinOptions, SchedulerOptions, WaitingReport } from '../../src/cluster/index.ts';
 import { encodeFrame } from '../../src/cluster/frames.ts';
+import { hasOpenssl, makeCertificates } from '../support/certificates.ts';
+import { OTHER_SECRET, SECRET } from '../support/secrets.ts';
+import { TlsRelay } from '../support/tls-relay.ts';
 
-const SECRET = 'a secret for tests';
 const opened: (() => unknown)[] = [];
 
 afterEach(async () => {
@@ -76,7 +77,7 @@ describe('joining', () => {
 
   it('with another secret, or a rank that is taken, is REFUSED and says why', async () => {
     const scheduler = await start(2);
-    await expect(join(scheduler.address, { secret: 'wrong' })).rejects.toMatchObject({
+    await expect(join(scheduler.address, { secret: OTHER_SECRET })).rejects.toMatchObject({
       code: 'REFUSED',
       facts: { reason: 'secret' },
     });
@@ -115,7 +116,7 @@ describe('joining', () => {
     const reports: WaitingReport[] = [];
     const onWaiting = (report: WaitingReport) => reports.push(report);
     const port = await freePort();
-    const options = { joinTimeoutMs: 300, reportAfterMs: 50, onWaiting };
+    const options = { joinTimeoutMs: 2000, reportAfterMs: 50, onWaiting };
     await expect(join(`127.0.0.1:${port}`, options)).rejects.toMatchObject({
       code: 'UNREACHABLE',
       message: expect.stringMatching(new RegExp(`127\\.0\\.0\\.1:${port}.*ECONNREFUSED`)) as string,
@@ -320,40 +321,36 @@ describe('the shared view', () => {
   });
 });
 
-describe.skipIf(spawnSync('openssl', ['version']).status !== 0)(
-  'with TLS (needs the openssl command)',
-  () => {
-    it('members join over it, and neither plain members nor those without trust do', async () => {
-      const folder = mkdtempSync(joinPath(tmpdir(), 'tributary-tls-'));
-      opened.push(() => rmSync(folder, { recursive: true }));
-      const [keyFile, certFile] = [joinPath(folder, 'key.pem'), joinPath(folder, 'cert.pem')];
-      const request = ['req', '-x509', '-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:prime256v1', '-nodes'];
-      const subject = ['-days', '1', '-subj', '/CN=test', '-addext', 'subjectAltName=IP:127.0.0.1'];
-      execFileSync('openssl', [...request, ...subject, '-keyout', keyFile, '-out', certFile], {
-        stdio: 'ignore',
-      });
-      const tls = { key: readFileSync(keyFile, 'utf8'), cert: readFileSync(certFile, 'utf8') };
-      const scheduler = await start(2, { tls, handshakeTimeoutMs: 200 });
+describe.skipIf(!hasOpenssl)('with TLS (needs the openssl command)', () => {
+  it('members join over it, and neither plain members nor those without trust do', async () => {
+    const folder = mkdtempSync(joinPath(tmpdir(), 'tributary-tls-'));
+    opened.push(() => rmSync(folder, { recursive: true }));
+    const tls = makeCertificates(folder, 'scheduler');
+    const scheduler = await start(2, { tls, handshakeTimeoutMs: 2000 });
 
-      const refused = once(scheduler, 'refused');
-      await expect(join(scheduler.address, { joinTimeoutMs: 500 })).rejects.toMatchObject({
-        code: 'UNREACHABLE',
-      });
-      expect(await refused).toMatchObject([{ remote: expect.stringContaining('127.0.0.1') as string }]);
-      await expect(join(scheduler.address, { joinTimeoutMs: 500, tls: {} })).rejects.toMatchObject({
-        code: 'UNREACHABLE',
-        message: expect.stringContaining('self-signed certificate') as string,
-      });
-      const trust = { ca: tls.cert };
-      const all = await Promise.all(
-        [0, 1].map((wantedRank) => join(scheduler.address, { wantedRank, tls: trust })),
-      );
-      const left = once(all[0]!, 'left');
-      await all[1]!.leave();
-      expect(await left).toMatchObject([{ member: 1, reason: 'closed' }]);
+    const refused = once(scheduler, 'refused');
+    await expect(join(scheduler.address, { joinTimeoutMs: 500 })).rejects.toMatchObject({
+      code: 'UNREACHABLE',
     });
-  },
-);
+    expect(await refused).toMatchObject([{ remote: expect.stringContaining('127.0.0.1') as string }]);
+    await expect(join(scheduler.address, { joinTimeoutMs: 500, tls: {} })).rejects.toMatchObject({
+      code: 'UNREACHABLE',
+      message: expect.stringContaining('certificate') as string,
+    });
+    const trust = { ca: tls.ca };
+    const between = await TlsRelay.listen(tls, Number(scheduler.address.split(':')[1]));
+    await expect(
+      join(`127.0.0.1:${between.port}`, { tls: trust, joinTimeoutMs: 5000 }),
+    ).rejects.toMatchObject({ code: 'REFUSED', facts: { reason: 'secret' } });
+    await between.close();
+    const all = await Promise.all(
+      [0, 1].map((wantedRank) => join(scheduler.address, { wantedRank, tls: trust })),
+    );
+    const left = once(all[0]!, 'left');
+    await all[1]!.leave();
+    expect(await left).toMatchObject([{ member: 1, reason: 'closed' }]);
+  });
+});
 
 describe('the host identity', () => {
   it('is the same each time, and plain text that a join can carry', () => {

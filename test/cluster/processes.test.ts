@@ -8,9 +8,9 @@ import { afterEach, describe, expect, it } from 'vitest';
 import { hostIdentity, Membership, Scheduler } from '../../src/cluster/index.ts';
 import type { World } from '../../src/cluster/index.ts';
 import { programOf } from '../support/test-program.ts';
+import { SECRET } from '../support/secrets.ts';
 
 const MEMBER = fileURLToPath(new URL('./member.ts', import.meta.url));
-const SECRET = 'a secret for tests';
 const opened: (() => unknown)[] = [];
 
 afterEach(async () => {

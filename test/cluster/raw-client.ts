@@ -2,8 +2,9 @@
 import { once } from 'node:events';
 import { connect } from 'node:net';
 import type { Socket } from 'node:net';
-import { answer, challenge } from '../../src/sockets/index.ts';
+import { challenge, keyOfSecret, Transcript } from '../../src/sockets/index.ts';
 import { encodeFrame, FrameReader } from '../../src/cluster/frames.ts';
+import { PROTOCOL_VERSION, PURPOSE } from '../../src/cluster/messages.ts';
 import type { SchedulerMessage } from '../../src/cluster/messages.ts';
 import type { Scheduler } from '../../src/cluster/scheduler.ts';
 
@@ -60,18 +61,24 @@ export class RawClient {
   }
 
   /** Goes as far as a process that knows the secret. */
-  async prove(secret: string): Promise<void> {
-    const callerNonce = challenge();
-    this.send({ kind: 'hello', version: 1, nonce: callerNonce });
-    const { nonce } = await this.until('challenge');
-    const exchange = { purpose: 'scheduler', version: 1, callerNonce, listenerNonce: nonce };
-    this.send({ kind: 'answer', proof: answer(secret, 'caller', exchange) });
+  async prove(secret: string): Promise<Transcript> {
+    const transcript = new Transcript(PURPOSE, PROTOCOL_VERSION, undefined);
+    const hello = { kind: 'hello', version: PROTOCOL_VERSION, nonce: challenge() };
+    transcript.add(hello);
+    this.send(hello);
+    transcript.add(await this.until('challenge'));
+    transcript.add({ kind: 'answer' });
+    this.send({ kind: 'answer', proof: transcript.answer(keyOfSecret(secret), 'caller') });
+    return transcript;
   }
 
-  async join(secret: string, wantedRank?: number): Promise<void> {
-    await this.prove(secret);
-    await this.until('accepted');
-    this.send({ kind: 'join', title: `raw ${wantedRank ?? ''}`, host: 'h', address: {}, wantedRank });
+  /** `change`: what is sent otherwise than was proved. */
+  async join(secret: string, wantedRank?: number, change: object = {}): Promise<void> {
+    const transcript = await this.prove(secret);
+    transcript.add(await this.until('accepted'));
+    const join = { kind: 'join', title: `raw ${wantedRank ?? ''}`, host: 'h', address: {}, wantedRank };
+    transcript.add(join);
+    this.send({ ...join, proof: transcript.answer(keyOfSecret(secret), 'caller'), ...change });
   }
 
   async closed(): Promise<void> {

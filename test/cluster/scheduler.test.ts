@@ -3,9 +3,10 @@ import { once } from 'node:events';
 import { afterEach, describe, expect, it } from 'vitest';
 import { Scheduler } from '../../src/cluster/index.ts';
 import type { RefusalReason, SchedulerOptions } from '../../src/cluster/index.ts';
+import { encodeFrame } from '../../src/cluster/frames.ts';
 import { RawClient } from './raw-client.ts';
+import { OTHER_SECRET, SECRET } from '../support/secrets.ts';
 
-const SECRET = 'a secret for tests';
 const opened: (() => unknown)[] = [];
 
 afterEach(async () => {
@@ -42,13 +43,25 @@ function expectRefused(scheduler: Scheduler, expected: Partial<Record<RefusalRea
 }
 
 describe('a stranger', () => {
+  it.each([
+    ['title', { title: 'somebody else' }],
+    ['address', { address: { host: '10.0.0.1' } }],
+    ['rank', { wantedRank: 1 }],
+  ])('whose %s was changed on its way is refused', async (_what, change) => {
+    const scheduler = await start({ size: 2 });
+    const client = await connect(scheduler);
+    await client.join(SECRET, 0, change);
+    expect(await client.until('refused')).toMatchObject({ reason: 'secret' });
+    expect(scheduler.members).toEqual([]);
+  });
+
   it('with another secret is refused, counted and logged with its address, and the secret is nowhere', async () => {
     const lines: string[] = [];
     const scheduler = await start({ log: (line) => lines.push(line) });
     const untouched = await bystander(scheduler);
     const client = await connect(scheduler);
     const event = once(scheduler, 'refused');
-    await client.prove('another secret');
+    await client.prove(OTHER_SECRET);
     expect(await client.until('refused')).toMatchObject({ reason: 'secret' });
     await client.closed();
     const port = client.socket.localPort;
@@ -220,12 +233,44 @@ describe('a member', () => {
     expect(scheduler.members).toEqual([0]);
   });
 
+  it.each(['before it has joined', 'as a member'])(
+    'that reads nothing of what it asks for is dropped, %s',
+    async (when) => {
+      const scheduler = await start({
+        size: 1,
+        maxBacklogBytes: 100_000,
+        handshakeTimeoutMs: 60_000,
+        lostAfterMs: 60_000,
+      });
+      const client = await connect(scheduler);
+      if (when === 'as a member') {
+        await client.join(SECRET);
+        await client.until('welcome');
+      } else {
+        await client.prove(SECRET);
+        await client.until('accepted');
+      }
+      client.socket.pause();
+      // The answers to so many fill the buffers of both kernels several times over.
+      const beats = Buffer.concat(Array.from({ length: 10_000 }, () => encodeFrame({ kind: 'beat' })));
+      const closed = client.closed();
+      let isClosed = false;
+      void closed.then(() => (isClosed = true));
+      const flood = (): void => {
+        if (!isClosed) client.socket.write(beats, () => setImmediate(flood));
+      };
+      flood();
+      await closed;
+      expect(scheduler.members).toEqual([]);
+    },
+  );
+
   it('that breaks the protocol is lost to the others', async () => {
     const scheduler = await start({ size: 2 });
     const [good, bad] = [await connect(scheduler), await connect(scheduler)];
     await Promise.all([good.join(SECRET, 0), bad.join(SECRET, 1)]);
     await Promise.all([good.until('welcome'), bad.until('welcome')]);
-    bad.send({ kind: 'hello', version: 1, nonce: 'a'.repeat(64) });
+    bad.send({ kind: 'hello', version: 2, nonce: 'a'.repeat(64) });
     expect(await good.until('left')).toMatchObject({ member: 1, reason: 'lost' });
   });
 });
@@ -242,7 +287,8 @@ describe('the port', () => {
   it.each([
     [{ size: 0 }, 'size 0'],
     [{ size: 5000 }, 'size 5000'],
-    [{ secret: '' }, 'secret'],
+    [{ secret: '' }, 'openssl rand -hex 16'],
+    [{ secret: 'a secret of some words' }, 'openssl rand -hex 16'],
     [{ heartbeatMs: 100, lostAfterMs: 150 }, 'lostAfterMs 150'],
     [{ ports: [7000, 6000] as [number, number] }, 'the last port 6000'],
   ])('and the other options are checked: %j', async (options, text) => {

@@ -5,6 +5,7 @@ import { Scheduler } from '../../src/cluster/index.ts';
 import { CommunicationThread } from '../../src/communication/index.ts';
 import { SharedSpace } from '../../src/memory/index.ts';
 import { RankProcesses } from '../support/rank-processes.ts';
+import { OTHER_SECRET, SECRET } from '../support/secrets.ts';
 
 const PROGRAM = fileURLToPath(new URL('./dying-program.ts', import.meta.url));
 
@@ -30,10 +31,10 @@ describe.each(['shm', 'tcp'] as const)('a communication thread over %s that dies
 
 describe('starting a communication thread', () => {
   const space = SharedSpace.create({ maxBytes: 16 * 2 ** 20 });
-  const options = { space, secret: 'a secret for tests', transport: 'tcp', measure: false } as const;
+  const options = { space, secret: SECRET, transport: 'tcp', measure: false } as const;
 
   it('fails with the error of joining', async () => {
-    const scheduler = await Scheduler.start({ size: 2, secret: 'another secret' });
+    const scheduler = await Scheduler.start({ size: 2, secret: OTHER_SECRET });
     try {
       await expect(
         CommunicationThread.start({ ...options, scheduler: scheduler.address }),

@@ -7,8 +7,8 @@ import type { CreateStoreOptions, KVStore, StoreType } from '../../src/kvstore/i
 import { joinCluster } from '../../src/launcher/index.ts';
 import { hasSharedMemory } from '../../src/memory/index.ts';
 import { Servers } from './servers.ts';
+import { SECRET } from '../support/secrets.ts';
 
-const SECRET = 'a secret of these tests';
 const LENGTH = 100;
 const filled = (value: number) => new Float32Array(LENGTH).fill(value);
 

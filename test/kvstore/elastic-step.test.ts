@@ -12,8 +12,8 @@ import { elasticStep } from '../../src/kvstore/elastic-step.ts';
 import { joinCluster } from '../../src/launcher/index.ts';
 import { hasSharedMemory } from '../../src/memory/index.ts';
 import { Servers } from './servers.ts';
+import { SECRET } from '../support/secrets.ts';
 
-const SECRET = 'a secret of these tests';
 /** No vector instruction divides them; the first has several chunks. */
 const LENGTHS = { a: 101, b: 3 } as const;
 const KEYS = ['a', 'b'] as const;

@@ -10,8 +10,8 @@ import { createHosts } from '../../src/bench/hosts.ts';
 import type { Host, Hosts } from '../../src/bench/hosts.ts';
 import type { RackLine } from './rack-program.ts';
 import { programOf } from '../support/test-program.ts';
+import { SECRET } from '../support/secrets.ts';
 
-const SECRET = 'racks';
 const DEADLINE_MS = 40_000;
 const pathOf = (path: string) => fileURLToPath(new URL(path, import.meta.url));
 

@@ -9,8 +9,8 @@ import { hasSharedMemory } from '../../src/memory/index.ts';
 import type { ReductionChoice } from '../../src/plan/index.ts';
 import { each } from './client-setup.ts';
 import { filled, valueOf } from './collective-ranks.ts';
+import { SECRET } from '../support/secrets.ts';
 
-const SECRET = 'a secret of these tests';
 /** A core that makes racks pay, and one that does not. */
 const NARROW = { boxBytesPerSecond: 40e9, workerBytesPerSecond: 10e9, coreBytesPerSecond: 1e9 };
 const WIDE = { ...NARROW, coreBytesPerSecond: 40e9 };

@@ -3,6 +3,7 @@ import { describe, expect, it } from 'vitest';
 import { parseTarget } from '../../src/cluster/joining.ts';
 import { joinCluster } from '../../src/launcher/index.ts';
 import { localAddressTowards } from '../../src/launcher/local-address.ts';
+import { SECRET } from '../support/secrets.ts';
 
 function refusal(scheduler: string): Error {
   try {
@@ -32,7 +33,7 @@ describe('the local address', () => {
     const { message } = refusal(scheduler);
     const expected = { name: 'UsageError', code: 'INVALID_ARGUMENT', message, facts: { scheduler } };
     await expect(localAddressTowards(scheduler)).rejects.toMatchObject(expected);
-    await expect(joinCluster({ scheduler, secret: 'a secret' })).rejects.toMatchObject(expected);
+    await expect(joinCluster({ scheduler, secret: SECRET })).rejects.toMatchObject(expected);
   });
 
   it('towards a name that nobody has is UNREACHABLE', async () => {

@@ -10,6 +10,7 @@ import {
   type Resources,
   type RunnerConfig,
 } from '../../src/runner/index.ts';
+import { listeningPorts, speaksTls } from '../support/listening-ports.ts';
 import { circlesModel, circlesRun } from './circles.ts';
 import { segmentFiles } from '../support/segment-files.ts';
 
@@ -64,6 +65,21 @@ const scripts: Record<string, () => Promise<void>> = {
     say({ refused, step, replicas: replicaSegments(), workers: workers() });
     await runner.close();
     say(await errorOf(() => open({})));
+  },
+
+  /** Trains on servers, and says of each port at which this process listens whether it speaks TLS. */
+  async 'with TLS'() {
+    const failure = await errorOf(async () => {
+      const runner = await getRunner(circlesModel(), resources, { ...config, strategy: 'servers' });
+      let told = false;
+      for await (const { step } of runner.run(shard(train), { maxSteps: 2 })) {
+        if (!told && isFirst) say({ step, tls: await Promise.all(listeningPorts().map(speaksTls)) });
+        told = true;
+      }
+      await runner.close();
+    });
+    say(failure);
+    process.exit();
   },
 
   /** A worker is lost in the first attempt; the second has no end. */

@@ -10,6 +10,7 @@ import { removeStaleSegments } from '../../src/memory/index.ts';
 import { fit } from '../../src/runner/index.ts';
 import { temporaryFolders } from '../data/temporary-folder.ts';
 import { circlesModel, circlesRun } from './circles.ts';
+import { hasOpenssl, makeCertificates } from '../support/certificates.ts';
 import { programOf } from '../support/test-program.ts';
 import { segmentFiles } from '../support/segment-files.ts';
 
@@ -133,3 +134,21 @@ it('run elsewhere by ssh, whatever is in names and arguments, and stop by agreem
   expect(last).toEqual({ type: 'end', finished: false, workers: 2 });
   expect(await ended).toEqual({ code: 0, errors: '' });
 }, 110_000);
+
+it.skipIf(!hasOpenssl)('encrypts all that listens when resources name certificates', async () => {
+  const { files } = makeCertificates(folder(), 'ours');
+  const { said, ended } = start('with TLS', { resources: { workers: 2, transport: 'tcp', tls: files } });
+  // The scheduler, the transport, and the server of this machine.
+  expect(await said()).toEqual({ step: 1, tls: [true, true, true] });
+  expect(await said()).toEqual({ code: 'none', message: '' });
+  expect(await ended).toMatchObject({ code: 0 });
+});
+
+it('names a file of a certificate that is not there', async () => {
+  const tls = { key: 'no-key.pem', cert: 'no-cert.pem', ca: 'no-ca.pem' };
+  const { said } = start('with TLS', { resources: { workers: 2, tls } });
+  expect(await said()).toMatchObject({
+    code: 'FILE_NOT_FOUND',
+    message: expect.stringMatching(/tls\.key is .*no-key\.pem/) as string,
+  });
+});

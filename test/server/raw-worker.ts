@@ -10,7 +10,7 @@ import type { Socket } from 'node:net';
 import { SERVER_PROTOCOL_VERSION, SERVER_PURPOSE } from '../../src/server/index.ts';
 import type { ServiceAccess, ServiceSettings } from '../../src/server/index.ts';
 import { encodeHead, PREFIX_BYTES } from '../../src/server/wire/frame.ts';
-import { answer, challenge } from '../../src/sockets/index.ts';
+import { challenge, keyOfNonce, Transcript } from '../../src/sockets/index.ts';
 
 const DEADLINE_MS = 15_000;
 
@@ -109,25 +109,27 @@ export class RawWorker {
     };
   }
 
-  /** Says hello and proves; `forged` is the namespace that the proof is made for, if it is another. */
+  /**
+   * Says hello and proves; `forged` is the namespace that the proof is made for, if it is another; `change` what is sent
+   * otherwise than was proved.
+   */
   async introduce(
     access: ServiceAccess,
     identity: Identity = {},
     forged?: string,
+    change: object = {},
   ): Promise<Heard | 'closed'> {
     const { worker = 0, incarnation = randomBytes(32).toString('hex'), settings = SETTINGS } = identity;
     const { namespace, nonce } = access;
-    const callerNonce = challenge();
-    this.say({ kind: 'hello', version: SERVER_PROTOCOL_VERSION, namespace, nonce: callerNonce });
+    const hello = { kind: 'hello', version: SERVER_PROTOCOL_VERSION, namespace, nonce: challenge() };
+    this.say(hello);
     const heard = await this.hear();
     if (heard === 'closed' || heard.header.kind !== 'challenge') return heard;
-    const proof = answer(nonce, 'caller', {
-      purpose: `${SERVER_PURPOSE} ${forged ?? namespace}`,
-      version: SERVER_PROTOCOL_VERSION,
-      callerNonce,
-      listenerNonce: heard.header.nonce as string,
-    });
-    this.say({ kind: 'proof', proof, worker, incarnation, settings });
+    const claim = { kind: 'proof', worker, incarnation, settings };
+    const purpose = `${SERVER_PURPOSE} ${forged ?? namespace}`;
+    const transcript = new Transcript(purpose, SERVER_PROTOCOL_VERSION, undefined);
+    for (const message of [hello, heard.header, claim]) transcript.add(message);
+    this.say({ ...claim, proof: transcript.answer(keyOfNonce(nonce), 'caller'), ...change });
     return this.hear();
   }
 

@@ -1,6 +1,6 @@
 /** Who gets in: proofs of the nonce, wrong, replayed, forged and reflected; and workers that dial somebody else's server. */
 import { once } from 'node:events';
-import { createServer } from 'node:net';
+import { connect, createServer } from 'node:net';
 import type { AddressInfo, Server, Socket } from 'node:net';
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest';
 import { TributaryError } from '../../src/base/index.ts';
@@ -11,7 +11,7 @@ import type { ServiceAccess } from '../../src/server/index.ts';
 import { encodeHead } from '../../src/server/wire/frame.ts';
 import { challenge } from '../../src/sockets/index.ts';
 import { Servers } from '../kvstore/servers.ts';
-import { openRequest, RawWorker } from './raw-worker.ts';
+import { openRequest, RawWorker, SETTINGS } from './raw-worker.ts';
 import type { Heard } from './raw-worker.ts';
 
 describe.skipIf(!hasSharedMemory())('the door of a parameter server', () => {
@@ -95,7 +95,6 @@ describe.skipIf(!hasSharedMemory())('the door of a parameter server', () => {
   });
 
   it.each([
-    ['another version', { version: SERVER_PROTOCOL_VERSION + 1 }],
     ['a namespace that is no name', { namespace: '../x' }],
     ['a namespace that is no text', { namespace: ['a'] }],
     ['a short nonce', { nonce: 'ab' }],
@@ -108,6 +107,39 @@ describe.skipIf(!hasSharedMemory())('the door of a parameter server', () => {
       ...change,
     });
     expect(await worker.hear()).toBe('closed');
+  });
+
+  it.each([
+    ['worker', { worker: 1 }],
+    ['incarnation', { incarnation: challenge() }],
+    ['settings', { settings: { ...SETTINGS, combine: 'mean' } }],
+    ['field more', { more: 1 }],
+  ])('does not take a proof if the %s was changed on its way', async (_what, change) => {
+    const worker = await dial();
+    expect(kindOf(await worker.introduce(access, {}, undefined, change))).toEqual({ kind: 'refused' });
+    expect(await worker.hear()).toBe('closed');
+  });
+
+  it('names both versions to a worker of another one', async () => {
+    const worker = await dial();
+    worker.say({ kind: 'hello', version: SERVER_PROTOCOL_VERSION + 1, something: 'else' });
+    const refusal = await worker.hear();
+    expect(kindOf(refusal)).toMatchObject({ kind: 'refused', error: { code: 'REFUSED' } });
+    const text = JSON.stringify(kindOf(refusal));
+    expect(text).toContain(`version ${SERVER_PROTOCOL_VERSION + 1} `);
+    expect(text).toContain(`version ${SERVER_PROTOCOL_VERSION};`);
+    expect(await worker.hear()).toBe('closed');
+  });
+
+  it('is left alone by a worker whose welcome was changed on its way', async () => {
+    const { port } = ground.servers[0]!;
+    const relay = await Relay.listen(port, (bytes) =>
+      Buffer.from(bytes.toString('latin1').replace(`"ports":[${port}]`, `"ports":[${port - 1}]`), 'latin1'),
+    );
+    const own = ground.createService();
+    const connecting = RemoteStore.connect({ servers: [relay.address], access: own, worker: 0, workers: 1 });
+    await expect(connecting).rejects.toMatchObject({ code: 'REFUSED' });
+    await relay.close();
   });
 
   it('names a wrong nonce to the worker that has it', async () => {
@@ -126,6 +158,42 @@ describe.skipIf(!hasSharedMemory())('the door of a parameter server', () => {
     for (const line of lines) expect(line).not.toContain(access.nonce);
   });
 });
+
+/** Somebody between a worker and a server, who passes on what they say, that of the server with changes. */
+class Relay {
+  readonly #server: Server;
+  readonly #sockets = new Set<Socket>();
+
+  private constructor(port: number, change: (bytes: Buffer) => Buffer) {
+    this.#server = createServer((worker) => {
+      const server = connect(port, '127.0.0.1');
+      for (const socket of [worker, server]) {
+        this.#sockets.add(socket);
+        socket.on('error', () => undefined);
+      }
+      worker.pipe(server);
+      server.on('data', (bytes) => worker.write(change(bytes)));
+      server.on('end', () => worker.end());
+    });
+  }
+
+  static async listen(port: number, change: (bytes: Buffer) => Buffer): Promise<Relay> {
+    const relay = new Relay(port, change);
+    relay.#server.listen(0, '127.0.0.1');
+    await once(relay.#server, 'listening');
+    return relay;
+  }
+
+  get address(): string {
+    return `127.0.0.1:${(this.#server.address() as AddressInfo).port}`;
+  }
+
+  async close(): Promise<void> {
+    for (const socket of this.#sockets) socket.destroy();
+    this.#server.close();
+    await once(this.#server, 'close');
+  }
+}
 
 /** Somebody who listens where a server was, and knows no nonce. */
 class FakeServer {
@@ -168,7 +236,7 @@ class FakeServer {
 describe.skipIf(!hasSharedMemory())('a worker that dials a server which does not know the nonce', () => {
   const access = { namespace: 'mine', nonce: challenge() };
   const hex = (): string => challenge();
-  const challenged = (): object => ({ kind: 'challenge', nonce: hex() });
+  const challenged = (): object => ({ kind: 'challenge', version: SERVER_PROTOCOL_VERSION, nonce: hex() });
   const welcome = (): object => ({ kind: 'welcome', proof: hex(), run: 'a', ports: [1], beacon: undefined });
 
   it.each<[string, (() => object)[], string]>([
@@ -176,6 +244,7 @@ describe.skipIf(!hasSharedMemory())('a worker that dials a server which does not
     ['a welcome without a challenge', [welcome], 'REFUSED'],
     ['a welcome that is no welcome', [challenged, () => ({ kind: 'welcome' })], 'UNREACHABLE'],
     ['nonsense', [() => ({ kind: 5 })], 'UNREACHABLE'],
+    ['two challenges', [challenged, challenged], 'UNREACHABLE'],
     ['an answer to nothing', [() => ({ id: 1, results: [] })], 'UNREACHABLE'],
     ['a refusal', [challenged, () => ({ kind: 'refused' })], 'REFUSED'],
   ])('tells it nothing after %s', async (_what, answers, code) => {
@@ -192,6 +261,29 @@ describe.skipIf(!hasSharedMemory())('a worker that dials a server which does not
     } finally {
       await fake.close();
     }
+  });
+
+  it('names both versions where a server of another one answers', async () => {
+    const version = SERVER_PROTOCOL_VERSION + 1;
+    const fake = await FakeServer.listen(() => ({ ...challenged(), version }));
+    const connecting = RemoteStore.connect({ servers: [fake.address], access, worker: 0, workers: 1 });
+    await expect(connecting).rejects.toMatchObject({
+      code: 'REFUSED',
+      message: expect.stringMatching(`version ${version} .* version ${SERVER_PROTOCOL_VERSION};`) as string,
+    });
+    await fake.close();
+  });
+
+  it('reads no long header before it knows who speaks', async () => {
+    const fake = await FakeServer.listen(() => ({ ...challenged(), padding: 'x'.repeat(8 * 1024) }));
+    const connecting = RemoteStore.connect({
+      ...{ servers: [fake.address], access, worker: 0, workers: 1, reconnectTimeoutMs: 300 },
+    });
+    await expect(connecting).rejects.toMatchObject({
+      code: 'UNREACHABLE',
+      message: expect.stringContaining('announced a header of') as string,
+    });
+    await fake.close();
   });
 
   it.each([

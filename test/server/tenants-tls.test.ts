@@ -1,6 +1,5 @@
 /** A parameter server behind TLS: stores whose certificates one authority signed, and strangers with others or none. */
-import { execFileSync, spawnSync } from 'node:child_process';
-import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
@@ -9,9 +8,10 @@ import { hasSharedMemory } from '../../src/memory/index.ts';
 import type { ServiceAccess } from '../../src/server/index.ts';
 import type { TlsOptions } from '../../src/sockets/index.ts';
 import { Servers } from '../kvstore/servers.ts';
+import { hasOpenssl, makeCertificates } from '../support/certificates.ts';
+import { TlsRelay } from '../support/tls-relay.ts';
 import { RawWorker } from './raw-worker.ts';
 
-const hasOpenssl = spawnSync('openssl', ['version']).status === 0;
 const filled = (length: number, value: number): Float32Array => new Float32Array(length).fill(value);
 
 describe.skipIf(!hasSharedMemory() || !hasOpenssl)('a parameter server with TLS', () => {
@@ -23,7 +23,7 @@ describe.skipIf(!hasSharedMemory() || !hasOpenssl)('a parameter server with TLS'
 
   beforeAll(async () => {
     folder = mkdtempSync(join(tmpdir(), 'test-tributary-'));
-    [ours, theirs] = [certificates('ours'), certificates('theirs')];
+    [ours, theirs] = [makeCertificates(folder, 'ours'), makeCertificates(folder, 'theirs')];
     ground = await Servers.start(1, { cores: 2, tls: ours, handshakeTimeoutMs: 500 });
     access = ground.createService();
   });
@@ -31,21 +31,6 @@ describe.skipIf(!hasSharedMemory() || !hasOpenssl)('a parameter server with TLS'
     await ground.close();
     rmSync(folder, { recursive: true, force: true });
   });
-
-  /** An authority of its own and one certificate that it signed. */
-  function certificates(name: string): TlsOptions {
-    const path = (kind: string): string => join(folder, `${name}-${kind}`);
-    const openssl = (args: string): void =>
-      void execFileSync('openssl', args.split(' '), { stdio: ['ignore', 'ignore', 'pipe'] });
-    const newKey = '-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes';
-    openssl(`req -x509 ${newKey} -subj /CN=${name} -keyout ${path('ca-key')} -out ${path('ca')} -days 2`);
-    openssl(`req ${newKey} -subj /CN=member-${name} -keyout ${path('key')} -out ${path('request')}`);
-    writeFileSync(path('extensions'), `subjectAltName=DNS:${name}.tributary\n`);
-    const signer = `-CA ${path('ca')} -CAkey ${path('ca-key')} -CAcreateserial -days 2`;
-    openssl(`x509 -req -in ${path('request')} ${signer} -extfile ${path('extensions')} -out ${path('cert')}`);
-    const read = (kind: string): string => readFileSync(path(kind), 'utf8');
-    return { key: read('key'), cert: read('cert'), ca: read('ca') };
-  }
 
   it.each([true, false])('trains two workers, shared memory: %s', async (sharedMemory) => {
     const own = ground.createService();
@@ -75,6 +60,15 @@ describe.skipIf(!hasSharedMemory() || !hasOpenssl)('a parameter server with TLS'
     const options = { servers: ground.addresses, access, worker: 0, workers: 1, reconnectTimeoutMs: 1000 };
     const tls = { ...theirs, ca: ours.ca };
     await expect(RemoteStore.connect({ ...options, tls })).rejects.toMatchObject({ code: 'UNREACHABLE' });
+  });
+
+  it('is not fooled by somebody in between with a certificate that both trust', async () => {
+    const between = await TlsRelay.listen(ours, ground.servers[0]!.port);
+    const servers = [`127.0.0.1:${between.port}`];
+    const connecting = RemoteStore.connect({ servers, access, worker: 0, workers: 1, tls: ours });
+    await expect(connecting).rejects.toMatchObject({ code: 'REFUSED' });
+    expect(between.connections).toBeGreaterThan(0);
+    await between.close();
   });
 
   it('refuses a wrong nonce, though the certificate is right', async () => {

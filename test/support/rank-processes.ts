@@ -18,6 +18,7 @@ import { defaultSegmentDirectory, removeStaleSegments } from '../../src/memory/i
 import { decodeHeader } from '../../src/memory/segment-header.ts';
 import { programOf } from './test-program.ts';
 import { segmentFiles } from './segment-files.ts';
+import { SECRET } from './secrets.ts';
 
 /** What a rank says: its kind, when by `machineMs`, and what belongs to it. */
 export interface RankLine {
@@ -52,7 +53,6 @@ export interface RankProcessesOptions {
 }
 
 const DEADLINE_MS = 50_000;
-const SECRET = 'a secret for tests';
 /** How much of the error output of a rank is kept. */
 const MAX_ERROR_CHARACTERS = 20_000;
 

@@ -13,6 +13,7 @@ import { fileURLToPath } from 'node:url';
 import type { Host, Hosts } from '../../src/bench/hosts.ts';
 import type { RankLine, RankPlan, RankTimes } from './namespaces-rank.ts';
 import { programOf } from '../support/test-program.ts';
+import { SECRET } from '../support/secrets.ts';
 
 type RankError = Extract<RankLine, { error: unknown }>['error'];
 
@@ -37,7 +38,6 @@ export interface AlgorithmResult {
 
 type Join = Omit<NonNullable<RankPlan['join']>, 'scheduler' | 'secret'>;
 
-const SECRET = 'namespaces';
 const RUN_TIMEOUT_MS = 55_000;
 const RANK_PROGRAM = fileURLToPath(new URL('./namespaces-rank.ts', import.meta.url));
 const SCHEDULER_PROGRAM = fileURLToPath(new URL('./namespaces-scheduler.ts', import.meta.url));

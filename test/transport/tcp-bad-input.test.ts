@@ -10,6 +10,7 @@ import { Status, writeHello } from '../../src/transport/tcp/handshake.ts';
 import { closeEnds, memberAddress, openEnds, RunningPair, SECRET } from './tcp-pair.ts';
 import type { End } from './tcp-pair.ts';
 import { helloTo, introduce, Stranger } from './tcp-stranger.ts';
+import { OTHER_SECRET } from '../support/secrets.ts';
 
 const HANDSHAKE_TIMEOUT_MS = 300;
 const MAX_PENDING = 16;
@@ -79,7 +80,9 @@ describe.skipIf(!hasSharedMemory())('a TCP pair that exchanges data', () => {
   });
 
   it('refuses a wrong secret', async () => {
-    const status = await introduce(await dial(), helloTo(target.transport, 5), meanwhile, { secret: 'no' });
+    const status = await introduce(await dial(), helloTo(target.transport, 5), meanwhile, {
+      secret: OTHER_SECRET,
+    });
     expect(status).toBe(Status.SECRET);
     expect(target.transport.refused.secret).toBe(1);
   });

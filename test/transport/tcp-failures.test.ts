@@ -14,6 +14,7 @@ import { createTcpTransport } from '../../src/transport/tcp/tcp-transport.ts';
 import { closeEnds, envelope, memberAddress, openEnd, openEnds, SECRET, until } from './tcp-pair.ts';
 import type { End } from './tcp-pair.ts';
 import { programOf } from '../support/test-program.ts';
+import { OTHER_SECRET } from '../support/secrets.ts';
 
 const PEER = fileURLToPath(new URL('./tcp-peer.ts', import.meta.url));
 
@@ -212,8 +213,8 @@ describe.skipIf(!hasSharedMemory())('the TCP transport', () => {
   });
 
   it('is refused at once with another secret, and the secret is in no message', async () => {
-    const a = await openEnd({ secret: 'the right secret' });
-    const b = await openEnd({ secret: 'the wrong secret' });
+    const a = await openEnd({ secret: SECRET });
+    const b = await openEnd({ secret: OTHER_SECRET });
     ends.push(a, b);
     const [first, second] = await Promise.allSettled([
       a.transport.connect(0, [memberAddress(1, b.transport)], { connectTimeoutMs: 300 }),
@@ -274,18 +275,20 @@ describe.skipIf(!hasSharedMemory())('the TCP transport', () => {
     ends.push(taken);
     const { port } = taken.transport.address;
     const { space } = taken;
-    await expect(createTcpTransport({ space, secret: 'x', ports: [port, port] })).rejects.toMatchObject({
+    await expect(createTcpTransport({ space, secret: SECRET, ports: [port, port] })).rejects.toMatchObject({
       code: 'INVALID_ARGUMENT',
       message: expect.stringContaining(`none of the ports ${port} to ${port}`) as string,
     });
     const next = await openEnd({ ports: [port, Math.min(65_535, port + 50)] });
     ends.push(next);
     expect(next.transport.address.port).toBeGreaterThan(port);
-    await expect(createTcpTransport({ space, secret: 'x', address: '203.0.113.7' })).rejects.toMatchObject({
-      message: expect.stringContaining('does not belong to this host') as string,
-    });
+    await expect(createTcpTransport({ space, secret: SECRET, address: '203.0.113.7' })).rejects.toMatchObject(
+      {
+        message: expect.stringContaining('does not belong to this host') as string,
+      },
+    );
     await expect(createTcpTransport({ space, secret: '' })).rejects.toThrow('secret');
-    await expect(createTcpTransport({ space, secret: 'x', address: '0.0.0.0' })).rejects.toThrow('reach');
+    await expect(createTcpTransport({ space, secret: SECRET, address: '0.0.0.0' })).rejects.toThrow('reach');
   });
 
   const hasIpv6 = Object.values(networkInterfaces()).some((list) =>

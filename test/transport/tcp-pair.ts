@@ -10,8 +10,9 @@ import { createTcpTransport } from '../../src/transport/tcp/tcp-transport.ts';
 import type { TcpTransport } from '../../src/transport/tcp/tcp-transport.ts';
 import { recordEvents } from './conformance.ts';
 import type { Told } from './conformance.ts';
+import { SECRET } from '../support/secrets.ts';
 
-export const SECRET = 'a secret for tests';
+export { SECRET };
 const DEADLINE_MS = 20_000;
 
 export interface End {

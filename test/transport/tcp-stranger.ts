@@ -5,6 +5,7 @@
 import { once } from 'node:events';
 import { connect } from 'node:net';
 import type { Socket } from 'node:net';
+import { keyOfSecret } from '../../src/sockets/index.ts';
 import { ANSWER_BYTES, prove, readAnswer, Status, writeHello } from '../../src/transport/tcp/handshake.ts';
 import type { Hello } from '../../src/transport/tcp/handshake.ts';
 import type { TcpTransport } from '../../src/transport/tcp/tcp-transport.ts';
@@ -72,7 +73,8 @@ export async function introduce(
   const challenge = await answerOf(stranger, until);
   if (challenge === undefined) return 'closed';
   if (challenge.status !== Status.OK) return challenge.status;
-  stranger.say(prove(new TextEncoder().encode(options.secret ?? SECRET), 'dialer', hello, challenge.body));
+  const key = keyOfSecret(options.secret ?? SECRET);
+  stranger.say(prove(key, 'caller', hello, challenge.body, undefined));
   return (await answerOf(stranger, until))?.status ?? 'closed';
 }
 

@@ -1,17 +1,17 @@
 /** TCP over TLS: members whose certificates one authority signed, and strangers with others or none. */
-import { execFileSync, spawnSync } from 'node:child_process';
-import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { mkdtempSync, readdirSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest';
 import { hasSharedMemory } from '../../src/memory/index.ts';
 import type { TlsOptions } from '../../src/sockets/index.ts';
 import { createTcpTransport } from '../../src/transport/tcp/tcp-transport.ts';
+import { hasOpenssl, makeCertificates } from '../support/certificates.ts';
+import { TlsRelay } from '../support/tls-relay.ts';
 import { closeEnds, envelope, memberAddress, openEnd, openEnds, until } from './tcp-pair.ts';
 import type { End } from './tcp-pair.ts';
 import { Stranger } from './tcp-stranger.ts';
-
-const hasOpenssl = spawnSync('openssl', ['version']).status === 0;
+import { SECRET } from '../support/secrets.ts';
 
 describe.skipIf(!hasSharedMemory() || !hasOpenssl)('the TCP transport with TLS', () => {
   const temporary = process.env.TMPDIR;
@@ -24,8 +24,8 @@ describe.skipIf(!hasSharedMemory() || !hasOpenssl)('the TCP transport with TLS',
     folder = mkdtempSync(join(tmpdir(), 'test-tributary-'));
     // What the transport leaves in the temporary folder is seen in a folder of our own.
     process.env.TMPDIR = folder;
-    ours = certificates('ours');
-    theirs = certificates('theirs');
+    ours = makeCertificates(folder, 'ours');
+    theirs = makeCertificates(folder, 'theirs');
   });
   afterEach(async () => {
     await closeEnds(ends.splice(0));
@@ -36,34 +36,6 @@ describe.skipIf(!hasSharedMemory() || !hasOpenssl)('the TCP transport with TLS',
     else process.env.TMPDIR = temporary;
     rmSync(folder, { recursive: true, force: true });
   });
-
-  /** An authority of its own and one certificate that it signed. */
-  function certificates(name: string): TlsOptions {
-    const path = (kind: string): string => join(folder, `${name}-${kind}`);
-    const openssl = (...args: string[]): void =>
-      void execFileSync('openssl', args, { stdio: ['ignore', 'ignore', 'pipe'] });
-    const newKey = ['-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:prime256v1', '-nodes'];
-    const subject = ['-subj', `/CN=${name}`];
-    openssl(
-      'req',
-      '-x509',
-      ...newKey,
-      ...subject,
-      '-keyout',
-      path('ca-key'),
-      '-out',
-      path('ca'),
-      '-days',
-      '2',
-    );
-    openssl('req', ...newKey, '-subj', `/CN=member-${name}`, '-keyout', path('key'), '-out', path('request'));
-    writeFileSync(path('extensions'), `subjectAltName=DNS:${name}.tributary\n`);
-    const signer = ['-CA', path('ca'), '-CAkey', path('ca-key'), '-CAcreateserial', '-days', '2'];
-    const extensions = ['-extfile', path('extensions')];
-    openssl('x509', '-req', '-in', path('request'), ...signer, ...extensions, '-out', path('cert'));
-    const read = (kind: string): string => readFileSync(path(kind), 'utf8');
-    return { key: read('key'), cert: read('cert'), ca: read('ca') };
-  }
 
   async function exchange([a, b]: readonly [End, End], length: number): Promise<void> {
     const from = a.space.allocate(length).allocate('uint8', length);
@@ -103,6 +75,36 @@ describe.skipIf(!hasSharedMemory() || !hasOpenssl)('the TCP transport with TLS',
     expect(b.told.lost).toEqual([]);
   });
 
+  it('checks that certificates are for the address that is dialled', async () => {
+    const elsewhere = makeCertificates(folder, 'elsewhere', ['DNS:elsewhere.tributary', 'IP:127.0.0.2']);
+    const [a, b] = [await openEnd({ tls: elsewhere }), await openEnd({ tls: elsewhere })];
+    ends.push(a, b);
+    const dialling = b.transport.connect(1, [memberAddress(0, a.transport)], { connectTimeoutMs: 500 });
+    await expect(dialling).rejects.toMatchObject({
+      code: 'UNREACHABLE',
+      message: expect.stringContaining('ERR_TLS_CERT_ALTNAME_INVALID') as string,
+    });
+  });
+
+  it('is not fooled by somebody in between with a certificate that both trust', async () => {
+    const [a, b] = [await openEnd({ tls: ours }), await openEnd({ tls: ours })];
+    ends.push(a, b);
+    const between = await TlsRelay.listen(ours, a.transport.address.port);
+    const moved = {
+      ...memberAddress(0, a.transport),
+      address: { ...a.transport.address, port: between.port },
+    };
+    const accepting = a.transport.connect(0, [memberAddress(1, b.transport)], { connectTimeoutMs: 3000 });
+    const results = Promise.allSettled([accepting, b.transport.connect(1, [moved])]);
+    const [, dialled] = await results;
+    expect(dialled).toMatchObject({
+      status: 'rejected',
+      reason: { code: 'REFUSED', message: expect.stringContaining('the secrets differ') as string },
+    });
+    expect(between.connections).toBeGreaterThan(0);
+    await between.close();
+  });
+
   it('checks the name of certificates where one is asked for', async () => {
     ends.push(...(await openEnds(2, { tls: { ...ours, serverName: 'ours.tributary' } })));
     await exchange(ends as [End, End] & End[], 10);
@@ -132,7 +134,7 @@ describe.skipIf(!hasSharedMemory() || !hasOpenssl)('the TCP transport with TLS',
   it('says when key and certificate are no such', async () => {
     const { space } = await openEndFor(ends);
     const tls = { key: 'no key', cert: 'no cert', ca: 'no ca' };
-    await expect(createTcpTransport({ space, secret: 'x', tls })).rejects.toMatchObject({
+    await expect(createTcpTransport({ space, secret: SECRET, tls })).rejects.toMatchObject({
       code: 'INVALID_ARGUMENT',
       message: expect.stringContaining('key, cert and ca') as string,
     });

@@ -9,6 +9,7 @@ import type { PackedError, TributaryError } from '../../base/index.ts';
 import {
   MEMBER_LIMITS,
   MessageStream,
+  STRANGER_LIMITS,
   readWelcome,
   SERVER_PROTOCOL_VERSION,
   SERVER_PURPOSE,
@@ -23,16 +24,16 @@ import type {
   Welcome,
 } from '../../server/index.ts';
 import {
-  answer,
   dialAt,
   errorName,
   isNonce,
+  keyOfNonce,
   readTunnelRecord,
+  Transcript,
   TUNNEL_RECORD_BYTES,
-  verify,
   writeTunnelRecord,
 } from '../../sockets/index.ts';
-import type { ByteRange, Exchange, Host, SocketAddress } from '../../sockets/index.ts';
+import type { ByteRange, DialRecord, Host, SocketAddress } from '../../sockets/index.ts';
 import type { LinePump, Pumped } from './line-pump.ts';
 
 export interface LineOptions {
@@ -43,7 +44,7 @@ export interface LineOptions {
   readonly title: string;
   readonly address: SocketAddress;
   /** What a TLS tunnel is to be told; undefined without one. */
-  readonly throughTunnel: string | undefined;
+  readonly throughTunnel: DialRecord | undefined;
   readonly access: ServiceAccess;
   readonly worker: number;
   readonly incarnation: string;
@@ -75,7 +76,9 @@ export class CoreLine implements StreamUser, Pumped {
   /** What a new connection must be told before anything else, by name. */
   readonly #announced = new Map<string, object>();
   #stream: MessageStream | undefined;
-  #exchange: Exchange | undefined;
+  /** What was said on this connection until the server has proved itself, and whether it has asked for a proof. */
+  #transcript: Transcript | undefined;
+  #isChallenged = false;
   #isOpen = false;
   /** The process that the server was when it was met first. */
   #run: string | undefined;
@@ -195,26 +198,32 @@ export class CoreLine implements StreamUser, Pumped {
     const { address, throughTunnel, resources, access, host } = this.options;
     const fd = dialAt(host.libc, address, 0);
     if (fd < 0) return this.#failed(errorName(fd));
-    const stream = new MessageStream(fd, resources, MEMBER_LIMITS, this);
+    // Whoever answers there has proved nothing yet.
+    const stream = new MessageStream(fd, resources, STRANGER_LIMITS, this);
     this.#stream = stream;
-    this.#exchange = {
-      purpose: `${SERVER_PURPOSE} ${access.namespace}`,
-      version: SERVER_PROTOCOL_VERSION,
-      callerNonce: host.randomHex(32),
-      listenerNonce: '',
+    this.#isChallenged = false;
+    const hello = {
+      ...{ kind: 'hello', version: SERVER_PROTOCOL_VERSION, namespace: access.namespace },
+      nonce: host.randomHex(32),
     };
+    const begin = (channel: string | undefined): void => {
+      const purpose = `${SERVER_PURPOSE} ${access.namespace}`;
+      this.#transcript = new Transcript(purpose, SERVER_PROTOCOL_VERSION, channel);
+      this.#transcript.add(hello);
+    };
+    begin(undefined);
     if (throughTunnel !== undefined) {
       stream.sendPreface(writeTunnelRecord(throughTunnel));
       stream.preface = {
         bytes: TUNNEL_RECORD_BYTES,
         take: (record) => {
-          const problem = readTunnelRecord(record);
-          if (problem !== '') stream.ended ??= problem;
+          const { problem, channel } = readTunnelRecord(record);
+          if (problem !== undefined) stream.ended ??= problem;
+          begin(channel);
         },
       };
     }
-    const { callerNonce: nonce } = this.#exchange;
-    stream.send({ kind: 'hello', version: SERVER_PROTOCOL_VERSION, namespace: access.namespace, nonce });
+    stream.send(hello);
   }
 
   #greet(header: Header): void {
@@ -223,16 +232,24 @@ export class CoreLine implements StreamUser, Pumped {
       const error = header.error as PackedError | undefined;
       return this.close(error ? unpack(error) : refused(title, worker, access.namespace));
     }
-    if (header.kind === 'challenge' && isNonce(header.nonce)) {
-      this.#exchange = { ...this.#exchange!, listenerNonce: header.nonce };
-      const proof = answer(access.nonce, 'caller', this.#exchange);
-      return this.#stream!.send({ kind: 'proof', proof, worker, incarnation, settings });
+    const transcript = this.#transcript!;
+    const key = keyOfNonce(access.nonce);
+    transcript.add(header);
+    if (header.kind === 'challenge' && !this.#isChallenged && isNonce(header.nonce)) {
+      if (header.version !== SERVER_PROTOCOL_VERSION)
+        return this.close(otherVersion(title, worker, header.version));
+      this.#isChallenged = true;
+      const claim = { kind: 'proof', worker, incarnation, settings };
+      transcript.add(claim);
+      return this.#stream!.send({ ...claim, proof: transcript.answer(key, 'caller') });
     }
     const welcome = readWelcome(header);
     // A server that does not know the nonce is somebody else's.
-    if (!verify(access.nonce, 'listener', this.#exchange!, welcome.proof)) {
+    if (!transcript.verify(key, 'listener', welcome.proof)) {
       return this.close(refused(title, worker, access.namespace));
     }
+    this.#stream!.limits = MEMBER_LIMITS;
+    this.#transcript = undefined;
     this.#opened(welcome);
   }
 
@@ -309,5 +326,13 @@ function refused(title: string, worker: number, namespace: string): PeerError {
     'REFUSED',
     `${title} and worker ${worker} do not have the same nonce for namespace '${namespace}', or there is no such namespace; give the worker what createService returned`,
     { server: title, worker, namespace },
+  );
+}
+
+function otherVersion(title: string, worker: number, version: unknown): PeerError {
+  return new PeerError(
+    'REFUSED',
+    `${title} speaks version ${JSON.stringify(version)} of the protocol, and worker ${worker} version ${SERVER_PROTOCOL_VERSION}; use one version of Tributary everywhere`,
+    { server: title, worker, version, workerVersion: SERVER_PROTOCOL_VERSION },
   );
 }

@@ -10,8 +10,8 @@ import type { OptimizerSpec } from '../../kernels/index.ts';
 import { SharedSpace } from '../../memory/index.ts';
 import type { Region } from '../../memory/index.ts';
 import { segmentPrefix, StreamResources } from '../../server/index.ts';
-import { resolveHost, systemHost, TlsTunnel } from '../../sockets/index.ts';
-import type { Host, TlsOptions } from '../../sockets/index.ts';
+import { systemHost, TlsTunnel } from '../../sockets/index.ts';
+import type { Host } from '../../sockets/index.ts';
 import type {
   KeyInit,
   KeyPull,
@@ -105,7 +105,7 @@ export class RemoteStore implements KVStore {
     const kernels = options.kernels ?? Kernels.create(options.space ?? SharedSpace.create());
     const { space } = kernels;
     const resources = new StreamResources(space, host.libc);
-    const tunnel = tls && (await openTunnel(tls));
+    const tunnel = tls && (await TlsTunnel.open(tls, TUNNEL_LIMITS));
     let store: RemoteStore | undefined;
     try {
       const lines = await ServerLines.open(
@@ -122,6 +122,7 @@ export class RemoteStore implements KVStore {
         (server) => mayShare(options.sharedMemory, server),
       );
       store = new RemoteStore(options, kernels, resources, lines, tunnel, host);
+      void tunnel?.lost.then((error) => lines.close(error));
       return store;
     } catch (error) {
       await tunnel?.close();
@@ -513,9 +514,5 @@ export class RemoteStore implements KVStore {
 
 const BYE_MS = 1000;
 
-async function openTunnel(tls: TlsOptions): Promise<TlsTunnel> {
-  return TlsTunnel.open(tls, await resolveHost('127.0.0.1'), {
-    ...{ ports: [0, 0], socketBufferBytes: 0, handshakeTimeoutMs: 5000, maxPendingHandshakes: 1 },
-    log: () => undefined,
-  });
-}
+/** For calls only: nobody calls a store. */
+const TUNNEL_LIMITS = { handshakeTimeoutMs: 5000, maxPendingHandshakes: 0, log: () => undefined };

@@ -40,7 +40,7 @@ export class ServerLines {
         ...options,
         title: `server ${server} at ${host}:${port}`,
         address: tunnel?.dialAddress ?? internetAddress(await resolveHost(host), port),
-        throughTunnel: tunnel && `${host} ${port}`,
+        throughTunnel: tunnel && { host, port },
       });
       open.push(line);
       return [line, await line.open()];

@@ -7,9 +7,13 @@
 import { TributaryError } from '../../base/index.ts';
 import type { Kernels } from '../../kernels/index.ts';
 import {
-  decodeAddress,
+  AcceptPause,
   addressText,
+  decodeAddress,
+  ECONNABORTED,
+  EINTR,
   MAX_ADDRESS_BYTES,
+  NOTHING,
   POLLIN,
   POLLOUT,
   PollSet,
@@ -69,6 +73,8 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
   /** What unknown namespaces are checked against. */
   readonly #nobody: string;
   readonly #remote = new Uint8Array(MAX_ADDRESS_BYTES);
+  /** Of the listening socket, when there are no descriptors. */
+  readonly #pause: AcceptPause;
   #connections: Connection[] = [];
   #closing = false;
 
@@ -80,6 +86,7 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
     this.#kernels = kernels;
     this.#resources = new StreamResources(kernels.space, host.libc);
     this.#poll = new PollSet(kernels.space, host.libc);
+    this.#pause = new AcceptPause((line) => office.log(line));
   }
 
   run(): void {
@@ -174,9 +181,11 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
     const nowMs = this.#host.clock.nowMs();
     let sleepMs = MAX_SLEEP_MS;
     for (const tenant of this.#tenants.values()) sleepMs = Math.min(sleepMs, tenant.lookAfter(nowMs));
+    const pauseMs = this.#pause.waitMs(nowMs);
+    if (pauseMs > 0) sleepMs = Math.min(sleepMs, pauseMs);
     this.#poll.clear();
     this.#poll.add(doorbell, POLLIN);
-    this.#poll.add(listeningFd, POLLIN);
+    this.#poll.add(pauseMs > 0 ? NOTHING : listeningFd, POLLIN);
     for (const { stream } of this.#connections) {
       this.#poll.add(stream.fd, stream.hasUnsent ? POLLIN | POLLOUT : POLLIN);
     }
@@ -222,7 +231,9 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
     let strangers = this.#connections.filter(({ stranger }) => stranger).length;
     for (let i = 0; i < ACCEPTS_A_TURN; i++) {
       const fd = libc.accept(listeningFd);
-      if (fd < 0) return;
+      if (fd === -EINTR || fd === -ECONNABORTED) continue;
+      if (fd < 0) return void this.#pause.failed(fd, nowMs);
+      this.#pause.succeeded();
       if (strangers++ >= maxStrangers || this.#connections.length >= MAX_CONNECTIONS) {
         libc.close(fd);
         continue;
@@ -240,7 +251,11 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
         session: undefined,
       };
       if (isTunnelled) {
-        const take = (record: Uint8Array) => void (connection.remote = readTunnelRecord(record));
+        const take = (record: Uint8Array): void => {
+          const { remote, channel } = readTunnelRecord(record);
+          connection.remote = remote!;
+          stranger.channel = channel;
+        };
         stream.preface = { bytes: TUNNEL_RECORD_BYTES, take };
       }
       this.#connections.push(connection);

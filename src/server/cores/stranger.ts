@@ -3,8 +3,8 @@
  * is challenged, proves, and becomes a session or is sent away. Invariants: whether a namespace exists cannot be told
  * from the answers; a proof is good for one connection only, so a replayed one is worth nothing.
  */
-import { answer, verify } from '../../sockets/index.ts';
-import type { Exchange } from '../../sockets/index.ts';
+import { PeerError } from '../../base/index.ts';
+import { keyOfNonce, Transcript } from '../../sockets/index.ts';
 import { ProtocolFault } from '../wire/frame.ts';
 import type { Header, Incoming, MessageStream, StreamUser } from '../wire/message-stream.ts';
 import { readHello, readProof, SERVER_PROTOCOL_VERSION } from '../wire/messages.ts';
@@ -23,10 +23,12 @@ export class Stranger implements StreamUser {
   /** When it is sent away, by the clock. */
   readonly deadlineMs: number;
   stream!: MessageStream;
+  /** That of the TLS connection; undefined without TLS. Known before the first message. */
+  channel: string | undefined;
   readonly #doorkeeper: Doorkeeper;
   readonly #nonce: string;
   #hello: Hello | undefined;
-  #exchange: Exchange | undefined;
+  #transcript: Transcript | undefined;
 
   /** `nonce`: a fresh one, for this connection only. */
   constructor(doorkeeper: Doorkeeper, nonce: string, deadlineMs: number) {
@@ -40,24 +42,36 @@ export class Stranger implements StreamUser {
   }
 
   #greet(header: Header): void {
-    this.#hello = readHello(header);
-    this.#exchange = {
-      purpose: `${SERVER_PURPOSE} ${this.#hello.namespace}`,
-      version: SERVER_PROTOCOL_VERSION,
-      callerNonce: this.#hello.nonce,
-      listenerNonce: this.#nonce,
-    };
-    this.stream.send({ kind: 'challenge', nonce: this.#exchange.listenerNonce });
+    const hello = readHello(header);
+    if (hello.version !== SERVER_PROTOCOL_VERSION) throw otherVersion(hello.version);
+    this.#hello = hello;
+    const purpose = `${SERVER_PURPOSE} ${hello.namespace}`;
+    this.#transcript = new Transcript(purpose, SERVER_PROTOCOL_VERSION, this.channel);
+    const asked = { kind: 'challenge', version: SERVER_PROTOCOL_VERSION, nonce: this.#nonce };
+    this.#transcript.add(header);
+    this.#transcript.add(asked);
+    this.stream.send(asked);
   }
 
   #prove(header: Header): void {
     const proof = readProof(header);
-    const nonce = this.#doorkeeper.nonceOf(this.#hello!.namespace);
-    if (!verify(nonce, 'caller', this.#exchange!, proof.proof)) {
+    const transcript = this.#transcript!;
+    const key = keyOfNonce(this.#doorkeeper.nonceOf(this.#hello!.namespace));
+    transcript.add(header);
+    if (!transcript.verify(key, 'caller', proof.proof)) {
       this.stream.send({ kind: 'refused' });
       throw new ProtocolFault(`does not know the nonce of namespace '${this.#hello!.namespace}'`);
     }
-    const welcome = this.#doorkeeper.admit(this.#hello!, proof, this.stream);
-    this.stream.send({ kind: 'welcome', proof: answer(nonce, 'listener', this.#exchange!), ...welcome });
+    const welcome = { kind: 'welcome', ...this.#doorkeeper.admit(this.#hello!, proof, this.stream) };
+    transcript.add(welcome);
+    this.stream.send({ ...welcome, proof: transcript.answer(key, 'listener') });
   }
+}
+
+function otherVersion(version: number): PeerError {
+  return new PeerError(
+    'REFUSED',
+    `the worker speaks version ${version} of the protocol of parameter servers, and the server version ${SERVER_PROTOCOL_VERSION}; use one version of Tributary everywhere`,
+    { version, serverVersion: SERVER_PROTOCOL_VERSION },
+  );
 }

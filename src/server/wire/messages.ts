@@ -13,7 +13,7 @@ import type { RowsMode } from '../server-core.ts';
 import { check, countOf, countsOf, finiteOf, isCount, listOf, malformed, objectOf } from './fields.ts';
 import type { Header } from './message-stream.ts';
 
-export const SERVER_PROTOCOL_VERSION = 4;
+export const SERVER_PROTOCOL_VERSION = 5;
 const MAX_WORKERS = 65536;
 const LINE_BYTES = 64;
 const MAX_ELEMENTS = 2 ** 30;
@@ -36,6 +36,8 @@ export interface ServiceSettings {
 }
 
 export interface Hello {
+  /** Of another version only the version is known. */
+  readonly version: number;
   readonly namespace: string;
   readonly nonce: string;
 }
@@ -205,10 +207,11 @@ export function resultOf({ version, staleness, sumOfSquares }: PushReply): Piece
 }
 
 export function readHello(header: Header): Hello {
-  check(header.kind === 'hello' && header.version === SERVER_PROTOCOL_VERSION, 'hello', header);
-  const { namespace, nonce } = header;
+  check(header.kind === 'hello' && isCount(header.version), 'hello', header);
+  const { version, namespace, nonce } = header;
+  if (version !== SERVER_PROTOCOL_VERSION) return { version, namespace: '', nonce: '' };
   check(isNamespace(namespace) && isNonce(nonce), 'hello', header);
-  return { namespace, nonce };
+  return { version, namespace, nonce };
 }
 
 export function readProof(header: Header): Proof {

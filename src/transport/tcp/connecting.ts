@@ -82,7 +82,7 @@ export class Connecting {
 }
 
 async function routeTo(peer: Peer, tunnel: TlsTunnel | undefined): Promise<Route> {
-  if (tunnel) return { address: tunnel.dialAddress, throughTunnel: `${peer.host} ${peer.port}` };
+  if (tunnel) return { address: tunnel.dialAddress, throughTunnel: { host: peer.host, port: peer.port } };
   try {
     const host = await resolveHost(peer.host);
     return { address: internetAddress(host, peer.port), throughTunnel: undefined };

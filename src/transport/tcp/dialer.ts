@@ -15,7 +15,7 @@ import {
   TUNNEL_RECORD_BYTES,
   writeTunnelRecord,
 } from '../../sockets/index.ts';
-import type { SocketAddress } from '../../sockets/index.ts';
+import type { DialRecord, SocketAddress } from '../../sockets/index.ts';
 import {
   ANSWER_BYTES,
   isProof,
@@ -44,7 +44,7 @@ const REASONS: Readonly<Record<string, string>> = {
 export interface Route {
   readonly address: SocketAddress;
   /** What the tunnel is to be told; undefined without one. */
-  readonly throughTunnel: string | undefined;
+  readonly throughTunnel: DialRecord | undefined;
 }
 
 export class Dialer {
@@ -68,6 +68,8 @@ export class Dialer {
   readonly #bytes = new Uint8Array(Math.max(ANSWER_BYTES, TUNNEL_RECORD_BYTES));
   #hello: Hello | undefined;
   #nonce: Uint8Array = new Uint8Array(0);
+  /** That of the TLS connection. */
+  #channel: string | undefined;
 
   constructor(peer: Peer, index: number, route: Route, self: number, options: CheckedOptions) {
     this.peer = peer;
@@ -147,11 +149,12 @@ export class Dialer {
       if (this.#filled < wanted) continue;
       this.#filled = 0;
       if (this.#stage === 'tunnel') {
-        const problem = readTunnelRecord(this.#bytes);
-        if (problem !== '') {
+        const { problem, channel } = readTunnelRecord(this.#bytes);
+        if (problem !== undefined) {
           this.#failed(problem, now);
           return;
         }
+        this.#channel = channel;
         this.#stage = 'challenge';
       } else if (!this.#heard(readAnswer(this.#bytes), now)) {
         return;
@@ -161,15 +164,16 @@ export class Dialer {
 
   /** Whether to listen for more. */
   #heard(answer: Answer | undefined, now: number): boolean {
+    const { key } = this.#options;
     if (answer === undefined) this.#failed('something else than Tributary answers there', now);
     else if (answer.status === Status.UNKNOWN) this.#failed('it does not expect this member', now);
     else if (answer.status !== Status.OK || answer.version !== PROTOCOL_VERSION) this.#refuse(answer);
     else if (this.#stage === 'challenge') {
       this.#stage = 'proof';
       this.#nonce = answer.body;
-      this.#outgoing = Uint8Array.from(prove(this.#options.secret, 'dialer', this.#hello!, this.#nonce));
+      this.#outgoing = prove(key, 'caller', this.#hello!, this.#nonce, this.#channel);
       return this.#flush(now);
-    } else if (isProof(answer.body, prove(this.#options.secret, 'listener', this.#hello!, this.#nonce))) {
+    } else if (isProof(answer.body, key, 'listener', this.#hello!, this.#nonce, this.#channel)) {
       this.connected = this.#fd;
       this.#fd = -1;
     } else {

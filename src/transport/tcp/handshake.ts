@@ -1,12 +1,14 @@
 /**
  * The records with which two processes convince each other, before the first frame, that both know the secret. Pure:
- * bytes in, bytes out. The dialer says who it is and whom it looks for (hello), the listener answers with a challenge,
- * the dialer proves first, so that strangers get nothing to guess on, then the listener. Invariant: a proof covers all
- * that was said and the role of the prover, so it fits no other connection; the secret itself is never sent.
+ * bytes in, bytes out; what a proof is stands in `sockets/credentials.ts`. The dialer says who it is and whom it looks for
+ * (hello), the listener answers with a challenge, the dialer proves first, so that strangers get nothing to guess on, then
+ * the listener. Invariant: a proof covers all that was said, so it fits no other connection.
  */
-import { createHmac, timingSafeEqual } from 'node:crypto';
+import { Transcript } from '../../sockets/index.ts';
+import type { Role } from '../../sockets/index.ts';
 
-export const PROTOCOL_VERSION = 1;
+export const PROTOCOL_VERSION = 2;
+const PURPOSE = 'tcp transport';
 export const NONCE_BYTES = 32;
 export const ID_BYTES = 16;
 export const HELLO_BYTES = 96;
@@ -98,19 +100,35 @@ export function readAnswer(bytes: Uint8Array): Answer | undefined {
   };
 }
 
+/** `channel` is that of the TLS connection; undefined without TLS. */
 export function prove(
-  secret: Uint8Array,
-  role: 'dialer' | 'listener',
+  key: Uint8Array,
+  role: Role,
   hello: Hello,
   listenerNonce: Uint8Array,
+  channel: string | undefined,
 ): Uint8Array {
-  return createHmac('sha256', secret)
-    .update(`tributary tcp ${PROTOCOL_VERSION} ${role}\0`)
-    .update(writeHello(hello))
-    .update(listenerNonce)
-    .digest();
+  return Buffer.from(transcriptOf(hello, listenerNonce, channel).answer(key, role), 'hex');
 }
 
-export function isProof(given: Uint8Array, expected: Uint8Array): boolean {
-  return given.length === expected.length && timingSafeEqual(given, expected);
+export function isProof(
+  given: Uint8Array,
+  key: Uint8Array,
+  role: Role,
+  hello: Hello,
+  listenerNonce: Uint8Array,
+  channel: string | undefined,
+): boolean {
+  return transcriptOf(hello, listenerNonce, channel).verify(key, role, hex(given));
+}
+
+function transcriptOf(hello: Hello, listenerNonce: Uint8Array, channel: string | undefined): Transcript {
+  const transcript = new Transcript(PURPOSE, PROTOCOL_VERSION, channel);
+  transcript.add({ hello: hex(writeHello(hello)) });
+  transcript.add({ challenge: hex(listenerNonce) });
+  return transcript;
+}
+
+function hex(bytes: Uint8Array): string {
+  return Buffer.from(bytes).toString('hex');
 }

@@ -5,9 +5,11 @@
  */
 import { randomBytes } from 'node:crypto';
 import {
+  AcceptPause,
   addressText,
   decodeAddress,
   EAGAIN,
+  ECONNABORTED,
   EINTR,
   errorName,
   libc,
@@ -65,6 +67,8 @@ interface Pending {
   stage: 'tunnel' | 'hello' | 'proof' | 'parked';
   hello: Hello | undefined;
   readonly nonce: Uint8Array;
+  /** That of the TLS connection; undefined without TLS. */
+  channel: string | undefined;
 }
 
 const ACCEPTS_PER_STEP = 512;
@@ -85,12 +89,14 @@ export class Listener {
     tooMany: 0,
   };
   #pending: Pending[] = [];
+  readonly #pause: AcceptPause;
   readonly #address = new Uint8Array(MAX_ADDRESS_BYTES);
 
   constructor(fd: number, options: CheckedOptions, doorkeeper: Doorkeeper) {
     this.fd = fd;
     this.#options = options;
     this.#doorkeeper = doorkeeper;
+    this.#pause = new AcceptPause(options.log);
   }
 
   get refused(): Refused {
@@ -101,6 +107,11 @@ export class Listener {
     return this.#pending.length;
   }
 
+  /** Whether callers are left alone for now, since there are no descriptors for them. */
+  isPaused(now: number): boolean {
+    return this.#pause.waitMs(now) > 0;
+  }
+
   /** The descriptors of those from whom the next word is awaited. */
   get awaitedFds(): number[] {
     return this.#pending.filter(({ stage }) => stage !== 'parked').map(({ fd }) => fd);
@@ -109,10 +120,12 @@ export class Listener {
   /** Accepts and listens to what is there, without waiting. */
   step(now: number): void {
     if (this.#pending.length > 0) this.#pending = this.#pending.filter((one) => !this.#advance(one, now));
+    if (this.isPaused(now)) return;
     for (let i = 0; i < ACCEPTS_PER_STEP; i++) {
       const fd = libc().accept(this.fd);
-      if (fd === -EINTR) continue;
-      if (fd < 0) break;
+      if (fd === -EINTR || fd === -ECONNABORTED) continue;
+      if (fd < 0) return void this.#pause.failed(fd, now);
+      this.#pause.succeeded();
       this.#accept(fd, now);
     }
   }
@@ -148,6 +161,7 @@ export class Listener {
       stage: isTunnelled ? 'tunnel' : 'hello',
       hello: undefined,
       nonce: randomBytes(NONCE_BYTES),
+      channel: undefined,
     };
     if (!this.#advance(pending, now)) this.#pending.push(pending);
   }
@@ -177,7 +191,9 @@ export class Listener {
       if (pending.filled < wanted) continue;
       pending.filled = 0;
       if (pending.stage === 'tunnel') {
-        pending.remote = readTunnelRecord(pending.bytes);
+        const { remote, channel } = readTunnelRecord(pending.bytes);
+        pending.remote = remote!;
+        pending.channel = channel;
         pending.stage = 'hello';
       } else if (pending.stage === 'hello') {
         if (this.#heardHello(pending)) return true;
@@ -203,8 +219,9 @@ export class Listener {
   }
 
   #heardProof(pending: Pending): boolean {
-    const expected = prove(this.#options.secret, 'dialer', pending.hello!, pending.nonce);
-    if (!isProof(pending.bytes.slice(0, PROOF_BYTES), expected)) {
+    const { hello, nonce, channel } = pending;
+    const given = pending.bytes.subarray(0, PROOF_BYTES);
+    if (!isProof(given, this.#options.key, 'caller', hello!, nonce, channel)) {
       return this.#refuse(pending, 'secret', 'it does not know the secret', Status.SECRET);
     }
     pending.stage = 'parked';
@@ -229,7 +246,7 @@ export class Listener {
         verdict === 'wait' ? `nobody told of member ${hello.member}` : `it looks for another process`;
       return this.#refuse(pending, 'unknown', text, Status.UNKNOWN);
     }
-    const proof = prove(this.#options.secret, 'listener', hello, pending.nonce);
+    const proof = prove(this.#options.key, 'listener', hello, pending.nonce, pending.channel);
     libc().sendBytes(pending.fd, writeAnswer(Status.OK, proof));
     this.#doorkeeper.accepted(hello, pending.fd);
     return true;

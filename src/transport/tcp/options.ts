@@ -4,12 +4,13 @@
  */
 import { UsageError } from '../../base/index.ts';
 import type { SharedSpace } from '../../memory/index.ts';
+import { keyOfSecret } from '../../sockets/index.ts';
 import type { TlsOptions } from '../../sockets/index.ts';
 
 export interface TcpOptions {
   /** The memory in which the regions of all messages lie. */
   readonly space: SharedSpace;
-  /** What all members of the cluster know and strangers do not; it is never sent. */
+  /** What all members of the cluster know and strangers do not, at least 32 hexadecimal digits or 16 bytes; never sent. */
   readonly secret: Uint8Array | string;
   /** The address to listen at, which is also the one told to others. Default 127.0.0.1. */
   readonly address?: string;
@@ -33,7 +34,8 @@ export interface TcpOptions {
 
 export interface CheckedOptions {
   readonly space: SharedSpace;
-  readonly secret: Uint8Array;
+  /** Made of the secret. */
+  readonly key: Uint8Array;
   readonly address: string;
   readonly ports: readonly [number, number];
   readonly connectionsPerPeer: number;
@@ -51,13 +53,7 @@ const UNSPECIFIED = new Set(['', '0.0.0.0', '::', '::0']);
 
 export function checkOptions(options: TcpOptions): CheckedOptions {
   const { secret, address = '127.0.0.1', ports = [0, 0] } = options;
-  const secretBytes = typeof secret === 'string' ? new TextEncoder().encode(secret) : secret;
-  if (!(secretBytes instanceof Uint8Array) || secretBytes.length === 0) {
-    throw new UsageError(
-      'INVALID_ARGUMENT',
-      'the secret is empty; give all members the same text or bytes, so that strangers cannot join',
-    );
-  }
+  const key = keyOfSecret(secret);
   if (UNSPECIFIED.has(address)) {
     throw new UsageError(
       'INVALID_ARGUMENT',
@@ -75,7 +71,7 @@ export function checkOptions(options: TcpOptions): CheckedOptions {
   }
   return {
     space: options.space,
-    secret: Uint8Array.from(secretBytes),
+    key,
     address,
     ports: [from, to],
     connectionsPerPeer: whole(options, 'connectionsPerPeer', 1, 1, MAX_CONNECTIONS_PER_PEER),

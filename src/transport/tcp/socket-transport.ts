@@ -10,6 +10,7 @@ import type { PeerError } from '../../base/index.ts';
 import type { Region, Segment, SharedSpace } from '../../memory/index.ts';
 import {
   libc,
+  NOTHING,
   POLLERR,
   POLLHUP,
   POLLIN,
@@ -149,6 +150,7 @@ export class SocketTransport implements TcpTransport {
       for (;;) {
         signal?.throwIfAborted();
         this.#checkOpen();
+        if (this.#tunnel?.failure) throw this.#tunnel.failure;
         const now = performance.now();
         connecting.step(now);
         this.#listener.step(now);
@@ -197,7 +199,7 @@ export class SocketTransport implements TcpTransport {
 
   poll(): boolean {
     if (this.#state !== 'open') return false;
-    let changed = false;
+    let changed = this.#tunnel?.failure !== undefined && this.#loseAll(this.#tunnel.failure);
     const askFirst =
       this.#connections.length > DIRECT_READS || this.#connections.some(({ reader }) => reader.isPaused);
     if (askFirst) this.#ask(0);
@@ -277,7 +279,8 @@ export class SocketTransport implements TcpTransport {
   /** One system call for the port, all connections and, when it may sleep, all strangers. */
   #ask(timeoutMs: number): void {
     this.#pollSet.clear();
-    this.#pollSet.add(this.#listener.fd, this.#member === -1 ? 0 : POLLIN);
+    const listens = this.#member !== -1 && !this.#listener.isPaused(performance.now());
+    this.#pollSet.add(listens ? this.#listener.fd : NOTHING, POLLIN);
     for (const connection of this.#connections) {
       const reads = connection.reader.isPaused ? POLLRDHUP : POLLIN;
       this.#pollSet.add(connection.fd, connection.writer.hasUnsent ? reads | POLLOUT : reads);
@@ -333,6 +336,13 @@ export class SocketTransport implements TcpTransport {
     peer.state = 'lost';
     this.#withdraw(peer);
     this.#events.push((to) => to.lost(peer.member, error));
+  }
+
+  /** The tunnel to all of them is gone; true if there was anybody to lose. */
+  #loseAll({ message }: PeerError): boolean {
+    const open = [...this.#peers.values()].filter(({ state }) => state === 'open');
+    for (const peer of open) this.#lose(peer, peer.lostError(message));
+    return open.length > 0;
   }
 
   /** A transfer with somebody who cannot take part any more. */

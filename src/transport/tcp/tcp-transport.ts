@@ -27,10 +27,10 @@ export interface TcpTransport extends Transport {
 export async function createTcpTransport(options: TcpOptions): Promise<TcpTransport> {
   const checked = checkOptions(options);
   const host = await resolveHost(checked.address);
-  const tunnel = checked.tls && (await TlsTunnel.open(checked.tls, host, checked));
-  const { fd, port } = tunnel
-    ? { fd: tunnel.listeningFd, port: tunnel.port }
-    : listenWithin(libc(), host, checked.ports, checked.socketBufferBytes);
+  const { ports, socketBufferBytes } = checked;
+  const tunnel =
+    checked.tls && (await TlsTunnel.open(checked.tls, checked, { host, ports, socketBufferBytes }));
+  const { fd, port } = tunnel?.listening ?? listenWithin(libc(), host, ports, socketBufferBytes);
   try {
     return new SocketTransport(checked, fd, { host: checked.address, port, id: newId() }, tunnel);
   } catch (error) {
