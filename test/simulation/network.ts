@@ -237,9 +237,10 @@ export class Network {
         const watched: Descriptor[] = [];
         for (let i = 0; i < count; i++) {
           const at = address - this.#base + 8 * i;
-          const descriptor = find(this.#memory.getInt32(at, true));
+          const fd = this.#memory.getInt32(at, true);
+          const descriptor = find(fd);
           const wanted = this.#memory.getInt16(at + 4, true) | POLLERR;
-          const ready = (descriptor?.readiness() ?? POLLERR) & wanted;
+          const ready = fd < 0 ? 0 : (descriptor?.readiness() ?? POLLERR) & wanted;
           this.#memory.setInt16(at + 6, ready, true);
           if (ready !== 0) found++;
           if (descriptor) watched.push(descriptor);
