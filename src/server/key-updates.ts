@@ -129,11 +129,10 @@ export class KeyUpdates {
     const cut = contributions.map(({ gradient }) => key.chunksOf(gradient));
     const samples = contributions.map((one) => one.samples);
     if (this.#options.isWide) {
-      const sums = this.#aggregator.wide(cut);
-      key.chunks.forEach(({ value, slots }, i) => {
-        const step = { t, lr: this.#lr, parameter: value, slots, gradient: sums[i]!, gradientScale: 1 };
-        this.#rule.update(step);
-      });
+      const { gradient: sums, gradientScale } = this.#aggregator.wide(cut, samples);
+      key.chunks.forEach(({ value: parameter, slots }, i) =>
+        this.#rule.update({ t, lr: this.#lr, parameter, slots, gradient: sums[i]!, gradientScale }),
+      );
       return;
     }
     const gradientScale = this.#rule.updateBySum && this.#aggregator.sumScale(samples);

@@ -37,7 +37,7 @@ export interface ServerCoreOptions {
   readonly consistency?: Consistency | undefined;
   /** Whether gradients are added or averaged by their samples. Default 'sum'. */
   readonly combine?: Combine | undefined;
-  /** 'wide' is for comparison, and adds whatever the samples are. Default 'tall'. */
+  /** 'wide' is for comparison: slower, the same result. Default 'tall'. */
   readonly aggregation?: Aggregation | undefined;
   /**
    * What becomes of rows without a gradient: 'lazy' leaves them and their slots alone, 'exact' gives them, when somebody
