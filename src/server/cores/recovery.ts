@@ -31,8 +31,8 @@ export class Recovery {
   #isRestoring = false;
   /** The attempt of each worker that counts. */
   readonly #attempts = new Map<number, string>();
-  /** By attempt, the steps that the worker could go back to. */
-  readonly #candidates = new Map<string, readonly number[]>();
+  /** By worker, the steps that it could go back to, as it said in its last attempt. */
+  readonly #candidates = new Map<number, { readonly attempt: string; readonly steps: readonly number[] }>();
   /** The attempts by which training went back last. */
   #round: string | undefined;
   readonly #afterRestore: { readonly done: () => void; readonly fail: Fail }[] = [];
@@ -89,11 +89,14 @@ export class Recovery {
     done: (attempts: Readonly<Record<string, string>>, step: number | undefined) => void,
     fail: Fail,
   ): void {
-    this.#candidates.set(attempt, steps);
+    this.#candidates.set(worker, { attempt, steps });
     const go = (attempts?: Readonly<Record<string, string>>) => {
       // The answer was lost: better to begin anew than to remember all answers.
       if (attempts === undefined) return fail(this.#again());
-      const lists = Object.values(attempts).map((one) => this.#candidates.get(one));
+      const lists = Object.entries(attempts).map(([one, met]) => {
+        const said = this.#candidates.get(Number(one));
+        return said?.attempt === met ? said.steps : undefined;
+      });
       if (!lists.every((list) => list !== undefined)) return fail(this.#again());
       done(attempts, lists[0]!.filter((step) => lists.every((list) => list.includes(step))).at(-1));
     };
@@ -102,8 +105,7 @@ export class Recovery {
 
   /** A new process in the place of a worker: what the one before it said does not count. */
   forget(worker: number): void {
-    const attempt = this.#attempts.get(worker);
-    if (attempt !== undefined) this.#candidates.delete(attempt);
+    this.#candidates.delete(worker);
     this.#attempts.delete(worker);
   }
 
