@@ -71,8 +71,10 @@ export type {
   RackStoreOptions,
   RemoteStoreOptions,
   RunStepsOptions,
+  StoreKey,
   StoreType,
   Tensor,
+  Updater,
 } from './kvstore/index.ts';
 export type { ReductionChoice } from './plan/index.ts';
 export { trainWithLearners, UPDATE_MODES } from './learners/index.ts';

@@ -20,6 +20,8 @@ export const SETTINGS: ServiceSettings = {
   combine: 'sum',
   aggregation: 'tall',
   rows: 'lazy',
+  // Sums show a push that counts twice or not at all.
+  updater: 'accumulate',
 };
 
 export interface Heard {

@@ -2,7 +2,8 @@
  * How a worker's store on servers is told what to do, the checks of that, and what servers are told of it. Pure. Invariant:
  * workers with the same options, but for their numbers and their own memory, send the same settings.
  */
-import { UsageError } from '../../base/index.ts';
+import { keyText, UsageError } from '../../base/index.ts';
+import type { StoreKey } from '../../base/index.ts';
 import type { SharedSpace } from '../../memory/index.ts';
 import type {
   Aggregation,
@@ -11,6 +12,7 @@ import type {
   RowsMode,
   ServiceAccess,
   ServiceSettings,
+  Updater,
 } from '../../server/index.ts';
 import type { TlsOptions } from '../../sockets/index.ts';
 import type { PushOptions } from '../kv-store.ts';
@@ -33,6 +35,12 @@ export interface RemoteStoreOptions {
    * result of dense updates, at a cost that grows with the steps that a row missed. Default 'lazy'.
    */
   readonly rows?: RowsMode | undefined;
+  /**
+   * What becomes of pushes before `setOptimizer`: 'assign' takes the combined push of a step (without waiting: the last push)
+   * for the value, as MXNet does, so that workers can pull the sum and update by themselves; 'accumulate' adds all
+   * pushes up, as ps-lite does. Default 'assign'.
+   */
+  readonly updater?: Updater | undefined;
   /**
    * Whether servers only combine what all workers have pushed, answer with its sum of squares, and update by `apply`, so
    * that gradients can be clipped by their common norm. For synchronous training. Default false.
@@ -57,8 +65,8 @@ export interface RemoteStoreOptions {
 /** What servers are told, the same by all workers. */
 export function settingsOf(options: RemoteStoreOptions): ServiceSettings {
   const { workers, consistency = { kind: 'synchronous' }, combine = 'sum', aggregation = 'tall' } = options;
-  const { rows = 'lazy', held: isHeld = false } = options;
-  return { workers, consistency, combine, aggregation, rows, isHeld };
+  const { rows = 'lazy', updater = 'assign', held: isHeld = false } = options;
+  return { workers, consistency, combine, aggregation, rows, updater, isHeld };
 }
 
 export function mayShare(option: RemoteStoreOptions['sharedMemory'] = true, server: number): boolean {
@@ -67,7 +75,7 @@ export function mayShare(option: RemoteStoreOptions['sharedMemory'] = true, serv
 
 /** `mayBeNone`: whether a worker without samples can push, which then weighs nothing. */
 export function samplesOf(
-  key: string,
+  key: StoreKey,
   worker: number,
   { samples = 1 }: PushOptions,
   mayBeNone: boolean,
@@ -75,7 +83,7 @@ export function samplesOf(
   if ((samples > 0 || (mayBeNone && samples === 0)) && Number.isFinite(samples)) return samples;
   throw new UsageError(
     'INVALID_ARGUMENT',
-    `worker ${worker} pushed key '${key}' with ${samples} samples; give a positive number${mayBeNone ? ', or 0' : ''}`,
+    `worker ${worker} pushed key ${keyText(key)} with ${samples} samples; give a positive number${mayBeNone ? ', or 0' : ''}`,
     { worker, key, samples },
   );
 }
@@ -87,6 +95,16 @@ export function checkApply(worker: number, scale: number, lr: number | undefined
     'INVALID_ARGUMENT',
     `worker ${worker} applies with scale ${scale} and learning rate ${lr}; give finite numbers`,
     { worker, scale: String(scale), lr: String(lr) },
+  );
+}
+
+/** A number that JSON brings over; whether there is an optimizer to have it is the servers' business. */
+export function checkRate(worker: number, lr: unknown): void {
+  if (typeof lr === 'number' && Number.isFinite(lr) && lr >= 0) return;
+  throw new UsageError(
+    'INVALID_ARGUMENT',
+    `worker ${worker} set the learning rate to ${String(lr)}; give a finite number from 0`,
+    { worker, lr: String(lr) },
   );
 }
 

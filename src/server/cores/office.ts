@@ -6,7 +6,7 @@
 import { receiveMessageOnPort } from 'node:worker_threads';
 import type { MessagePort } from 'node:worker_threads';
 import { unpack } from '../../base/index.ts';
-import type { PackedError, TributaryError } from '../../base/index.ts';
+import type { PackedError, StoreKey, TributaryError } from '../../base/index.ts';
 import type { KeyShape, ServiceSettings } from '../wire/messages.ts';
 import type { CoreSnapshot } from './snapshot.ts';
 
@@ -36,7 +36,7 @@ export interface SpaceRange {
 
 /** Where a key lies, for all cores. */
 export interface KeyMemory {
-  readonly key: string;
+  readonly key: StoreKey;
   readonly value: SpaceRange;
   readonly slots: Readonly<Record<string, SpaceRange>>;
   /** The value as workers on this host find it. */
@@ -56,7 +56,7 @@ export type Question = { readonly namespace: string } & (
       readonly kind: 'staging';
       readonly core: number;
       readonly worker: number;
-      readonly keys: readonly string[];
+      readonly keys: readonly StoreKey[];
     }
   /** A segment of a worker on this host. */
   | {

@@ -9,7 +9,7 @@ import type { TributaryError } from '../../base/index.ts';
 import type { Region } from '../../memory/index.ts';
 import type { SpaceBytes } from '../../sockets/index.ts';
 import { PushLog } from '../durability/index.ts';
-import type { PushRecord } from '../durability/index.ts';
+import type { LogRecord } from '../durability/index.ts';
 import type { Office } from './office.ts';
 import { putBack, takeSnapshot } from './snapshot.ts';
 import type { CoreSnapshot } from './snapshot.ts';
@@ -159,11 +159,7 @@ export class Recovery {
       (steps) => {
         const newest = steps.at(-1);
         if (newest === undefined) return done();
-        const replay = () => {
-          this.#replay(newest);
-          done();
-        };
-        this.#restore(newest, replay, fail, isWanted);
+        this.#restore(newest, () => this.#replay(newest, done, fail), fail, isWanted);
       },
       fail,
     );
@@ -179,7 +175,10 @@ export class Recovery {
     const snapshot = takeSnapshot(this.#tenant.space, this.#bytes, sources);
     if (this.#log === undefined) this.#openLog(step);
     // One that is asked for again after a crash has its log already.
-    else if (step !== this.#log.step) this.#log.rotate(step);
+    else if (step !== this.#log.step) {
+      this.#log.rotate(step);
+      this.#logOptimizer();
+    }
     this.#office.ask(
       { kind: 'checkpoint', namespace, core: this.core, step, optimizer, snapshot },
       () => {
@@ -197,8 +196,8 @@ export class Recovery {
     this.#log?.removeBefore(this.#written[0]!);
   }
 
-  /** Before a push is answered, where pushes are logged. */
-  log(record: PushRecord): void {
+  /** Before a push is answered, or another optimizer counts, where pushes are logged. */
+  log(record: LogRecord): void {
     this.#log?.append(record);
   }
 
@@ -245,17 +244,44 @@ export class Recovery {
     this.#tenant.space.releaseRange(memory);
   }
 
-  #replay(step: number): void {
+  /** Pushes by the optimizer that they were applied by. Another rule may have to wait for memory; other numbers do not. */
+  #replay(step: number, done: () => void, fail: Fail): void {
     const { logFolder } = this.#tenant.service;
     const logs = PushLog.list(logFolder!, this.#logName).filter((log) => log.step >= step);
-    for (const { path } of logs) for (const record of PushLog.replay(path)) this.#tenant.repeat(record);
-    this.#openLog(logs.at(-1)?.step ?? step);
+    const records = recordsOf(logs.map(({ path }) => path));
+    const go = () => {
+      for (let next = records.next(); !next.done; next = records.next()) {
+        const record = next.value;
+        if (record.kind !== 'optimizer') {
+          this.#tenant.repeat(record);
+          continue;
+        }
+        let [isSet, isAwaited] = [false, false];
+        const set = () => {
+          isSet = true;
+          if (isAwaited) go();
+        };
+        this.#tenant.setOptimizer(record.spec, set, fail);
+        isAwaited = true;
+        if (!isSet) return;
+      }
+      this.#openLog(logs.at(-1)?.step ?? step);
+      done();
+    };
+    go();
   }
 
   #openLog(step: number): void {
     const { logFolder } = this.#tenant.service;
     if (logFolder === undefined || this.#tenant.isSynchronous || this.#log) return;
     this.#log = new PushLog({ folder: logFolder, name: this.#logName, step });
+    this.#logOptimizer();
+  }
+
+  /** The first record: the checkpoint before the log may be of another core's moment. */
+  #logOptimizer(): void {
+    const { optimizer } = this.#tenant;
+    if (optimizer !== null) this.log({ kind: 'optimizer', spec: optimizer });
   }
 
   get #logName(): string {
@@ -265,4 +291,8 @@ export class Recovery {
   #tensorsOf(number: number, { value }: Piece): Readonly<Record<string, Region<'float32'>>> {
     return { value, ...this.#tenant.core.slotsOf(String(number)) };
   }
+}
+
+function* recordsOf(paths: readonly string[]): Generator<LogRecord, void> {
+  for (const path of paths) yield* PushLog.replay(path);
 }

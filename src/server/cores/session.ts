@@ -3,8 +3,8 @@
  * the tenant and answers. Invariants: it touches its own tenant only; a request that is refused is answered by an error
  * that names what was wrong, and changes nothing; whatever a worker names is looked up, never computed with.
  */
-import { InternalError, pack, TributaryError, UsageError } from '../../base/index.ts';
-import type { PackedError } from '../../base/index.ts';
+import { InternalError, keyText, pack, TributaryError, UsageError } from '../../base/index.ts';
+import type { PackedError, StoreKey } from '../../base/index.ts';
 import type { DType, Region } from '../../memory/index.ts';
 import type { ByteRange } from '../../sockets/index.ts';
 import type { PushReply } from '../contribution.ts';
@@ -147,6 +147,8 @@ export class Session implements StreamUser {
           () => this.#reply(id, {}),
           (error) => this.#refuse(id, error),
         );
+      case 'learning-rate':
+        return this.#setLearningRate(request);
       case 'barrier':
         return this.#meet(id, 'barrier', String(request.number), () => this.#reply(id, {}));
       case 'checkpoint':
@@ -180,7 +182,30 @@ export class Session implements StreamUser {
     }
   }
 
-  #meet(id: number, room: string, token: string, go: () => void): void {
+  /** In synchronous training all workers have made the same steps when the last has come. */
+  #setLearningRate({ id, number, lr }: RequestOf<'learning-rate'>): void {
+    const { tenant } = this;
+    const set = (rate: number) =>
+      this.#attempt(id, () => {
+        tenant.setLearningRate(rate);
+        this.#reply(id, {});
+      });
+    tenant.recovery.check();
+    if (!tenant.isSynchronous) return set(lr);
+    this.#meet(id, 'learning rate', `${number} ${lr}`, (tokens) => {
+      // It has met the others before, and only the answer was lost.
+      if (tokens === undefined) return this.#reply(id, {});
+      const [, first] = Object.entries(tokens).sort(([a], [b]) => Number(a) - Number(b))[0]!;
+      set(Number(first.split(' ').at(-1)));
+    });
+  }
+
+  #meet(
+    id: number,
+    room: string,
+    token: string,
+    go: (tokens?: Readonly<Record<string, string>>) => void,
+  ): void {
     this.tenant.recovery.check();
     const fail = (error: TributaryError) => this.#refuse(id, error);
     this.tenant.meetings.enter(room, this.worker, { token: `${this.incarnation} ${token}`, go, fail });
@@ -347,7 +372,7 @@ export class Session implements StreamUser {
     this.#office.ask({ kind: 'map', ...question }, take, fail);
   }
 
-  #prepare(entry: ListEntry, piece: Piece, staging: ReadonlyMap<string, SpaceRange>): PreparedEntry {
+  #prepare(entry: ListEntry, piece: Piece, staging: ReadonlyMap<StoreKey, SpaceRange>): PreparedEntry {
     const { shape, key } = piece;
     const isStaged = entry.gradient === undefined;
     const whole = entry.gradient
@@ -521,10 +546,10 @@ function total(pieces: readonly Piece[]): number {
   return pieces.reduce((sum, { bytes }) => sum + bytes, 0);
 }
 
-function otherPlan(worker: number, key: string): UsageError {
+function otherPlan(worker: number, key: StoreKey): UsageError {
   return new UsageError(
     'INVALID_ARGUMENT',
-    `worker ${worker} has another plan than the others, or key '${key}' is there already; init the same keys in the same order on all workers, each once`,
+    `worker ${worker} has another plan than the others, or key ${keyText(key)} is there already; init the same keys in the same order on all workers, each once`,
     { worker, key },
   );
 }

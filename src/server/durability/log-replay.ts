@@ -7,7 +7,7 @@ import { closeSync, fstatSync, openSync, readSync } from 'node:fs';
 import { UsageError } from '../../base/index.ts';
 import { crc32 } from './crc32.ts';
 import { CHECKSUM_BYTES, HEAD_BYTES, readBody, readHead, recordBytes } from './push-record.ts';
-import type { PushRecord } from './push-record.ts';
+import type { LogRecord } from './push-record.ts';
 
 export const LOG_MARK = Buffer.from('tributary-log-1\n');
 
@@ -24,7 +24,7 @@ export interface ReplayStop {
   readonly why: 'end' | 'torn' | 'damaged';
 }
 
-export class LogReplay implements Iterable<PushRecord> {
+export class LogReplay implements Iterable<LogRecord> {
   readonly #path: string;
   #stop: ReplayStop | undefined;
 
@@ -37,7 +37,7 @@ export class LogReplay implements Iterable<PushRecord> {
     return this.#stop;
   }
 
-  *[Symbol.iterator](): Generator<PushRecord, void> {
+  *[Symbol.iterator](): Generator<LogRecord, void> {
     this.#stop = undefined;
     const file = openLog(this.#path);
     try {
@@ -60,7 +60,7 @@ export class LogReplay implements Iterable<PushRecord> {
   }
 }
 
-type Next = ReplayStop['why'] | { readonly record?: PushRecord; readonly bytes: number };
+type Next = ReplayStop['why'] | { readonly record?: LogRecord; readonly bytes: number };
 
 /** A log that was killed at its birth has no mark yet, and no record. */
 function readMark(file: number, fileBytes: number): Next {

@@ -4,15 +4,18 @@
  * together, announced once. Invariant: what a `read` function returns has been checked field by field; whatever is
  * malformed is a `ProtocolFault`, which ends the connection.
  */
+import { isStoreKey } from '../../base/index.ts';
+import type { StoreKey } from '../../base/index.ts';
 import { isNonce } from '../../sockets/index.ts';
 import type { Aggregation, Combine } from '../aggregation.ts';
 import type { Consistency } from '../consistency.ts';
 import type { PushReply } from '../contribution.ts';
 import type { RowsMode } from '../server-core.ts';
+import type { Updater } from '../update-rule.ts';
 import { check, countOf, countsOf, finiteOf, isCount, listOf, malformed, objectOf } from './fields.ts';
 import type { Header } from './message-stream.ts';
 
-export const SERVER_PROTOCOL_VERSION = 4;
+export const SERVER_PROTOCOL_VERSION = 5;
 const MAX_WORKERS = 65536;
 const LINE_BYTES = 64;
 const MAX_ELEMENTS = 2 ** 30;
@@ -30,6 +33,8 @@ export interface ServiceSettings {
   /** 'wide' is for comparison only. */
   readonly aggregation: Aggregation;
   readonly rows: RowsMode;
+  /** What becomes of pushes before there is an optimizer. Default 'assign'. */
+  readonly updater?: Updater | undefined;
   /** Whether pushes are combined, and take effect by `apply`; for synchronous training. Default false. */
   readonly isHeld?: boolean | undefined;
 }
@@ -58,7 +63,7 @@ export interface Welcome {
 }
 
 export interface KeyShape {
-  readonly key: string;
+  readonly key: StoreKey;
   /** Elements. */
   readonly length: number;
   readonly rowLength: number | undefined;
@@ -180,6 +185,8 @@ export type Request = { readonly id: number } & (
   | { readonly op: 'map'; readonly segment: string }
   /** The first worker's counts; the number tells a retry from another call. */
   | { readonly op: 'optimizer'; readonly number: number; readonly spec: unknown }
+  /** In synchronous training the first worker's counts, when all have said it; else each one's, at once. */
+  | { readonly op: 'learning-rate'; readonly number: number; readonly lr: number }
   | { readonly op: 'barrier'; readonly number: number }
   /** The parameters as they are after a step are to be kept; answered at once or when they are on the disk. */
   | { readonly op: 'checkpoint'; readonly step: number; readonly isDurable: boolean }
@@ -219,15 +226,16 @@ export function readProof(header: Header): Proof {
 
 export function readSettings(value: unknown): ServiceSettings {
   const settings = objectOf(value, 'settings');
-  const { workers, combine, aggregation, rows, isHeld = false } = settings;
+  const { workers, combine, aggregation, rows, updater = 'assign', isHeld = false } = settings;
   check(isCount(workers, MAX_WORKERS) && workers > 0, 'settings', settings);
   check(combine === 'sum' || combine === 'mean', 'settings', settings);
   check(aggregation === 'tall' || aggregation === 'wide', 'settings', settings);
   check(rows === 'lazy' || rows === 'exact', 'settings', settings);
+  check(updater === 'assign' || updater === 'accumulate', 'settings', settings);
   const consistency = readConsistency(settings.consistency);
   check(typeof isHeld === 'boolean', 'settings', settings);
   check(!isHeld || consistency.kind === 'synchronous', 'settings', settings);
-  return { workers, consistency, combine, aggregation, rows, isHeld };
+  return { workers, consistency, combine, aggregation, rows, updater, isHeld };
 }
 
 export function readRequest(header: Header): Request {
@@ -301,6 +309,8 @@ export function readRequest(header: Header): Request {
     }
     case 'optimizer':
       return { id, op, number: countOf(header, 'number'), spec: header.spec };
+    case 'learning-rate':
+      return { id, op, number: countOf(header, 'number'), lr: finiteOf(header, 'lr') };
     case 'barrier':
       return { id, op, number: countOf(header, 'number') };
     case 'checkpoint': {
@@ -346,7 +356,7 @@ export function readWelcome(header: Header): Welcome {
 function readKey(value: unknown): KeyShape {
   const shape = objectOf(value, 'key');
   const { key, length, rowLength } = shape;
-  check(typeof key === 'string' && key.length > 0 && key.length <= 1024, 'key', shape);
+  check(isStoreKey(key), 'key', shape);
   check(isCount(length, MAX_ELEMENTS), 'key', shape);
   check(
     rowLength === undefined ||
