@@ -24,6 +24,9 @@ export const SETTINGS: ServiceSettings = {
   updater: 'accumulate',
 };
 
+/** The answer to a request that is not of the protocol. */
+export const FAULT = { header: { error: { code: 'PROTOCOL_VIOLATION' } } };
+
 export interface Heard {
   readonly header: Record<string, unknown>;
   readonly body: Buffer;

@@ -111,6 +111,8 @@ export class RemoteStore implements KVStore {
           ...{ access, worker, resources, incarnation: randomBytes(32).toString('hex') },
           settings: settingsOf(options),
           reconnectTimeoutMs: options.reconnectTimeoutMs ?? 30_000,
+          requestTimeoutMs: options.requestTimeoutMs ?? DAY_MS,
+          log: options.log ?? ((line) => void process.stderr.write(`${line}\n`)),
           // Nothing can restart before the store is there: until then there is nothing to be told again.
           onRestart: (line) => (store ? store.#recovery.onRestart(line) : Promise.resolve()),
         },
@@ -524,6 +526,7 @@ export class RemoteStore implements KVStore {
 }
 
 const BYE_MS = 1000;
+const DAY_MS = 86_400_000;
 
 async function openTunnel(tls: TlsOptions): Promise<TlsTunnel> {
   return TlsTunnel.open(tls, await resolveHost('127.0.0.1'), {

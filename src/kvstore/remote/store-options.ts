@@ -54,8 +54,18 @@ export interface RemoteStoreOptions {
   readonly chunkBytes?: number | undefined;
   /** Whether servers on this host may use this process's memory in place; or one for each server. Default true. */
   readonly sharedMemory?: boolean | readonly boolean[] | undefined;
-  /** How long an unreachable server is tried again before calls fail, in milliseconds. Default 30,000. */
+  /**
+   * How long a server that is not reached, or does not answer whether it is alive, is tried again before calls fail, in
+   * milliseconds. Waiting for other workers does not count. Default 30,000.
+   */
   readonly reconnectTimeoutMs?: number | undefined;
+  /**
+   * Longest wait for an answer of a server that is alive, in milliseconds, as for other workers that never come. Then the
+   * store is of no use any more. Default 86,400,000, a day.
+   */
+  readonly requestTimeoutMs?: number | undefined;
+  /** Takes a line when a server is not reached for two seconds, and every ten seconds from then on. Default: standard error. */
+  readonly log?: ((line: string) => void) | undefined;
   /** Encrypts and authenticates all connections. Default: none. */
   readonly tls?: TlsOptions | undefined;
   /** Memory of tensors; regions in it are used where they lie. Default: a new space. */

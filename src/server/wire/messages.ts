@@ -2,7 +2,7 @@
  * What workers and the cores of a server say to each other, and the checks of every field that comes in. Types and pure
  * functions. Terms: a piece is the part of a key that belongs to one core; a list is a set of pieces that travel
  * together, announced once. Invariant: what a `read` function returns has been checked field by field; whatever is
- * malformed is a `ProtocolFault`, which ends the connection.
+ * malformed is a `ProtocolFault`: a member is answered by an error, anybody else loses the connection.
  */
 import { isStoreKey } from '../../base/index.ts';
 import type { StoreKey } from '../../base/index.ts';
@@ -188,6 +188,8 @@ export type Request = { readonly id: number } & (
   /** In synchronous training the first worker's counts, when all have said it; else each one's, at once. */
   | { readonly op: 'learning-rate'; readonly number: number; readonly lr: number }
   | { readonly op: 'barrier'; readonly number: number }
+  /** Asks for nothing but an answer, by which a worker that waits knows that the core is alive. */
+  | { readonly op: 'beat' }
   /** The parameters as they are after a step are to be kept; answered at once or when they are on the disk. */
   | { readonly op: 'checkpoint'; readonly step: number; readonly isDurable: boolean }
   /** Something was lost: all workers meet before they go back to a checkpoint. */
@@ -311,6 +313,8 @@ export function readRequest(header: Header): Request {
       return { id, op, number: countOf(header, 'number'), spec: header.spec };
     case 'learning-rate':
       return { id, op, number: countOf(header, 'number'), lr: finiteOf(header, 'lr') };
+    case 'beat':
+      return { id, op };
     case 'barrier':
       return { id, op, number: countOf(header, 'number') };
     case 'checkpoint': {
