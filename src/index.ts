@@ -72,8 +72,10 @@ export type {
   RackStoreOptions,
   RemoteStoreOptions,
   RunStepsOptions,
+  StoreKey,
   StoreTensor,
   StoreType,
+  Updater,
 } from './kvstore/index.ts';
 export type { ReductionChoice } from './plan/index.ts';
 export { trainWithLearners, UPDATE_MODES } from './learners/index.ts';

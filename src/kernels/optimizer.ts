@@ -88,8 +88,8 @@ export interface Optimizer {
   readonly slots: readonly string[];
   /** Whether a gradient of zeros changes parameter or slots, as momentum does. */
   readonly movesWithoutGradient: boolean;
-  /** Gives the slots their values before the first step. */
-  initialise(slots: Slots): void;
+  /** Gives the slots their values before the first step; all, or those of these names. */
+  initialise(slots: Slots, names?: readonly string[]): void;
   update(step: UpdateStep): void;
   /** As `update` with the sum of the sources for a gradient, bit by bit, but in one pass. */
   sumAndUpdate(step: SumAndUpdateStep): void;
@@ -132,9 +132,9 @@ class KernelOptimizer implements Optimizer {
     this.slots = this.#rule.slots.filter((name) => name !== undefined);
   }
 
-  initialise(slots: Slots): void {
+  initialise(slots: Slots, names = this.slots): void {
     const value = this.spec.name === 'adagrad' ? this.spec.initialAccumulator : 0;
-    for (const name of this.slots) this.#kernels.fill(this.#slot(slots, name), value);
+    for (const name of names) this.#kernels.fill(this.#slot(slots, name), value);
   }
 
   update(step: UpdateStep): void {

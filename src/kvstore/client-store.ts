@@ -8,6 +8,7 @@
  * twice the bytes. Invariant: whatever fails on rank 0 fails on all workers of the client with the same error.
  */
 import { UsageError } from '../base/index.ts';
+import type { StoreKey } from '../base/index.ts';
 import { barrier, broadcast, reduce } from '../collectives/index.ts';
 import type { OptimizerSpec } from '../kernels/index.ts';
 import type { Region } from '../memory/index.ts';
@@ -124,13 +125,13 @@ class ClientStore implements KVStore {
     );
   }
 
-  pushRows(key: string, indices: Int32Array, rows: Tensor, options: PushOptions = {}): Promise<KeyStatus> {
+  pushRows(key: StoreKey, indices: Int32Array, rows: Tensor, options: PushOptions = {}): Promise<KeyStatus> {
     return this.#exchanges.onKey(key, 'pushRows', (channel) =>
       this.#pushRows(channel, key, indices, rows, options),
     );
   }
 
-  pullRows(key: string, indices: Int32Array, into: Tensor): Promise<KeyStatus> {
+  pullRows(key: StoreKey, indices: Int32Array, into: Tensor): Promise<KeyStatus> {
     return this.#exchanges.onKey(key, 'pullRows', (channel) => this.#pullRows(channel, key, indices, into));
   }
 
@@ -139,8 +140,14 @@ class ClientStore implements KVStore {
   }
 
   setOptimizer(spec: OptimizerSpec): Promise<void> {
-    return this.#exchanges.setOptimizer((channel) =>
+    return this.#exchanges.onOptimizer('setOptimizer', (channel) =>
       this.#forAll(channel, (store) => store.setOptimizer(spec)),
+    );
+  }
+
+  setLearningRate(lr: number): Promise<void> {
+    return this.#exchanges.onOptimizer('setLearningRate', (channel) =>
+      this.#forAll(channel, (store) => store.setLearningRate(lr)),
     );
   }
 
@@ -161,7 +168,7 @@ class ClientStore implements KVStore {
 
   async #push(
     channel: Channel,
-    key: string,
+    key: StoreKey,
     gradient: OneOrMany<Tensor>,
     options: PushOptions,
     into?: readonly Tensor[],
@@ -228,7 +235,7 @@ class ClientStore implements KVStore {
     return { gradient, samples };
   }
 
-  async #pull(channel: Channel, key: string, into: readonly Tensor[]): Promise<KeyStatus> {
+  async #pull(channel: Channel, key: StoreKey, into: readonly Tensor[]): Promise<KeyStatus> {
     const store = this.#store;
     const known = this.#keys.get(key);
     this.#keys.checkInto(known, into);
@@ -244,7 +251,7 @@ class ClientStore implements KVStore {
 
   async #pushRows(
     channel: Channel,
-    key: string,
+    key: StoreKey,
     indices: Int32Array,
     rows: Tensor,
     options: PushOptions,
@@ -266,7 +273,7 @@ class ClientStore implements KVStore {
   }
 
   /** Each worker's indices go to rank 0 once and only its own rows come back, so no rank gets what it did not ask for. */
-  async #pullRows(channel: Channel, key: string, indices: Int32Array, into: Tensor): Promise<KeyStatus> {
+  async #pullRows(channel: Channel, key: StoreKey, indices: Int32Array, into: Tensor): Promise<KeyStatus> {
     const store = this.#store;
     const table = this.#keys.getTable(key);
     const { rowLength } = table;

@@ -6,9 +6,12 @@
  * the i-th call on a key waits for the other ranks' i-th call on that key and for its own (i-1)-th, and for no call on
  * another key; by induction each ends if every rank makes the same calls on each key, in whatever order it goes through
  * the keys. This needs as many operations under way as there are keys: with a limit one rank could give its last place
- * to one key and another rank to another, so there is none. Calls that concern all keys (init, setOptimizer, barrier)
- * share one tag: all ranks make them in the same order, and setOptimizer at the same place between pushes.
+ * to one key and another rank to another, so there is none. Calls that concern all keys (init, setOptimizer,
+ * setLearningRate, barrier) share one tag: all ranks make them in the same order, those of the optimizer at the same place
+ * between pushes.
  */
+import { checkStoreKey, keyText } from '../base/index.ts';
+import type { StoreKey } from '../base/index.ts';
 import { createHash } from 'node:crypto';
 import type { Group } from '../cluster/index.ts';
 import { Channel, RowPlanPool } from './collective-channel.ts';
@@ -28,11 +31,13 @@ export interface ExchangeOptions extends OrderOptions {
 
 export class Exchanges {
   readonly #options: ExchangeOptions;
+  readonly #worker: number;
   readonly #calls: OrderedCalls;
   readonly #plans: RowPlanPool;
 
   constructor(options: ExchangeOptions, worker: number, keys: Keys) {
     this.#options = options;
+    this.#worker = worker;
     this.#calls = new OrderedCalls(options, worker, keys);
     this.#plans = new RowPlanPool(options.group.space);
   }
@@ -42,19 +47,19 @@ export class Exchanges {
   }
 
   /** A call on one key that all ranks make. */
-  onKey<T>(name: string, what: string, act: (channel: Channel) => Promise<T>): Promise<T> {
+  onKey<T>(name: StoreKey, what: string, act: (channel: Channel) => Promise<T>): Promise<T> {
     return this.#calls.onKey(name, what, ({ number }) =>
-      this.#onChannel(1 + number, `${what} of '${name}'`, act),
+      this.#onChannel(1 + number, `${what} of ${keyText(name)}`, act),
     );
   }
 
   /** A call on one key that needs no other rank. */
-  alone<T>(name: string, what: string, act: (key: KnownKey) => Promise<T>): Promise<T> {
+  alone<T>(name: StoreKey, what: string, act: (key: KnownKey) => Promise<T>): Promise<T> {
     return this.#calls.alone(name, what, act);
   }
 
   /** One call on each of several keys; answers in the order of the list. */
-  each<K extends { readonly key: string }, T>(
+  each<K extends { readonly key: StoreKey }, T>(
     list: readonly K[],
     call: (one: K) => Promise<T>,
   ): Promise<readonly T[]> {
@@ -62,13 +67,15 @@ export class Exchanges {
   }
 
   /** Makes keys known when `act` has succeeded. */
-  init(list: readonly KeyInit[], act: (channel: Channel) => Promise<void>): Promise<void> {
+  async init(list: readonly KeyInit[], act: (channel: Channel) => Promise<void>): Promise<void> {
+    for (const { key } of list) checkStoreKey(this.#worker, key);
     const title = titleOf(list);
     return this.#calls.init(list, title, () => this.#onChannel(0, title, act));
   }
 
-  setOptimizer(act: (channel: Channel) => Promise<void>): Promise<void> {
-    return this.#calls.setOptimizer(() => this.#onChannel(0, 'setOptimizer', act));
+  /** A call that changes how all keys are updated. */
+  onOptimizer(title: string, act: (channel: Channel) => Promise<void>): Promise<void> {
+    return this.#calls.onOptimizer(title, () => this.#onChannel(0, title, act));
   }
 
   barrier(act: (channel: Channel) => Promise<void>): Promise<void> {
@@ -98,5 +105,5 @@ function titleOf(list: readonly KeyInit[]): string {
   const keys = list.map(({ key, value, rowLength }) => [key, value.length, rowLength]);
   const digest = createHash('sha256').update(JSON.stringify(keys)).digest('hex').slice(0, 8);
   const more = list.length > 1 ? ` and ${list.length - 1} more` : '';
-  return `init of '${list[0]?.key ?? ''}'${more} (${digest})`;
+  return `init of ${list[0] ? keyText(list[0].key) : 'nothing'}${more} (${digest})`;
 }

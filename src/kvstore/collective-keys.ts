@@ -3,7 +3,8 @@
  * others. It moves no values. Invariants: keys have the same numbers on all ranks, since they are added in the same
  * order; a call that a check refuses has sent nothing, so its worker may repeat it while the others wait.
  */
-import { UsageError } from '../base/index.ts';
+import { checkStoreKey, keyText, UsageError } from '../base/index.ts';
+import type { StoreKey } from '../base/index.ts';
 import type { Kernels } from '../kernels/index.ts';
 import type { Region } from '../memory/index.ts';
 import { KeyMemory } from './collective-key-memory.ts';
@@ -14,7 +15,7 @@ import { checkLength } from './remote/tensors.ts';
 export type NonFinite = 'refuse' | 'skip' | 'accept';
 
 export interface KnownKey {
-  readonly name: string;
+  readonly name: StoreKey;
   /** From 0, in the order of init. */
   readonly number: number;
   readonly length: number;
@@ -33,26 +34,27 @@ export interface Table extends KnownKey {
 export class Keys {
   readonly #worker: number;
   readonly #memory: KeyMemory;
-  readonly #known = new Map<string, KnownKey>();
+  readonly #known = new Map<StoreKey, KnownKey>();
 
   constructor(worker: number, room: KeyRoom) {
     this.#worker = worker;
     this.#memory = new KeyMemory(room);
   }
 
-  find(name: string): KnownKey | undefined {
+  find(name: StoreKey): KnownKey | undefined {
     return this.#known.get(name);
   }
 
   /** Refuses keys that are there, or twice in the list, and tables that are none. */
   checkNew(keys: readonly KeyInit[]): void {
     const worker = this.#worker;
-    const named = new Set<string>();
+    const named = new Set<StoreKey>();
     for (const { key, value, rowLength } of keys) {
+      checkStoreKey(worker, key);
       if (this.#known.has(key) || named.has(key)) {
         throw new UsageError(
           'INVALID_ARGUMENT',
-          `worker ${worker}: key '${key}' is there already; push to it, or use another name`,
+          `worker ${worker}: key ${keyText(key)} is there already; push to it, or use another name`,
           { worker, key },
         );
       }
@@ -60,7 +62,7 @@ export class Keys {
       if (rowLength === undefined || (rowLength > 0 && Number.isInteger(value.length / rowLength))) continue;
       throw new UsageError(
         'INVALID_ARGUMENT',
-        `worker ${worker}: key '${key}' has ${value.length} elements, which are no rows of ${rowLength}; give the table's row length`,
+        `worker ${worker}: key ${keyText(key)} has ${value.length} elements, which are no rows of ${rowLength}; give the table's row length`,
         { worker, key, length: value.length, rowLength },
       );
     }
@@ -79,22 +81,23 @@ export class Keys {
     this.#memory.close();
   }
 
-  get(name: string): KnownKey {
+  get(name: StoreKey): KnownKey {
     const key = this.#known.get(name);
     if (key) return key;
+    checkStoreKey(this.#worker, name);
     throw new UsageError(
       'INVALID_ARGUMENT',
-      `worker ${this.#worker} used key '${name}', which is not there; init it first`,
+      `worker ${this.#worker} used key ${keyText(name)}, which is not there; init it first`,
       { worker: this.#worker, key: name },
     );
   }
 
-  getTable(name: string): Table {
+  getTable(name: StoreKey): Table {
     const { rowLength, ...key } = this.get(name);
     if (rowLength !== undefined) return { ...key, rowLength };
     throw new UsageError(
       'INVALID_ARGUMENT',
-      `worker ${this.#worker} asked for rows of key '${name}', which is no table; init it with a row length`,
+      `worker ${this.#worker} asked for rows of key ${keyText(name)}, which is no table; init it with a row length`,
       { worker: this.#worker, key: name },
     );
   }
@@ -105,7 +108,7 @@ export class Keys {
     if (tensors.length > 0) return;
     throw new UsageError(
       'INVALID_ARGUMENT',
-      `worker ${this.#worker} pushed key '${name}' without a gradient; give one or more`,
+      `worker ${this.#worker} pushed key ${keyText(name)} without a gradient; give one or more`,
       { worker: this.#worker, key: name },
     );
   }
@@ -120,7 +123,7 @@ export class Keys {
     if (rows.length < indices.length * rowLength) {
       throw new UsageError(
         'SHAPE_MISMATCH',
-        `worker ${worker} gave ${indices.length} indices and ${rows.length} elements for key '${name}', whose rows have ${rowLength}; give one row for each index`,
+        `worker ${worker} gave ${indices.length} indices and ${rows.length} elements for key ${keyText(name)}, whose rows have ${rowLength}; give one row for each index`,
         { worker, key: name, expected: indices.length * rowLength, actual: rows.length },
       );
     }
@@ -129,7 +132,7 @@ export class Keys {
     if (row === undefined) return;
     throw new UsageError(
       'OUT_OF_BOUNDS',
-      `worker ${worker} named row ${row} of key '${name}', which has ${tableRows}; give rows from 0 to ${tableRows - 1}`,
+      `worker ${worker} named row ${row} of key ${keyText(name)}, which has ${tableRows}; give rows from 0 to ${tableRows - 1}`,
       { worker, key: name, row, rows: tableRows },
     );
   }
@@ -138,7 +141,7 @@ export class Keys {
     if (samples > 0 && Number.isFinite(samples)) return;
     throw new UsageError(
       'INVALID_ARGUMENT',
-      `worker ${this.#worker} pushed key '${name}' with ${samples} samples; give a positive number`,
+      `worker ${this.#worker} pushed key ${keyText(name)} with ${samples} samples; give a positive number`,
       { worker: this.#worker, key: name, samples },
     );
   }
@@ -151,7 +154,7 @@ export class Keys {
     if (nonFinite === 'skip') return false;
     throw new UsageError(
       'NOT_A_NUMBER',
-      `worker ${this.#worker} pushed ${value} to key '${name}'; look for a division by zero or a learning rate that is too high, or let such pushes be skipped`,
+      `worker ${this.#worker} pushed ${value} to key ${keyText(name)}; look for a division by zero or a learning rate that is too high, or let such pushes be skipped`,
       { worker: this.#worker, key: name, value: String(value) },
     );
   }

@@ -4,11 +4,12 @@
  * copy. Only synchronous: there is nobody to be asynchronous to. A call that changes a key must be made by all workers.
  * Invariant: all workers hold the same bits after the same pushes.
  */
+import type { StoreKey } from '../base/index.ts';
 import { allReduce, barrier, broadcast, chooseAlgorithm } from '../collectives/index.ts';
 import type { AllReduceAlgorithm } from '../collectives/index.ts';
 import type { Group } from '../cluster/index.ts';
 import type { OptimizerSpec } from '../kernels/index.ts';
-import type { Combine, RowsMode } from '../server/index.ts';
+import type { Combine, RowsMode, Updater } from '../server/index.ts';
 import type { Channel } from './collective-channel.ts';
 import { Exchanges } from './collective-exchanges.ts';
 import type { ExchangeOptions } from './collective-exchanges.ts';
@@ -38,6 +39,8 @@ export interface CollectiveStoreOptions extends ExchangeOptions {
   readonly nonFinite?: NonFinite | undefined;
   /** Whether rows without a gradient are left alone or get what dense updates would give them. Default 'lazy'. */
   readonly rows?: RowsMode | undefined;
+  /** What becomes of pushes before `setOptimizer`: the value is the combined push, or the sum of all. Default 'assign'. */
+  readonly updater?: Updater | undefined;
   /** Longest piece that is updated at once, in bytes, a multiple of 64. Default 32 KB. */
   readonly chunkBytes?: number | undefined;
 }
@@ -70,6 +73,7 @@ class CollectiveStore implements KVStore {
       nonFinite,
       chunkBytes,
       rows: options.rows,
+      updater: options.updater,
     })[0]!;
     this.#keys = new Keys(this.rank, roomOf(group));
     this.#exchanges = new Exchanges(options, this.rank, this.#keys);
@@ -117,13 +121,13 @@ class CollectiveStore implements KVStore {
     );
   }
 
-  pushRows(key: string, indices: Int32Array, rows: Tensor, options: PushOptions = {}): Promise<KeyStatus> {
+  pushRows(key: StoreKey, indices: Int32Array, rows: Tensor, options: PushOptions = {}): Promise<KeyStatus> {
     return this.#exchanges.onKey(key, 'pushRows', (channel) =>
       this.#pushRows(channel, key, indices, rows, options),
     );
   }
 
-  pullRows(key: string, indices: Int32Array, into: Tensor): Promise<KeyStatus> {
+  pullRows(key: StoreKey, indices: Int32Array, into: Tensor): Promise<KeyStatus> {
     return this.#exchanges.alone(key, 'pullRows', () => {
       this.#keys.checkRows(this.#keys.getTable(key), indices, into);
       return this.#copy.pullRows(key, indices, into);
@@ -135,7 +139,7 @@ class CollectiveStore implements KVStore {
   }
 
   setOptimizer(spec: OptimizerSpec): Promise<void> {
-    return this.#exchanges.setOptimizer(async (channel) => {
+    return this.#exchanges.onOptimizer('setOptimizer', async (channel) => {
       // The first worker's counts; the others may have been given another, or none.
       const text = Buffer.from(JSON.stringify(spec ?? null));
       const length = channel.take('int32', 1);
@@ -145,6 +149,15 @@ class CollectiveStore implements KVStore {
       if (this.rank === 0) bytes.view.set(text);
       await broadcast(channel.group, bytes, channel.options);
       await this.#copy.setOptimizer(JSON.parse(Buffer.from(bytes.view).toString()) as OptimizerSpec);
+    });
+  }
+
+  setLearningRate(lr: number): Promise<void> {
+    return this.#exchanges.onOptimizer('setLearningRate', async (channel) => {
+      const first = channel.take('float64', 1);
+      first.view[0] = typeof lr === 'number' ? lr : NaN;
+      await broadcast(channel.group, first, channel.options);
+      await this.#copy.setLearningRate(first.view[0]);
     });
   }
 
@@ -163,7 +176,7 @@ class CollectiveStore implements KVStore {
   /** What all workers pushed, combined. */
   async #sum(
     channel: Channel,
-    key: string,
+    key: StoreKey,
     gradient: OneOrMany<Tensor>,
     { samples = 1 }: PushOptions,
   ): Promise<Tensor> {
@@ -195,7 +208,7 @@ class CollectiveStore implements KVStore {
 
   async #pushRows(
     channel: Channel,
-    key: string,
+    key: StoreKey,
     indices: Int32Array,
     rows: Tensor,
     options: PushOptions,

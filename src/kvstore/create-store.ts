@@ -50,11 +50,11 @@ export interface CreateStoreOptions extends RackClusterOptions {
 }
 
 export async function createStore(type: StoreType, options: CreateStoreOptions): Promise<KVStore> {
-  const { cluster, combine, nonFinite, chunkBytes, rows } = options;
+  const { cluster, combine, nonFinite, chunkBytes, rows, updater } = options;
   const { world } = cluster;
   checkOptions(type, options);
   if (type === 'collective')
-    return createCollectiveStore({ group: world, combine, nonFinite, chunkBytes, rows });
+    return createCollectiveStore({ group: world, combine, nonFinite, chunkBytes, rows, updater });
   if (options.racks) return createInRacks(options, rackLayout(world, options.racks));
   const { servers = 1, access } = options;
   const hosting: Hosting =
@@ -68,7 +68,7 @@ export async function createStore(type: StoreType, options: CreateStoreOptions):
       RemoteStore.connect({
         ...{ servers: hosting.addresses, access: hosting.access, worker: client.number, workers: clients },
         ...{ tls: hosting.tls, reconnectTimeoutMs: options.reconnectTimeoutMs },
-        ...{ consistency: consistencyOf(type, options), combine, chunkBytes, rows },
+        ...{ consistency: consistencyOf(type, options), combine, chunkBytes, rows, updater },
         ...{ sharedMemory: options.sharedMemory, nonFinite: type.startsWith('mpi') ? 'accept' : nonFinite },
       });
     if (type.startsWith('dist')) return new HostedStore(await connect(), hosting);

@@ -7,11 +7,12 @@
  * Not the local update, which is the caller's. Invariant: between two exchanges nothing is sent and no weight changes.
  */
 import { UsageError } from '../base/index.ts';
+import type { StoreKey } from '../base/index.ts';
 import type { KeyStatus, KVStore, OneOrMany, StoreTensor as Tensor } from './kv-store.ts';
 import { listOf } from './remote/tensors.ts';
 
 export interface ElasticWeights {
-  readonly key: string;
+  readonly key: StoreKey;
   /** The worker's own; moved where they lie. */
   readonly weights: Tensor;
 }

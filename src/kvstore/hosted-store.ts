@@ -97,6 +97,7 @@ export class HostedStore implements KVStore {
   pushRows: KVStore['pushRows'] = (...args) => this.#store.pushRows(...args);
   pullRows: KVStore['pullRows'] = (...args) => this.#store.pullRows(...args);
   pushpullRows: KVStore['pushpullRows'] = (...args) => this.#store.pushpullRows(...args);
+  setLearningRate: KVStore['setLearningRate'] = (lr) => this.#store.setLearningRate(lr);
   barrier: KVStore['barrier'] = () => this.#store.barrier();
 
   setOptimizer(spec: OptimizerSpec): Promise<void> {

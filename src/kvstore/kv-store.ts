@@ -3,6 +3,7 @@
  * (MXNET-MPI, section 4.2). A contract; implementations differ in where the servers are. Invariant: calls of one
  * worker on one key take effect in the order in which they were made.
  */
+import type { StoreKey } from '../base/index.ts';
 import type { OptimizerSpec } from '../kernels/index.ts';
 import type { Region } from '../memory/index.ts';
 
@@ -11,7 +12,7 @@ export type StoreTensor = Float32Array | Region<'float32'>;
 export type OneOrMany<T> = T | readonly T[];
 
 export interface KeyInit {
-  readonly key: string;
+  readonly key: StoreKey;
   readonly value: StoreTensor;
   /** For a table: elements of a row, so that rows can be pushed and pulled. Default: not a table. */
   readonly rowLength?: number | undefined;
@@ -19,12 +20,12 @@ export interface KeyInit {
 
 /** One key with a gradient, or with one for each local device: those are added first. */
 export interface KeyPush {
-  readonly key: string;
+  readonly key: StoreKey;
   readonly gradient: OneOrMany<StoreTensor>;
 }
 
 export interface KeyPull {
-  readonly key: string;
+  readonly key: StoreKey;
   /** Receives the value; several, one for each local device, all receive it. */
   readonly into: OneOrMany<StoreTensor>;
 }
@@ -37,7 +38,7 @@ export interface PushOptions {
 }
 
 export interface KeyStatus {
-  readonly key: string;
+  readonly key: StoreKey;
   /** Updates that the key has seen. */
   readonly version: number;
   /** Updates by others between this worker's last pull and its push. */
@@ -56,19 +57,28 @@ export interface KVStore {
   /** Push and pull in one round trip. In elastic mode the answer is not the centre but this worker's own new weights. */
   pushpull(keys: OneOrMany<KeyPushPull>, options?: PushOptions): Promise<readonly KeyStatus[]>;
   /** Only these rows travel and are updated; an index may repeat. */
-  pushRows(key: string, indices: Int32Array, rows: StoreTensor, options?: PushOptions): Promise<KeyStatus>;
+  pushRows(key: StoreKey, indices: Int32Array, rows: StoreTensor, options?: PushOptions): Promise<KeyStatus>;
   /** Rows in the order of the indices. */
-  pullRows(key: string, indices: Int32Array, into: StoreTensor): Promise<KeyStatus>;
+  pullRows(key: StoreKey, indices: Int32Array, into: StoreTensor): Promise<KeyStatus>;
   /** Push and pull of the same rows, in one round trip where the store can. */
   pushpullRows(
-    key: string,
+    key: StoreKey,
     indices: Int32Array,
     rows: StoreTensor,
     into: StoreTensor,
     options?: PushOptions,
   ): Promise<KeyStatus>;
-  /** The rule by which servers update, from the next update on; the first worker's counts. Default: gradients are added. */
+  /**
+   * The rule by which servers update, from the next update on; the first worker's counts. If only numbers of the same rule change,
+   * momentum and averages are kept; another rule starts afresh. Default: what the option `updater` of the store says.
+   */
   setOptimizer(spec: OptimizerSpec): Promise<void>;
+  /**
+   * The learning rate of the optimizer from now on; everything else stays. In synchronous training all workers call it between the
+   * same two steps: the first worker's rate counts, updates before it have the old rate and those after it the new one, on
+   * all servers. Otherwise one worker's call is enough: it counts for pushes that servers take from then on.
+   */
+  setLearningRate(lr: number): Promise<void>;
   /** Done when all workers have come. */
   barrier(): Promise<void>;
   close(): Promise<void>;

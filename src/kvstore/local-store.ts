@@ -3,14 +3,15 @@
  * training loop without a cluster, for several devices of one process, and as the plainest form of the contract. Not
  * a way to use more processors. Invariant: it does what stores with servers do, since the same core serves it.
  */
-import { PeerError, UsageError } from '../base/index.ts';
+import { checkStoreKey, keyName, keyText, PeerError, UsageError } from '../base/index.ts';
+import type { StoreKey } from '../base/index.ts';
 import { Kernels } from '../kernels/index.ts';
 import type { OptimizerSpec } from '../kernels/index.ts';
 import { SharedSpace } from '../memory/index.ts';
 import type { Region, Segment } from '../memory/index.ts';
 import { cutIntoChunks } from '../plan/index.ts';
 import { optimizerRule, ServerCore } from '../server/index.ts';
-import type { Combine, Consistency, PushReply, RowsMode } from '../server/index.ts';
+import type { Combine, Consistency, PushReply, RowsMode, Updater } from '../server/index.ts';
 import { pushThenPullRows } from './kv-store.ts';
 import type {
   KeyInit,
@@ -33,6 +34,8 @@ export interface LocalStoreOptions {
   readonly combine?: Combine | undefined;
   /** Whether rows without a gradient are left alone or get what dense updates would give them. Default 'lazy'. */
   readonly rows?: RowsMode | undefined;
+  /** What becomes of pushes before `setOptimizer`: the value is the combined push, or the sum of all. Default 'assign'. */
+  readonly updater?: Updater | undefined;
   /** What becomes of a gradient that is not finite. Default 'refuse'. */
   readonly nonFinite?: 'refuse' | 'skip' | 'accept' | undefined;
   /** Longest piece that is updated at once, in bytes, a multiple of 64. Default 32 KB. */
@@ -59,12 +62,15 @@ class LocalServer {
   readonly kernels: Kernels;
   readonly core: ServerCore;
   readonly workers: number;
-  readonly lengths = new Map<string, number>();
+  readonly lengths = new Map<StoreKey, number>();
   readonly isElastic: boolean;
+  readonly isSynchronous: boolean;
   readonly #chunkBytes: number | undefined;
   readonly #segments: Segment[] = [];
   readonly #slots = new Map<string, Region<'float32'>>();
-  #arrived: (() => void)[] = [];
+  #arrived: { readonly go: () => void; readonly fail: (error: unknown) => void }[] = [];
+  /** What is done when the last has come, before anybody goes on. */
+  #whenAllHaveCome: (() => void) | undefined;
   #open: number;
 
   constructor({ space, chunkBytes, ...options }: LocalStoreOptions, workers: number) {
@@ -72,12 +78,13 @@ class LocalServer {
     this.kernels = Kernels.create(this.space);
     this.workers = workers;
     this.isElastic = options.consistency?.kind === 'elastic';
+    this.isSynchronous = (options.consistency?.kind ?? 'synchronous') === 'synchronous';
     this.#open = workers;
     this.#chunkBytes = chunkBytes;
     this.core = new ServerCore({
       ...options,
       kernels: this.kernels,
-      slotRegion: (key, slot, length) => this.#slotRegion(`${key}\0${slot}`, length),
+      slotRegion: (key, slot, length) => this.#slotRegion(`${slot} of ${keyName(key)}`, length),
     });
     for (let worker = 0; worker < workers; worker++) this.core.admit(worker);
   }
@@ -90,17 +97,18 @@ class LocalServer {
 
   openKey({ key, value, rowLength }: KeyInit): void {
     const length = value.length;
-    const chunks = cutIntoChunks([{ key, length }], this.#chunkBytes);
+    const chunks = cutIntoChunks([{ key: keyName(key), length }], this.#chunkBytes);
     const own = this.allocate(length);
     this.core.open({ name: key, value: own, chunks, rowLength });
     own.view.set(elementsOf(value));
     this.lengths.set(key, length);
   }
 
-  /** Resolves for all when the last of those who are still here has come. */
-  meet(): Promise<void> {
-    return new Promise((resolve) => {
-      this.#arrived.push(resolve);
+  /** Resolves for all when the last of those who are still here has come, and what the first of them brought is done. */
+  meet(act?: () => void): Promise<void> {
+    return new Promise((go, fail) => {
+      this.#whenAllHaveCome = act ?? this.#whenAllHaveCome;
+      this.#arrived.push({ go, fail });
       this.#letGo();
     });
   }
@@ -116,7 +124,16 @@ class LocalServer {
 
   #letGo(): void {
     if (this.#arrived.length < this.#open) return;
-    for (const go of this.#arrived.splice(0)) go();
+    const act = this.#whenAllHaveCome;
+    const arrived = this.#arrived.splice(0);
+    this.#whenAllHaveCome = undefined;
+    try {
+      act?.();
+    } catch (error) {
+      for (const { fail } of arrived) fail(error);
+      return;
+    }
+    for (const { go } of arrived) go();
   }
 
   #slotRegion(name: string, length: number): Region<'float32'> {
@@ -130,11 +147,11 @@ class LocalStore implements KVStore {
   readonly rank: number;
   readonly #server: LocalServer;
   /** The last push of each key. */
-  readonly #steps = new Map<string, number>();
+  readonly #steps = new Map<StoreKey, number>();
   /** Copies of gradients that lie in plain memory, or sums over devices. */
-  readonly #staged = new Map<string, Region<'float32'>>();
+  readonly #staged = new Map<StoreKey, Region<'float32'>>();
   /** What was pushed last. */
-  readonly #pushed = new Map<string, Region<'float32'>>();
+  readonly #pushed = new Map<StoreKey, Region<'float32'>>();
   /** Pushes that wait for others; told when this worker leaves. */
   readonly #waiting = new Set<(error: PeerError) => void>();
   #closed = false;
@@ -150,18 +167,21 @@ class LocalStore implements KVStore {
 
   async init(keys: OneOrMany<KeyInit>): Promise<void> {
     this.#checkOpen();
+    for (const { key } of listOf(keys)) checkStoreKey(this.rank, key);
     if (this.rank === 0) for (const key of listOf(keys)) this.#server.openKey(key);
     await this.#server.meet();
   }
 
-  push(keys: OneOrMany<KeyPush>, options: PushOptions = {}): Promise<readonly KeyStatus[]> {
+  async push(keys: OneOrMany<KeyPush>, options: PushOptions = {}): Promise<readonly KeyStatus[]> {
     this.#checkOpen();
+    for (const { key } of listOf(keys)) checkStoreKey(this.rank, key);
     return Promise.all(listOf(keys).map((one) => this.#push(one, options)));
   }
 
   pull(keys: OneOrMany<KeyPull>): Promise<readonly KeyStatus[]> {
     return Promise.resolve().then(() => {
       this.#checkOpen();
+      for (const { key } of listOf(keys)) checkStoreKey(this.rank, key);
       return listOf(keys).map((one) => this.#pull(one, 0));
     });
   }
@@ -173,12 +193,13 @@ class LocalStore implements KVStore {
   }
 
   async pushRows(
-    key: string,
+    key: StoreKey,
     indices: Int32Array,
     rows: Tensor,
     { samples }: PushOptions = {},
   ): Promise<KeyStatus> {
     this.#checkOpen();
+    checkStoreKey(this.rank, key);
     const { space } = this.#server;
     const segment = space.allocate(4 * (indices.length + rows.length) + 2 * 64);
     try {
@@ -193,9 +214,10 @@ class LocalStore implements KVStore {
     }
   }
 
-  pullRows(key: string, indices: Int32Array, into: Tensor): Promise<KeyStatus> {
+  pullRows(key: StoreKey, indices: Int32Array, into: Tensor): Promise<KeyStatus> {
     return Promise.resolve().then(() => {
       this.#checkOpen();
+      checkStoreKey(this.rank, key);
       const segment = this.#server.space.allocate(4 * (indices.length + into.length) + 2 * 64);
       try {
         const own = segment.allocate('int32', indices.length);
@@ -219,6 +241,17 @@ class LocalStore implements KVStore {
     const { core, kernels } = this.#server;
     if (this.rank === 0) core.setRule(optimizerRule(kernels, spec));
     await this.#server.meet();
+  }
+
+  async setLearningRate(lr: number): Promise<void> {
+    this.#checkOpen();
+    const { core, isSynchronous } = this.#server;
+    const set = () => {
+      core.checkLearningRate(lr);
+      core.setLearningRate(lr);
+    };
+    if (isSynchronous) await this.#server.meet(this.rank === 0 ? set : undefined);
+    else set();
   }
 
   barrier(): Promise<void> {
@@ -247,7 +280,7 @@ class LocalStore implements KVStore {
   }
 
   /** The step is used up only if the server takes the push: who was refused may push again. */
-  #taken(key: string, act: (reply: (reply: PushReply) => void) => void): Promise<KeyStatus> {
+  #taken(key: StoreKey, act: (reply: (reply: PushReply) => void) => void): Promise<KeyStatus> {
     return new Promise((resolve, reject) => {
       let isAnswered = false;
       act(({ version, staleness }) => {
@@ -260,12 +293,12 @@ class LocalStore implements KVStore {
     });
   }
 
-  #nextStep(key: string): number {
+  #nextStep(key: StoreKey): number {
     return (this.#steps.get(key) ?? 0) + 1;
   }
 
   /** In elastic mode the answer to a push-pull is the worker's own new weights. */
-  #moved(key: string): Region<'float32'> | undefined {
+  #moved(key: StoreKey): Region<'float32'> | undefined {
     return this.#server.isElastic ? this.#pushed.get(key) : undefined;
   }
 
@@ -280,13 +313,13 @@ class LocalStore implements KVStore {
   }
 
   /** The gradient as one region: as it lies, copied, or summed over the devices. */
-  #stage(key: string, gradient: OneOrMany<Tensor>): Region<'float32'> {
+  #stage(key: StoreKey, gradient: OneOrMany<Tensor>): Region<'float32'> {
     const tensors = listOf(gradient);
     const [first] = tensors;
     if (!first) {
       throw new UsageError(
         'INVALID_ARGUMENT',
-        `key '${key}' was pushed without a gradient; give one or more`,
+        `key ${keyText(key)} was pushed without a gradient; give one or more`,
         {
           key,
         },
@@ -317,10 +350,10 @@ class LocalStore implements KVStore {
   }
 }
 
-function wrongLength(key: string, what: string, actual: number, expected: number): UsageError {
+function wrongLength(key: StoreKey, what: string, actual: number, expected: number): UsageError {
   return new UsageError(
     'SHAPE_MISMATCH',
-    `key '${key}' was ${what} ${actual} elements, expected ${expected}; give tensors of one length`,
+    `key ${keyText(key)} was ${what} ${actual} elements, expected ${expected}; give tensors of one length`,
     { key, expected, actual },
   );
 }

@@ -5,7 +5,8 @@
  * calls under way, since with one a worker could give its last place to one key and another worker to another.
  */
 import { setMaxListeners } from 'node:events';
-import { PeerError, UsageError } from '../base/index.ts';
+import { checkStoreKey, keyName, keyText, PeerError, UsageError } from '../base/index.ts';
+import type { StoreKey } from '../base/index.ts';
 import { DependencyEngine } from '../engine/index.ts';
 import type { Keys, KnownKey } from './collective-keys.ts';
 import type { KeyInit } from './kv-store.ts';
@@ -15,7 +16,7 @@ export interface OrderOptions {
    * Of keys that are handed over in one call, those with a higher number begin first. Default: in the order of their init,
    * which is that of the layers.
    */
-  readonly priority?: ((key: string) => number) | undefined;
+  readonly priority?: ((key: StoreKey) => number) | undefined;
 }
 
 const OPTIMIZER = 'optimizer';
@@ -46,25 +47,27 @@ export class OrderedCalls {
   }
 
   /** A call on one key that all workers make. */
-  onKey<T>(name: string, what: string, act: (key: KnownKey) => Promise<T>): Promise<T> {
-    const title = `${what} of '${name}'`;
+  onKey<T>(name: StoreKey, what: string, act: (key: KnownKey) => Promise<T>): Promise<T> {
+    const title = `${what} of ${keyText(name)}`;
     return this.#push({ title, reads: [OPTIMIZER], mutates: [variableOf(name)] }, () =>
       act(this.#keys.get(name)),
     );
   }
 
   /** A call on one key that needs no other worker. */
-  alone<T>(name: string, what: string, act: (key: KnownKey) => Promise<T>): Promise<T> {
-    const title = `${what} of '${name}'`;
+  alone<T>(name: StoreKey, what: string, act: (key: KnownKey) => Promise<T>): Promise<T> {
+    const title = `${what} of ${keyText(name)}`;
     return this.#push({ title, reads: [variableOf(name)] }, () => act(this.#keys.get(name)));
   }
 
   /** One call on each of several keys; answers in the order of the list. */
-  each<K extends { readonly key: string }, T>(
+  async each<K extends { readonly key: StoreKey }, T>(
     list: readonly K[],
     call: (one: K) => Promise<T>,
   ): Promise<readonly T[]> {
-    const { priority = (key: string) => -(this.#keys.find(key)?.number ?? Number.MAX_SAFE_INTEGER) } =
+    // Of all keys before the first call: a list is refused as a whole.
+    for (const { key } of list) checkStoreKey(this.#worker, key);
+    const { priority = (key: StoreKey) => -(this.#keys.find(key)?.number ?? Number.MAX_SAFE_INTEGER) } =
       this.#options;
     const byPriority = list.map((one, i) => ({ one, i, priority: priority(one.key) }));
     byPriority.sort((a, b) => b.priority - a.priority || a.i - b.i);
@@ -83,8 +86,9 @@ export class OrderedCalls {
     });
   }
 
-  setOptimizer(act: () => Promise<void>): Promise<void> {
-    return this.#push({ title: 'setOptimizer', mutates: [TURN, OPTIMIZER] }, act);
+  /** A call that changes how all keys are updated. */
+  onOptimizer(title: string, act: () => Promise<void>): Promise<void> {
+    return this.#push({ title, mutates: [TURN, OPTIMIZER] }, act);
   }
 
   barrier(act: () => Promise<void>): Promise<void> {
@@ -126,8 +130,8 @@ export class OrderedCalls {
   }
 }
 
-function variableOf(key: string): string {
-  return `key ${key}`;
+function variableOf(key: StoreKey): string {
+  return `key ${keyName(key)}`;
 }
 
 type Ended<T> = { readonly value: T } | { readonly error: unknown };

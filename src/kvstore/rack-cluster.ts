@@ -4,7 +4,7 @@
  * all workers make the same choice, and are told why.
  */
 import type { ReductionChoice } from '../plan/index.ts';
-import type { Combine, RowsMode } from '../server/index.ts';
+import type { Combine, RowsMode, Updater } from '../server/index.ts';
 import { createCollectiveStore } from './collective-store.ts';
 import { HostedStore, hostServers, inNamespace } from './hosted-store.ts';
 import type { HostingOptions } from './hosted-store.ts';
@@ -21,6 +21,8 @@ export interface RackClusterOptions extends HostingOptions {
   readonly nonFinite?: 'refuse' | 'skip' | 'accept' | undefined;
   /** Whether rows of tables without a gradient are left alone or get what dense updates would give them. Default 'lazy'. */
   readonly rows?: RowsMode | undefined;
+  /** What becomes of pushes before `setOptimizer`: the value is the combined push, or the sum of all. Default 'assign'. */
+  readonly updater?: Updater | undefined;
   /** Longest piece that is updated at once, in bytes, a multiple of 64. Default 32 KB. */
   readonly chunkBytes?: number | undefined;
   /** Whether servers on this host may use this process's memory in place. Default true. */
@@ -36,7 +38,7 @@ export interface RackClusterOptions extends HostingOptions {
 }
 
 export async function createInRacks(options: RackClusterOptions, layout: RackLayout): Promise<KVStore> {
-  const { cluster, betweenRacks = 'ring', combine, chunkBytes, rows, sharedMemory } = options;
+  const { cluster, betweenRacks = 'ring', combine, chunkBytes, rows, updater, sharedMemory } = options;
   const { world } = cluster;
   const { ranks, own } = layout;
   const leaders = ranks.map(([first]) => first!);
@@ -48,7 +50,15 @@ export async function createInRacks(options: RackClusterOptions, layout: RackLay
   const opened: KVStore[] = [];
   try {
     if (plan.choice === 'flat') {
-      const of = { worker: world.rank, workers: world.size, combine, chunkBytes, rows, sharedMemory };
+      const of = {
+        worker: world.rank,
+        workers: world.size,
+        combine,
+        chunkBytes,
+        rows,
+        updater,
+        sharedMemory,
+      };
       const how = { nonFinite: options.nonFinite, tls, reconnectTimeoutMs };
       return new HostedStore(await RemoteStore.connect({ ...of, ...how, servers, access }), hosting);
     }
@@ -61,14 +71,15 @@ export async function createInRacks(options: RackClusterOptions, layout: RackLay
       ...{ ...common, tls, reconnectTimeoutMs },
       ...{ servers: [servers[own]!], access: inNamespace(options, rackService(own)) },
       ...{ worker: rackWorker, workers: ranks[own]!.length, sharedMemory: isLeader || sharedMemory },
+      updater: 'accumulate',
     });
     opened.push(rack);
     const between = !isLeader
       ? undefined
       : betweenRacks === 'ring'
-        ? createCollectiveStore({ ...common, rows, group: await cluster.group(leaders) })
+        ? createCollectiveStore({ ...common, rows, updater, group: await cluster.group(leaders) })
         : await RemoteStore.connect({
-            ...{ ...common, tls, reconnectTimeoutMs, rows, servers, access },
+            ...{ ...common, tls, reconnectTimeoutMs, rows, updater, servers, access },
             ...{ worker: own, workers: ranks.length },
           });
     if (between) opened.push(between);

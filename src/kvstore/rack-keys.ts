@@ -3,6 +3,8 @@
  * clears; the value, which the leader writes and all workers pull; the gate between the two; and for tables a list of
  * the rows that each worker names. It exchanges nothing. Invariant: between two calls the sum is zero.
  */
+import { keyText } from '../base/index.ts';
+import type { StoreKey } from '../base/index.ts';
 import type { Kernels } from '../kernels/index.ts';
 import type { Region } from '../memory/index.ts';
 import type { KeyInit, StoreTensor as Tensor } from './kv-store.ts';
@@ -32,8 +34,8 @@ export class RackKeys {
   readonly #rack: RemoteStore;
   readonly #kernels: Kernels;
   readonly #gates: Omit<GateOptions, 'title' | 'suffix' | 'room'>;
-  readonly #keys = new Map<string, RackKey>();
-  readonly #staged = new Map<string, Region<'float32'>>();
+  readonly #keys = new Map<StoreKey, RackKey>();
+  readonly #staged = new Map<StoreKey, Region<'float32'>>();
 
   constructor(kernels: Kernels, gates: Omit<GateOptions, 'title' | 'suffix' | 'room'>) {
     this.#rack = gates.rack;
@@ -43,26 +45,28 @@ export class RackKeys {
 
   /** Values count on the leader only, as those of the rack's first worker. */
   async init(list: readonly KeyInit[], values: readonly Tensor[]): Promise<void> {
+    // Keys of any length and kind have names there by their numbers, which are the same on all workers.
+    const first = this.#keys.size;
     await this.#rack.init(
-      list.flatMap(({ key, value: { length }, rowLength }, i) => [
-        { key: `sum of ${key}`, value: new Float32Array(length), rowLength },
-        { key: `value of ${key}`, value: values[i]!, rowLength },
-        ...gateInits(` of ${key}`),
+      list.flatMap(({ value: { length }, rowLength }, i) => [
+        { key: `sum ${first + i}`, value: new Float32Array(length), rowLength },
+        { key: `value ${first + i}`, value: values[i]!, rowLength },
+        ...gateInits(` ${first + i}`),
         ...(rowLength === undefined
           ? []
-          : [namedRowsInit(`named of ${key}`, length / rowLength, this.#rack.workers)]),
+          : [namedRowsInit(`named ${first + i}`, length / rowLength, this.#rack.workers)]),
       ]),
     );
     const rooms = this.#rack.allocate(2 * GATE_WORDS * Math.max(1, list.length));
     list.forEach(({ key }, i) => {
       const room = rooms.slice(2 * GATE_WORDS * i, 2 * GATE_WORDS);
-      const gate = new Gate({ ...this.#gates, title: `key '${key}'`, suffix: ` of ${key}`, room });
-      const names = { sum: `sum of ${key}`, value: `value of ${key}`, named: `named of ${key}` };
+      const gate = new Gate({ ...this.#gates, title: `key ${keyText(key)}`, suffix: ` ${first + i}`, room });
+      const names = { sum: `sum ${first + i}`, value: `value ${first + i}`, named: `named ${first + i}` };
       this.#keys.set(key, { ...names, gate, version: 0 });
     });
   }
 
-  get(key: string): RackKey {
+  get(key: StoreKey): RackKey {
     return this.#keys.get(key)!;
   }
 
@@ -71,7 +75,7 @@ export class RackKeys {
   }
 
   /** One gradient, in memory that kernels reach: as it lies, or copied and added over the devices. */
-  stage(key: string, tensors: readonly Tensor[]): Region<'float32'> {
+  stage(key: StoreKey, tensors: readonly Tensor[]): Region<'float32'> {
     const [first, ...others] = tensors as readonly [Tensor, ...Tensor[]];
     const { space } = this.#rack;
     const isHere = (tensor: Tensor) => !(tensor instanceof Float32Array) && tensor.space === space;
@@ -86,7 +90,7 @@ export class RackKeys {
   }
 
   /** The same for the same key, grown when a call brings more rows. */
-  #room(key: string, length: number): Region<'float32'> {
+  #room(key: StoreKey, length: number): Region<'float32'> {
     const known = this.#staged.get(key);
     if (known && known.length >= length) return known.slice(0, length);
     const room = this.#rack.allocate(length);

@@ -10,6 +10,7 @@
  * through keys in any order. Invariant: what fails on the leader fails on all workers of its rack with the same error.
  */
 import { UsageError } from '../base/index.ts';
+import type { StoreKey } from '../base/index.ts';
 import { Kernels } from '../kernels/index.ts';
 import type { OptimizerSpec } from '../kernels/index.ts';
 import type { Consistency } from '../server/index.ts';
@@ -39,7 +40,7 @@ import { listOf } from './remote/tensors.ts';
 
 export interface RackStoreOptions extends OrderOptions {
   /**
-   * The workers of this rack on its one server, without an optimizer; closed with this store. Worker 0 of it is the leader,
+   * The workers of this rack on its one server, without an optimizer and with `updater: 'accumulate'`; closed with this store. Worker 0 of it is the leader,
    * who must be on the server's host. `combine` as `between` has it; `nonFinite` 'skip' if that of this store
    * is, else 'accept', since this store looks itself.
    */
@@ -89,7 +90,7 @@ class RackStore implements KVStore {
   /** For calls that concern all keys. */
   readonly #turn: Gate;
   /** Known as soon as their init is called: a pull behind it must know what kind of call it is. */
-  readonly #tables = new Set<string>();
+  readonly #tables = new Set<StoreKey>();
 
   constructor(options: RackStoreOptions) {
     const { rack, worker, deadlineMs = 600_000 } = options;
@@ -149,13 +150,13 @@ class RackStore implements KVStore {
     );
   }
 
-  pushRows(key: string, indices: Int32Array, rows: Tensor, options: PushOptions = {}): Promise<KeyStatus> {
+  pushRows(key: StoreKey, indices: Int32Array, rows: Tensor, options: PushOptions = {}): Promise<KeyStatus> {
     return this.#calls.onKey(key, 'pushRows', () =>
       this.#pushRows(this.#keys.getTable(key), indices, rows, options),
     );
   }
 
-  pullRows(key: string, indices: Int32Array, into: Tensor): Promise<KeyStatus> {
+  pullRows(key: StoreKey, indices: Int32Array, into: Tensor): Promise<KeyStatus> {
     return this.#calls.onKey(key, 'pullRows', () => this.#pullRows(this.#keys.getTable(key), indices, into));
   }
 
@@ -165,7 +166,16 @@ class RackStore implements KVStore {
 
   setOptimizer(spec: OptimizerSpec): Promise<void> {
     const between = this.#between;
-    return this.#calls.setOptimizer(() => this.#forAll(between && (() => between.setOptimizer(spec))));
+    return this.#calls.onOptimizer('setOptimizer', () =>
+      this.#forAll(between && (() => between.setOptimizer(spec))),
+    );
+  }
+
+  setLearningRate(lr: number): Promise<void> {
+    const between = this.#between;
+    return this.#calls.onOptimizer('setLearningRate', () =>
+      this.#forAll(between && (() => between.setLearningRate(lr))),
+    );
   }
 
   barrier(): Promise<void> {
@@ -298,7 +308,7 @@ class RackStore implements KVStore {
   }
 }
 
-function statusOf(key: string, { version }: RackKey): KeyStatus {
+function statusOf(key: StoreKey, { version }: RackKey): KeyStatus {
   return { key, version, staleness: 0 };
 }
 
@@ -320,9 +330,11 @@ function checkOptions({ rack, between, worker, workers, consistency }: RackStore
       ? `it is worker ${rack.rank} of its rack and was given ${between ? 'a' : 'no'} store between racks; give that store to worker 0 of each rack and to no other`
       : worker === 0 && between?.rank !== 0
         ? 'the first values are its own; let it be worker 0 of its rack and of the store between racks'
-        : (consistency?.kind ?? 'synchronous') !== 'synchronous'
-          ? `its consistency is ${consistency!.kind}, but racks add up whole steps; use synchronous, or servers without racks`
-          : undefined;
+        : rack.updater !== 'accumulate'
+          ? `pushes to the store of its rack replace its values, and racks need sums; connect it with updater: 'accumulate'`
+          : (consistency?.kind ?? 'synchronous') !== 'synchronous'
+            ? `its consistency is ${consistency!.kind}, but racks add up whole steps; use synchronous, or servers without racks`
+            : undefined;
   if (problem === undefined) return;
   throw new UsageError('INVALID_ARGUMENT', `worker ${worker} of ${workers} in racks: ${problem}`, {
     ...{ worker, workers, rackWorker: rack.rank, between: between?.rank },

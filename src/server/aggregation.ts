@@ -81,7 +81,7 @@ export class Aggregator {
     }
     if (sources.length > 0 && this.#isPlain(samples)) {
       this.#kernels.sum(sum, sources);
-      return this.#combine === 'sum' ? 1 : 1 / sources.length;
+      return this.#plainScale(sources.length);
     }
     const total = samples.reduce((all, count) => all + count, 0);
     this.#kernels.fill(sum, 0);
@@ -89,8 +89,11 @@ export class Aggregator {
     return 1;
   }
 
-  /** The sums of all chunks, worker after worker; valid until the next call. */
-  wide(contributions: readonly (readonly Region<'float32'>[])[]): Region<'float32'>[] {
+  /** All chunks of the contributions together, worker after worker; valid until the next call. */
+  wide(
+    contributions: readonly (readonly Region<'float32'>[])[],
+    samples: readonly number[],
+  ): Scaled<readonly Region<'float32'>[]> {
     const elements = contributions[0]!.reduce((sum, { length }) => sum + length, 0);
     if (this.#wide === undefined || this.#wide.region.length < elements) {
       this.#wide?.segment.close();
@@ -100,13 +103,17 @@ export class Aggregator {
     const { region } = this.#wide;
     let at = 0;
     const sums = contributions[0]!.map(({ length }) => region.slice((at += length) - length, length));
+    const isPlain = contributions.length === 1 || this.#isPlain(samples);
+    const total = samples.reduce((all, count) => all + count, 0);
+    if (!isPlain) for (const sum of sums) this.#kernels.fill(sum, 0);
     contributions.forEach((chunks, worker) =>
       chunks.forEach((chunk, i) => {
-        if (worker === 0) this.#kernels.copy(sums[i]!, chunk);
+        if (!isPlain) this.#kernels.axpy(sums[i]!, samples[worker]! / total, chunk);
+        else if (worker === 0) this.#kernels.copy(sums[i]!, chunk);
         else this.#kernels.sum(sums[i]!, [sums[i]!, chunk]);
       }),
     );
-    return sums;
+    return { gradient: sums, gradientScale: isPlain ? this.#plainScale(contributions.length) : 1 };
   }
 
   /** Which rows of the contributions belong together, and what their sum is multiplied with, if it is a plain sum. */
@@ -121,11 +128,7 @@ export class Aggregator {
     const { plan, indices, addresses, row } = scratch;
     const unique = planRows(this.#kernels, { indices, count, tableRows, plan });
     const samples = contributions.map((one) => one.samples);
-    const gradientScale = !this.#isPlain(samples)
-      ? undefined
-      : this.#combine === 'sum'
-        ? 1
-        : 1 / samples.length;
+    const gradientScale = this.#isPlain(samples) ? this.#plainScale(samples.length) : undefined;
     return { count, plan, unique, addresses, scratch: row, gradientScale };
   }
 
@@ -170,6 +173,11 @@ export class Aggregator {
     }
     const rows = gathered.slice(0, count * rowLength);
     sumRows(this.#kernels, { plan, unique, rows, rowLength, rowsOut });
+  }
+
+  /** What a plain sum of so many contributions is to be multiplied with. */
+  #plainScale(count: number): number {
+    return this.#combine === 'sum' ? 1 : 1 / count;
   }
 
   /** Whether nothing but a common factor lies between the sum and what is wanted. */

@@ -3,7 +3,7 @@
  * and by whom, is the core's business. Invariants: nothing of what is held changes; the copies are the numbers that an
  * update with scale 1 uses, bit by bit; elements and rows that nobody pushed are zeros.
  */
-import { UsageError } from '../base/index.ts';
+import { keyText, UsageError } from '../base/index.ts';
 import { copyRows } from '../kernels/index.ts';
 import type { Kernels } from '../kernels/index.ts';
 import type { Region, Segment } from '../memory/index.ts';
@@ -124,7 +124,7 @@ function checkCovers(held: Held, { title, value }: Key): void {
   if (held.kind !== 'dense' || held.all.length === value.length) return;
   throw new UsageError(
     'INVALID_ARGUMENT',
-    `rows of key '${title}' are not whole on this core, which has ${held.all.length} of ${value.length} elements; place tables by rows`,
+    `rows of key ${keyText(title)} are not whole on this core, which has ${held.all.length} of ${value.length} elements; place tables by rows`,
     { key: title, expected: value.length, actual: held.all.length },
   );
 }

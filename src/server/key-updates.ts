@@ -3,6 +3,7 @@
  * combined and held, and run through it later. When that is, and who waits for it, is the core's business. Invariants: the
  * number of an update is the version of the key after it; whoever calls raises the version, but for held updates.
  */
+import type { StoreKey } from '../base/index.ts';
 import { copyRows } from '../kernels/index.ts';
 import type { Kernels } from '../kernels/index.ts';
 import type { Region } from '../memory/index.ts';
@@ -12,17 +13,18 @@ import type { Contribution, DenseContribution, RowsContribution } from './contri
 import { HeldGradient } from './held-gradient.ts';
 import type { HeldMemory } from './held-gradient.ts';
 import type { Key } from './key.ts';
-import { accumulationRule } from './update-rule.ts';
-import type { UpdateRule } from './update-rule.ts';
+import { updaterRule } from './update-rule.ts';
+import type { Updater, UpdateRule } from './update-rule.ts';
 
 export interface KeyUpdatesOptions {
   readonly kernels: Kernels;
   readonly combine: Combine;
   readonly isWide: boolean;
+  readonly updater: Updater;
   /** In elastic mode: the share of the distance; undefined: contributions are gradients. */
   readonly alpha: number | undefined;
   /** Where a slot of a key is kept, a region of the key's length. */
-  readonly slotRegion: (key: string, slot: string, length: number) => Region<'float32'>;
+  readonly slotRegion: (key: StoreKey, slot: string, length: number) => Region<'float32'>;
 }
 
 export class KeyUpdates {
@@ -36,18 +38,25 @@ export class KeyUpdates {
     this.#options = options;
     this.#kernels = options.kernels;
     this.#aggregator = new Aggregator(options.kernels, options.combine);
-    this.#rule = accumulationRule(options.kernels);
+    this.#rule = updaterRule(options.kernels, options.updater);
   }
 
-  /** From the next update on. The slots of all keys start anew. */
+  /** From the next update on, at its own learning rate. Slots that a rule of the same name has already are kept. */
   setRule(rule: UpdateRule, keys: Iterable<Key>): void {
     const all = [...keys];
     for (const key of all) this.catchUp(key);
+    const kept = rule.name !== undefined && rule.name === this.#rule.name ? this.#rule.slots : [];
     this.#rule = rule;
-    for (const key of all) this.giveSlots(key);
+    this.#lr = undefined;
+    for (const key of all) this.giveSlots(key, kept);
   }
 
-  /** Learning rate from the next update on; undefined for the rule's own. */
+  /** Whether the rule has a learning rate. */
+  get hasRate(): boolean {
+    return this.#rule.hasRate ?? false;
+  }
+
+  /** Learning rate from the next update on; undefined for that of the rule. */
   setLearningRate(lr: number | undefined): void {
     this.#lr = lr;
   }
@@ -57,14 +66,15 @@ export class KeyUpdates {
     return new HeldGradient(this.#kernels, memory, this.#aggregator);
   }
 
-  /** A key's slots for the rule, with the values before the first update. */
-  giveSlots(key: Key): void {
+  /** A key's slots for the rule, with the values before the first update, but for those that are kept. */
+  giveSlots(key: Key, kept: readonly string[] = []): void {
     const regions = this.#rule.slots.map((slot) => [
       slot,
       this.#options.slotRegion(key.name, slot, key.value.length),
     ]);
     key.setSlots(Object.fromEntries(regions) as Readonly<Record<string, Region<'float32'>>>);
-    for (const { slots } of key.chunks) this.#rule.initialise(slots);
+    const fresh = this.#rule.slots.filter((slot) => !kept.includes(slot));
+    for (const { slots } of key.chunks) this.#rule.initialise(slots, fresh);
   }
 
   /** The contributions of one update, in the order in which they are added. */
@@ -92,6 +102,7 @@ export class KeyUpdates {
     const rowLength = key.rowLength!;
     const planned = this.#aggregator.planRows(contributions, rowLength, parameter.length / rowLength);
     const { plan, unique, gradientScale } = planned;
+    this.keepRate(key);
     const touched = plan.indices.view.subarray(0, unique);
     this.catchUp(key, touched);
     key.history?.note(t, touched);
@@ -121,19 +132,23 @@ export class KeyUpdates {
   catchUp(key: Key, indices?: Int32Array): void {
     if (key.history === undefined) return;
     const { value: parameter, slots, rowLength, version } = key;
-    const table = { parameter, slots, rowLength: rowLength!, version, lr: this.#lr };
-    key.history.catchUp(this.#rule, table, indices);
+    key.history.catchUp(this.#rule, { parameter, slots, rowLength: rowLength!, version }, indices);
+  }
+
+  /** Before an update that does not reach all rows: the others need its rate when they catch up. */
+  keepRate(key: Key, lr = this.#lr): void {
+    if (key.history?.isFull) this.catchUp(key);
+    key.history?.keepRate(key.version + 1, lr);
   }
 
   #applyDense(key: Key, contributions: readonly DenseContribution[], t: number): void {
     const cut = contributions.map(({ gradient }) => key.chunksOf(gradient));
     const samples = contributions.map((one) => one.samples);
     if (this.#options.isWide) {
-      const sums = this.#aggregator.wide(cut);
-      key.chunks.forEach(({ value, slots }, i) => {
-        const step = { t, lr: this.#lr, parameter: value, slots, gradient: sums[i]!, gradientScale: 1 };
-        this.#rule.update(step);
-      });
+      const { gradient: sums, gradientScale } = this.#aggregator.wide(cut, samples);
+      key.chunks.forEach(({ value: parameter, slots }, i) =>
+        this.#rule.update({ t, lr: this.#lr, parameter, slots, gradient: sums[i]!, gradientScale }),
+      );
       return;
     }
     const gradientScale = this.#rule.updateBySum && this.#aggregator.sumScale(samples);
@@ -198,7 +213,6 @@ export class KeyUpdates {
     if (held === undefined && history === undefined) return;
     const t = key.version + 1;
     const step = { t, lr };
-    if (history?.isFull) this.catchUp(key);
     if (held?.kind === 'dense') {
       this.catchUp(key);
       history?.note(t);
@@ -207,8 +221,7 @@ export class KeyUpdates {
         this.#rule.update({ ...step, parameter: value, slots, gradient: held.chunks[i]!, gradientScale }),
       );
     } else {
-      // Rows that are not named miss this update, and need its rate when they catch up.
-      history?.keepRate(t, lr);
+      this.keepRate(key, lr);
       if (held?.kind === 'rows') {
         const { indices, rows, rowCount } = held;
         this.catchUp(key, indices.view);

@@ -3,8 +3,8 @@
  * was pushed and not yet applied, and who has pushed and pulled what. Invariant: `version` counts the updates that
  * were applied; a push is applied once, however often it is sent.
  */
-import { UsageError } from '../base/index.ts';
-import type { TributaryError } from '../base/index.ts';
+import { keyText, UsageError } from '../base/index.ts';
+import type { StoreKey, TributaryError } from '../base/index.ts';
 import type { Slots } from '../kernels/index.ts';
 import type { Region } from '../memory/index.ts';
 import type { Contribution, PushReply } from './contribution.ts';
@@ -19,9 +19,9 @@ export interface ChunkRange {
 }
 
 export interface KeyOptions {
-  readonly name: string;
+  readonly name: StoreKey;
   /** What messages call it. Default its name. */
-  readonly title?: string | undefined;
+  readonly title?: StoreKey | undefined;
   /** The value, with all elements of the key; only those in `chunks` are touched. */
   readonly value: Region<'float32'>;
   readonly chunks: readonly ChunkRange[];
@@ -47,8 +47,8 @@ export interface Waiting {
 }
 
 export class Key {
-  readonly name: string;
-  readonly title: string;
+  readonly name: StoreKey;
+  readonly title: StoreKey;
   readonly value: Region<'float32'>;
   readonly rowLength: number | undefined;
   readonly clocks: Clocks;
@@ -71,7 +71,7 @@ export class Key {
     if (rowLength !== undefined && !(rowLength > 0 && Number.isInteger(value.length / rowLength))) {
       throw new UsageError(
         'INVALID_ARGUMENT',
-        `key '${title}' has ${value.length} elements, which are no rows of ${rowLength}; give the table's row length`,
+        `key ${keyText(title)} has ${value.length} elements, which are no rows of ${rowLength}; give the table's row length`,
         { key: name, length: value.length, rowLength },
       );
     }

@@ -3,7 +3,8 @@
  * main thread's end of `cores/office.ts`; it alone allocates what several cores use. Invariants: the same question gets
  * the same memory, whichever core asks; a tenant never has more than its quota; all is given back when it ends.
  */
-import { UsageError } from '../base/index.ts';
+import { keyText, UsageError } from '../base/index.ts';
+import type { StoreKey } from '../base/index.ts';
 import type { Segment, SharedSpace } from '../memory/index.ts';
 import type { Host } from '../sockets/index.ts';
 import type { Answers, KeyMemory, Question, Service, SpaceRange } from './cores/office.ts';
@@ -28,11 +29,11 @@ export class TenantMemory {
   readonly #space: SharedSpace;
   readonly #service: Service;
   readonly #randomHex: Host['randomHex'];
-  readonly #keys = new Map<string, KeyRecord>();
+  readonly #keys = new Map<StoreKey, KeyRecord>();
   /** By worker, what was taken for it. */
   readonly #staging = new Map<
     number,
-    Map<string, { readonly range: SpaceRange; readonly segment: Segment }>
+    Map<StoreKey, { readonly range: SpaceRange; readonly segment: Segment }>
   >();
   readonly #mapped = new Map<number, Map<string, Segment>>();
   /** The cores that use a worker's memory. */
@@ -122,11 +123,11 @@ export class TenantMemory {
     }
   }
 
-  #stage(worker: number, keys: readonly string[]): readonly SpaceRange[] {
-    const own = this.#staging.get(worker) ?? new Map<string, { range: SpaceRange; segment: Segment }>();
+  #stage(worker: number, keys: readonly StoreKey[]): readonly SpaceRange[] {
+    const own = this.#staging.get(worker) ?? new Map<StoreKey, { range: SpaceRange; segment: Segment }>();
     this.#staging.set(worker, own);
     const missing = keys.filter((key) => !own.has(key));
-    const bytes = missing.reduce((sum, key) => sum + aligned(4 * this.#keys.get(key)!.length), 0);
+    const bytes = missing.reduce<number>((sum, key) => sum + aligned(4 * this.#keys.get(key)!.length), 0);
     if (missing.length > 0) {
       const segment = this.#take(bytes, () => this.#space.allocate(Math.max(LINE_BYTES, bytes)));
       for (const key of missing) {
@@ -211,10 +212,10 @@ function aligned(bytes: number): number {
   return Math.ceil(bytes / LINE_BYTES) * LINE_BYTES;
 }
 
-function otherLength({ namespace }: Service, key: string, expected: number, actual: number): UsageError {
+function otherLength({ namespace }: Service, key: StoreKey, expected: number, actual: number): UsageError {
   return new UsageError(
     'SHAPE_MISMATCH',
-    `key '${key}' of namespace '${namespace}' has ${expected} elements, not ${actual}; init it the same on all workers, once`,
+    `key ${keyText(key)} of namespace '${namespace}' has ${expected} elements, not ${actual}; init it the same on all workers, once`,
     { namespace, key, expected, actual },
   );
 }

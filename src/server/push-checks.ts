@@ -2,7 +2,8 @@
  * What is looked at before a push is taken: lengths, indices, samples, and whether workers push the same kind. Pure but for
  * the errors, which name worker and key. Invariant: what passes can be combined and applied without another look.
  */
-import { UsageError } from '../base/index.ts';
+import { keyText, UsageError } from '../base/index.ts';
+import type { StoreKey } from '../base/index.ts';
 import type { Region } from '../memory/index.ts';
 import type { Contribution } from './contribution.ts';
 import type { Key } from './key.ts';
@@ -18,7 +19,7 @@ export function checkLength(key: Key, worker: number, gradient: Region<'float32'
   if (gradient.length === key.value.length) return;
   throw new UsageError(
     'SHAPE_MISMATCH',
-    `worker ${worker} pushed ${gradient.length} elements to key '${key.title}', which has ${key.value.length}; push its whole gradient`,
+    `worker ${worker} pushed ${gradient.length} elements to key ${keyText(key.title)}, which has ${key.value.length}; push its whole gradient`,
     { worker, key: key.title, expected: key.value.length, actual: gradient.length },
   );
 }
@@ -30,7 +31,7 @@ export function checkRows(key: Key, push: RowsOfPush, rowLength: number): void {
   if (rows.length >= indices.length * rowLength) return;
   throw new UsageError(
     'SHAPE_MISMATCH',
-    `worker ${worker} pushed ${indices.length} indices and ${rows.length} elements to key '${key.title}', whose rows have ${rowLength}; push one row for each index`,
+    `worker ${worker} pushed ${indices.length} indices and ${rows.length} elements to key ${keyText(key.title)}, whose rows have ${rowLength}; push one row for each index`,
     { worker, key: key.title, expected: indices.length * rowLength, actual: rows.length },
   );
 }
@@ -42,7 +43,7 @@ function checkPositions(key: Key, { worker, indices, rows, positions }: RowsOfPu
   if (isRight) return;
   throw new UsageError(
     'OUT_OF_BOUNDS',
-    `worker ${worker} named rows of its gradient of key '${key.title}' that are not among its ${count}; push one row for each of the ${indices.length} indices`,
+    `worker ${worker} named rows of its gradient of key ${keyText(key.title)} that are not among its ${count}; push one row for each of the ${indices.length} indices`,
     { worker, key: key.title, rows: count, indices: indices.length },
   );
 }
@@ -53,7 +54,7 @@ export function checkIndices(key: Key, worker: number, indices: Region<'int32'>,
   if (at < 0) return;
   throw new UsageError(
     'OUT_OF_BOUNDS',
-    `worker ${worker} named row ${indices.view[at]} of key '${key.title}', which has ${tableRows}; give rows from 0 to ${tableRows - 1}`,
+    `worker ${worker} named row ${indices.view[at]} of key ${keyText(key.title)}, which has ${tableRows}; give rows from 0 to ${tableRows - 1}`,
     { worker, key: key.title, row: indices.view[at], rows: tableRows },
   );
 }
@@ -62,7 +63,7 @@ export function rowLengthOf(key: Key, worker: number): number {
   if (key.rowLength !== undefined) return key.rowLength;
   throw new UsageError(
     'INVALID_ARGUMENT',
-    `worker ${worker} asked for rows of key '${key.title}', which is no table; open it with a row length`,
+    `worker ${worker} asked for rows of key ${keyText(key.title)}, which is no table; open it with a row length`,
     { worker, key: key.title },
   );
 }
@@ -74,7 +75,7 @@ export function checkSameKind(key: Key, { worker, ...pushed }: Contribution): vo
     const said = (byRows: boolean) => (byRows ? 'rows' : 'a whole gradient');
     throw new UsageError(
       'SHAPE_MISMATCH',
-      `worker ${worker} pushed ${said('rows' in pushed)} of key '${key.title}', worker ${contribution.worker} ${said('rows' in contribution)}; push the same on all workers`,
+      `worker ${worker} pushed ${said('rows' in pushed)} of key ${keyText(key.title)}, worker ${contribution.worker} ${said('rows' in contribution)}; push the same on all workers`,
       { worker, other: contribution.worker, key: key.title },
     );
   }
@@ -82,7 +83,7 @@ export function checkSameKind(key: Key, { worker, ...pushed }: Contribution): vo
 
 interface Weighed {
   readonly worker: number;
-  readonly key: string;
+  readonly key: StoreKey;
   readonly samples?: number | undefined;
 }
 
@@ -91,7 +92,7 @@ export function samplesOf({ worker, key, samples = 1 }: Weighed, mayBeNone: bool
   if ((samples > 0 || (mayBeNone && samples === 0)) && Number.isFinite(samples)) return samples;
   throw new UsageError(
     'INVALID_ARGUMENT',
-    `worker ${worker} pushed key '${key}' with ${samples} samples; give a positive number`,
+    `worker ${worker} pushed key ${keyText(key)} with ${samples} samples; give a positive number`,
     { worker, key, samples },
   );
 }

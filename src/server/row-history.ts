@@ -7,7 +7,7 @@ import type { Kernels } from '../kernels/index.ts';
 import type { Region, Segment } from '../memory/index.ts';
 import type { RowsUpdate, UpdateRule } from './update-rule.ts';
 
-export interface TableState extends Pick<RowsUpdate, 'parameter' | 'slots' | 'rowLength' | 'lr'> {
+export interface TableState extends Pick<RowsUpdate, 'parameter' | 'slots' | 'rowLength'> {
   /** The last update of the table. */
   readonly version: number;
 }
@@ -87,7 +87,7 @@ export class RowHistory {
     own.view.set(rows.sort((a, b) => a - b));
     const step = { ...table, gradientScale: 1, indices: own, rows: zeros, rowCount: rows.length };
     for (let t = seen + 1; t <= version; t++) {
-      rule.updateRows({ ...step, t, lr: this.#rates.get(t) ?? table.lr });
+      rule.updateRows({ ...step, t, lr: this.#rates.get(t) });
     }
   }
 

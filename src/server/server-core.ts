@@ -4,8 +4,8 @@
  * the core feeds it. Invariants: nothing is shared with other cores but memory that each touches in its own chunks; a
  * faulty push changes nothing and is answered by an error that names worker and key.
  */
-import { UsageError } from '../base/index.ts';
-import type { TributaryError } from '../base/index.ts';
+import { keyText, UsageError } from '../base/index.ts';
+import type { StoreKey, TributaryError } from '../base/index.ts';
 import type { Kernels, Slots } from '../kernels/index.ts';
 import type { Region } from '../memory/index.ts';
 import type { Aggregation, Combine } from './aggregation.ts';
@@ -29,7 +29,7 @@ import {
   samplesOf,
 } from './push-checks.ts';
 import { RowHistory } from './row-history.ts';
-import type { UpdateRule } from './update-rule.ts';
+import type { Updater, UpdateRule } from './update-rule.ts';
 
 export interface ServerCoreOptions {
   readonly kernels: Kernels;
@@ -37,7 +37,9 @@ export interface ServerCoreOptions {
   readonly consistency?: Consistency | undefined;
   /** Whether gradients are added or averaged by their samples. Default 'sum'. */
   readonly combine?: Combine | undefined;
-  /** 'wide' is for comparison, and adds whatever the samples are. Default 'tall'. */
+  /** What becomes of pushes before there is a rule. Default 'assign'. */
+  readonly updater?: Updater | undefined;
+  /** 'wide' is for comparison: slower, the same result. Default 'tall'. */
   readonly aggregation?: Aggregation | undefined;
   /**
    * What becomes of rows without a gradient: 'lazy' leaves them and their slots alone, 'exact' gives them, when somebody
@@ -57,7 +59,7 @@ export interface ServerCoreOptions {
   /** Where what is held is kept. Default: in the kernels' space. */
   readonly heldMemory?: HeldMemory | undefined;
   /** Where a slot of a key is kept, a region of the key's length; cores of one server share it. */
-  readonly slotRegion: (key: string, slot: string, length: number) => Region<'float32'>;
+  readonly slotRegion: (key: StoreKey, slot: string, length: number) => Region<'float32'>;
 }
 
 type Reply = Waiting['reply'];
@@ -68,7 +70,7 @@ export type RowsMode = 'lazy' | 'exact';
 
 interface Push {
   readonly worker: number;
-  readonly key: string;
+  readonly key: StoreKey;
   /** Number of this worker's push of the key, from 1; in synchronous mode the number of the update. */
   readonly step: number;
   /** Samples behind the gradient, which weigh in an average; 0, where updates are held, weighs nothing. Default 1. */
@@ -105,7 +107,7 @@ export class ServerCore {
   readonly #heldMemory: HeldMemory;
   readonly #reader: HeldReader;
   readonly #applied = new AppliedSteps();
-  readonly #keys = new Map<string, Key>();
+  readonly #keys = new Map<StoreKey, Key>();
   readonly #workers = new Set<number>();
 
   constructor(options: ServerCoreOptions) {
@@ -117,6 +119,7 @@ export class ServerCore {
     this.#nonFinite = options.nonFinite ?? 'refuse';
     this.#updates = new KeyUpdates({
       ...{ kernels, combine, isWide: options.aggregation === 'wide', slotRegion: options.slotRegion },
+      updater: options.updater ?? 'assign',
       alpha: consistency.kind === 'elastic' ? consistency.alpha : undefined,
     });
     this.#hasExactRows = options.rows === 'exact';
@@ -149,7 +152,7 @@ export class ServerCore {
     if (this.#keys.has(options.name)) {
       throw new UsageError(
         'INVALID_ARGUMENT',
-        `key '${options.title ?? options.name}' is there already; push to it, or use another name`,
+        `key ${keyText(options.title ?? options.name)} is there already; push to it, or use another name`,
         { key: options.title ?? options.name },
       );
     }
@@ -164,38 +167,38 @@ export class ServerCore {
     this.#updates.giveSlots(key);
   }
 
-  /** From the next update on. Slots start anew. */
+  /** From the next update on. Slots that a rule of the same name has already are kept; others start anew. */
   setRule(rule: UpdateRule): void {
     this.#updates.setRule(rule, this.#keys.values());
   }
 
   /** What a key has seen, to be kept with its value and slots. */
-  progressOf(name: string): { readonly version: number; readonly lastSteps: Record<string, number> } {
+  progressOf(name: StoreKey): { readonly version: number; readonly lastSteps: Record<string, number> } {
     const key = this.#keys.get(name)!;
     this.#updates.catchUp(key);
     const { version, lastSteps } = key;
     return { version, lastSteps: Object.fromEntries(lastSteps) };
   }
 
-  slotsOf(name: string): Slots {
+  slotsOf(name: StoreKey): Slots {
     return this.#keys.get(name)!.slots;
   }
 
   /** What the rule keeps of a key, the slots themselves, with all updates that rows had missed; and how many there were. */
-  stateOf(worker: number, name: string): { readonly slots: Slots; readonly version: number } {
+  stateOf(worker: number, name: StoreKey): { readonly slots: Slots; readonly version: number } {
     const key = this.#keyOf({ worker, key: name });
     this.#updates.catchUp(key);
     return { slots: key.slots, version: key.version };
   }
 
   /** The slots of a key, for the caller to fill. */
-  stateToSet(worker: number, name: string): { readonly slots: Slots; readonly version: number } {
+  stateToSet(worker: number, name: StoreKey): { readonly slots: Slots; readonly version: number } {
     this.#checkBetweenSteps(worker, this.#keyOf({ worker, key: name }));
     return this.stateOf(worker, name);
   }
 
   /** The caller has filled the slots of a key, which is now as after so many updates. */
-  setVersion(worker: number, name: string, version: number): void {
+  setVersion(worker: number, name: StoreKey, version: number): void {
     const key = this.#keyOf({ worker, key: name });
     this.#checkBetweenSteps(worker, key);
     this.#updates.catchUp(key);
@@ -203,7 +206,7 @@ export class ServerCore {
   }
 
   /** Value and slots were put back by the caller; what was pushed and not applied is forgotten. */
-  restore(name: string, version: number, lastSteps: Readonly<Record<string, number>>): void {
+  restore(name: StoreKey, version: number, lastSteps: Readonly<Record<string, number>>): void {
     const key = this.#keys.get(name)!;
     key.waiting.clear();
     key.held?.forget();
@@ -226,9 +229,25 @@ export class ServerCore {
     }
   }
 
-  /** Learning rate from the next update on; undefined for the rule's own. */
+  /** Learning rate from the next update on; undefined for that of the rule. */
   setLearningRate(lr: number | undefined): void {
+    if (lr !== undefined) this.checkLearningRate(lr);
     this.#updates.setLearningRate(lr);
+  }
+
+  checkLearningRate(lr: number): void {
+    const problem =
+      this.#consistency.kind === 'elastic'
+        ? 'servers in elastic mode average weights and have no learning rate; change that of the optimizer of your own'
+        : this.#updates.hasRate
+          ? undefined
+          : 'there is no optimizer yet; call setOptimizer first';
+    if (problem === undefined && typeof lr === 'number' && Number.isFinite(lr) && lr >= 0) return;
+    throw new UsageError(
+      'INVALID_ARGUMENT',
+      `the learning rate cannot be ${String(lr)}: ${problem ?? 'give a finite number from 0'}`,
+      { lr: String(lr), consistency: this.#consistency.kind },
+    );
   }
 
   /** `fail` is told if the push, once taken, will not be applied after all. */
@@ -251,7 +270,7 @@ export class ServerCore {
     if (this.#consistency.kind === 'elastic') {
       throw new UsageError(
         'INVALID_ARGUMENT',
-        `worker ${push.worker} pushed rows of key '${key.title}' to a server in elastic mode, which averages whole weights; push them by push`,
+        `worker ${push.worker} pushed rows of key ${keyText(key.title)} to a server in elastic mode, which averages whole weights; push them by push`,
         { worker: push.worker, key: key.title },
       );
     }
@@ -286,13 +305,13 @@ export class ServerCore {
   }
 
   /** Number of the next push of a worker: in synchronous mode that of the next update. */
-  nextStep(worker: number, name: string): number {
+  nextStep(worker: number, name: StoreKey): number {
     const key = this.#keyOf({ worker, key: name });
     return 1 + (this.#consistency.kind === 'synchronous' ? key.version : (key.lastSteps.get(worker) ?? 0));
   }
 
   /** The value itself, which the caller copies or reads in place, and how many updates it has seen. */
-  pull(worker: number, name: string): { readonly value: Region<'float32'>; readonly version: number } {
+  pull(worker: number, name: StoreKey): { readonly value: Region<'float32'>; readonly version: number } {
     const key = this.#keyOf({ worker, key: name });
     this.#updates.catchUp(key);
     key.pulled.set(worker, key.version);
@@ -302,7 +321,7 @@ export class ServerCore {
   /** Copies the rows of the given indices, in their order or to the given rows of the target. */
   pullRows(
     worker: number,
-    name: string,
+    name: StoreKey,
     indices: Region<'int32'>,
     into: Region<'float32'>,
     positions?: Region<'int32'>,
@@ -320,7 +339,7 @@ export class ServerCore {
    * Copies the combined gradient of a held step, as an update with scale 1 uses it, to the core's elements of a tensor that
    * is as long as the key. The step stays held; it can be looked at until the worker pushes the next.
    */
-  pullHeld(worker: number, name: string, step: number, into: Region<'float32'>): { version: number } {
+  pullHeld(worker: number, name: StoreKey, step: number, into: Region<'float32'>): { version: number } {
     const key = this.#keyOf({ worker, key: name });
     this.#reader.whole(this.#heldOf(key, worker, step), key, into);
     return { version: key.version };
@@ -329,7 +348,7 @@ export class ServerCore {
   /** The same of rows, in the order of their indices or to the given rows of the target; zeros where nobody pushed. */
   pullHeldRows(
     worker: number,
-    name: string,
+    name: StoreKey,
     step: number,
     indices: Region<'int32'>,
     into: Region<'float32'>,
@@ -362,7 +381,8 @@ export class ServerCore {
     }
     const staleness = key.stalenessOf(worker);
     key.lastSteps.set(worker, step);
-    if (!isSkipped) this.#updates.apply(key, [contribution]);
+    if (isSkipped) this.#updates.keepRate(key);
+    else this.#updates.apply(key, [contribution]);
     key.version++;
     const { version } = key;
     if ('rows' in contribution && contribution.pulls) key.pulled.set(worker, version);
@@ -404,7 +424,8 @@ export class ServerCore {
     const all = [...key.waiting.values()];
     key.waiting.clear();
     const used = all.filter(({ isSkipped }) => !isSkipped).map(({ contribution }) => contribution);
-    if (used.length > 0) this.#updates.apply(key, inWorkerOrder(used));
+    if (used.length === 0) this.#updates.keepRate(key);
+    else this.#updates.apply(key, inWorkerOrder(used));
     key.version++;
     for (const { contribution, reply, others } of all) {
       key.lastSteps.set(contribution.worker, contribution.step);
@@ -435,7 +456,7 @@ export class ServerCore {
     if (step === last + 1) return false;
     throw new UsageError(
       'INVALID_ARGUMENT',
-      `worker ${worker} pushed step ${step} of key '${key.title}', expected step ${last + 1}; pull the key and go on from its version`,
+      `worker ${worker} pushed step ${step} of key ${keyText(key.title)}, expected step ${last + 1}; pull the key and go on from its version`,
       { worker, key: key.title, expected: last + 1, actual: step },
     );
   }
@@ -448,7 +469,7 @@ export class ServerCore {
     const actual = key.held.step;
     throw new UsageError(
       'INVALID_ARGUMENT',
-      `worker ${worker} asked for the combined gradient of step ${step} of key '${key.title}', of which ${actual === undefined ? 'nothing' : `step ${actual}`} is held; push it on all workers, await the answers, and ask before apply`,
+      `worker ${worker} asked for the combined gradient of step ${step} of key ${keyText(key.title)}, of which ${actual === undefined ? 'nothing' : `step ${actual}`} is held; push it on all workers, await the answers, and ask before apply`,
       { worker, key: key.title, expected: step, actual },
     );
   }
@@ -460,8 +481,8 @@ export class ServerCore {
     throw new UsageError(
       'INVALID_ARGUMENT',
       kind === 'synchronous'
-        ? `worker ${worker} sets the optimizer's state of key '${key.title}' while its step ${key.version + 1} is under way; do it between two steps of all workers`
-        : `worker ${worker} sets the optimizer's state of key '${key.title}' in ${kind} training, where others go on meanwhile; do it in synchronous training`,
+        ? `worker ${worker} sets the optimizer's state of key ${keyText(key.title)} while its step ${key.version + 1} is under way; do it between two steps of all workers`
+        : `worker ${worker} sets the optimizer's state of key ${keyText(key.title)} in ${kind} training, where others go on meanwhile; do it in synchronous training`,
       { worker, key: key.title, consistency: kind },
     );
   }
@@ -480,7 +501,7 @@ export class ServerCore {
     const missing = [...this.#workers].filter((one) => !key.waiting.has(one));
     return new UsageError(
       'INVALID_ARGUMENT',
-      `worker ${worker} asked to apply step ${step} while key '${key.title}' waits for the push of worker ${missing.join(', ')}; push the same keys on all workers and await the answers before apply`,
+      `worker ${worker} asked to apply step ${step} while key ${keyText(key.title)} waits for the push of worker ${missing.join(', ')}; push the same keys on all workers and await the answers before apply`,
       { worker, step, key: key.title, missing },
     );
   }
@@ -492,7 +513,7 @@ export class ServerCore {
     if (this.#nonFinite === 'skip') return false;
     throw new UsageError(
       'NOT_A_NUMBER',
-      `worker ${worker} pushed ${values.view[at]} to key '${key.title}' in step ${step}; look for a division by zero or a learning rate that is too high, or let such pushes be skipped`,
+      `worker ${worker} pushed ${values.view[at]} to key ${keyText(key.title)} in step ${step}; look for a division by zero or a learning rate that is too high, or let such pushes be skipped`,
       { worker, key: key.title, step, value: String(values.view[at]) },
     );
   }
@@ -506,13 +527,13 @@ export class ServerCore {
     );
   }
 
-  #keyOf({ worker, key: name }: { readonly worker: number; readonly key: string }): Key {
+  #keyOf({ worker, key: name }: { readonly worker: number; readonly key: StoreKey }): Key {
     this.#checkWorker(worker);
     const key = this.#keys.get(name);
     if (key) return key;
     throw new UsageError(
       'INVALID_ARGUMENT',
-      `worker ${worker} used key '${name}', which is not there; init it first`,
+      `worker ${worker} used key ${keyText(name)}, which is not there; init it first`,
       {
         worker,
         key: name,
@@ -545,7 +566,7 @@ function memoryOf({ space }: Kernels): HeldMemory {
 function notApplied(worker: number, key: Key, step: number): UsageError {
   return new UsageError(
     'INVALID_ARGUMENT',
-    `worker ${worker} pushed step ${step} of key '${key.title}', whose step ${key.held!.step} is held; call apply on all workers before the next push`,
+    `worker ${worker} pushed step ${step} of key ${keyText(key.title)}, whose step ${key.held!.step} is held; call apply on all workers before the next push`,
     { worker, key: key.title, held: key.held!.step, actual: step },
   );
 }

@@ -1,10 +1,10 @@
 /**
  * What a server does with an aggregated gradient: a rule with slots of its own, run on one chunk at a time. Plug-ins
- * fulfil `UpdateRule`; built in are the optimizers of the kernels and plain accumulation. Invariant: a rule is
+ * fulfil `UpdateRule`; built in are the optimizers of the kernels, assignment and accumulation. Invariant: a rule is
  * elementwise, so that the chunks of a key can be updated in any order and by different cores.
  */
 import { UsageError } from '../base/index.ts';
-import { addRows, createOptimizer } from '../kernels/index.ts';
+import { addRows, copyRows, createOptimizer } from '../kernels/index.ts';
 import type { Kernels, OptimizerSpec, RowPlan, RowSource, Slots } from '../kernels/index.ts';
 import type { Region } from '../memory/index.ts';
 
@@ -51,11 +51,16 @@ export interface SumRowsUpdate extends RuleStep {
 }
 
 export interface UpdateRule {
+  /** Rules of one name differ in numbers only, and go on with each other's slots. Default: none, each begins anew. */
+  readonly name?: string | undefined;
+  /** Whether there is a learning rate to change. Default false. */
+  readonly hasRate?: boolean | undefined;
   /** Names of what it keeps for each element. */
   readonly slots: readonly string[];
   /** Whether a gradient of zeros changes anything, as momentum does. Default false. */
   readonly movesWithoutGradient?: boolean | undefined;
-  initialise(slots: Slots): void;
+  /** All slots, or those of these names. */
+  initialise(slots: Slots, names?: readonly string[]): void;
   update(step: ChunkUpdate): void;
   /** The same with the sum of several gradients, in one pass where a rule can; up to eight. Default: summed before. */
   updateBySum?(step: SumUpdate): void;
@@ -77,9 +82,11 @@ export function optimizerRule(kernels: Kernels, spec: OptimizerSpec): UpdateRule
   }
   const optimizer = createOptimizer(kernels, spec);
   return {
+    name: optimizer.spec.name,
+    hasRate: true,
     slots: optimizer.slots,
     movesWithoutGradient: optimizer.movesWithoutGradient,
-    initialise: (slots) => optimizer.initialise(slots),
+    initialise: (slots, names) => optimizer.initialise(slots, names),
     update: (step) => optimizer.update(step),
     updateBySum: (step) => optimizer.sumAndUpdate(step),
     updateRows: (step) => optimizer.updateRows({ ...step, mode: 'lazy' }),
@@ -87,7 +94,36 @@ export function optimizerRule(kernels: Kernels, spec: OptimizerSpec): UpdateRule
   };
 }
 
-/** parameter += rate * gradient: what a store does before it is given an optimizer, with rate 1. */
+/** What becomes of pushes before there is an optimizer: the value is the combined push, as in MXNet, or the sum of all. */
+export type Updater = 'assign' | 'accumulate';
+
+export function updaterRule(kernels: Kernels, updater: Updater): UpdateRule {
+  return updater === 'assign' ? assignmentRule(kernels) : accumulationRule(kernels);
+}
+
+/** parameter = gradient, times the rate of a step that is given one. */
+function assignmentRule(kernels: Kernels): UpdateRule {
+  return {
+    slots: [],
+    // A step without a gradient has zeros for one.
+    movesWithoutGradient: true,
+    initialise: () => undefined,
+    update({ parameter, gradient, gradientScale, lr = 1 }) {
+      kernels.copy(parameter, gradient);
+      if (lr * gradientScale !== 1) kernels.scale(parameter, lr * gradientScale);
+    },
+    updateRows({ parameter: target, rowLength, indices: into, rows: source, rowCount: count, ...step }) {
+      copyRows(kernels, { target, into, source, count, rowLength });
+      const factor = (step.lr ?? 1) * step.gradientScale;
+      if (factor === 1) return;
+      for (const row of into.view.subarray(0, count)) {
+        kernels.scale(target.slice(row * rowLength, rowLength), factor);
+      }
+    },
+  };
+}
+
+/** parameter += rate * gradient. */
 export function accumulationRule(kernels: Kernels, rate = 1): UpdateRule {
   if (!Number.isFinite(rate)) {
     throw new UsageError('INVALID_ARGUMENT', `rate is ${rate}; give a finite number`, { rate });

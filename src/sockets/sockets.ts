@@ -19,6 +19,7 @@ const TCP_KEEPIDLE = 4;
 const TCP_KEEPINTVL = 5;
 const TCP_KEEPCNT = 6;
 const TCP_CONGESTION = 13;
+const TCP_USER_TIMEOUT = 18;
 /** Every kernel has it and lets everybody choose it. */
 const RENO = new TextEncoder().encode('reno');
 const BACKLOG = 1024;
@@ -69,14 +70,25 @@ export function listenAt(libc: Libc, address: SocketAddress, bufferBytes: number
   return result;
 }
 
-/** Starts a connection, which may be refused later; returns the descriptor or the negative errno. */
-export function dialAt(libc: Libc, address: SocketAddress, bufferBytes: number): number {
+/**
+ * Starts a connection, which may be refused later; returns the descriptor or the negative errno. `unackedTimeoutMs`: how long
+ * the other side may leave bytes unacknowledged, or take none, before the connection breaks; 0 for the system's default.
+ */
+export function dialAt(
+  libc: Libc,
+  address: SocketAddress,
+  bufferBytes: number,
+  unackedTimeoutMs = 0,
+): number {
   const fd = libc.socket(address.family);
   if (fd < 0) return fd;
   setBuffers(libc, fd, bufferBytes);
   const result = libc.connect(fd, address.bytes);
   if (result >= 0 || result === -EINPROGRESS) {
-    if (address.family !== AF_UNIX) tune(libc, fd, decodeAddress(address.bytes).host);
+    if (address.family !== AF_UNIX) {
+      tune(libc, fd, decodeAddress(address.bytes).host);
+      if (unackedTimeoutMs > 0) setUnackedTimeout(libc, fd, unackedTimeoutMs);
+    }
     return fd;
   }
   libc.close(fd);
@@ -92,6 +104,11 @@ export function tune(libc: Libc, fd: number, remoteHost: string): void {
   libc.setOption(fd, IPPROTO_TCP, TCP_KEEPCNT, 4);
   // Within one host nothing can be congested; algorithms that pace, such as BBR, only hold bytes back there.
   if (localNameOf(libc, fd).host === remoteHost) libc.setOption(fd, IPPROTO_TCP, TCP_CONGESTION, RENO);
+}
+
+/** Of the kernel, in whole milliseconds that fit into its word. */
+function setUnackedTimeout(libc: Libc, fd: number, timeoutMs: number): void {
+  libc.setOption(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, Math.ceil(Math.min(timeoutMs, 2 ** 31 - 1)));
 }
 
 function setBuffers(libc: Libc, fd: number, bytes: number): void {

@@ -22,7 +22,7 @@ describe('an error of the servers', () => {
     ['setOptimizer', (store) => store.setOptimizer({ name: 'sgd', lr: 1 })],
     ['barrier', (store) => store.barrier()],
   ])('in %s reaches every worker of the client as the same, and all go on', async (call, act) => {
-    const [inner] = createLocalStores();
+    const [inner] = createLocalStores({ updater: 'accumulate' });
     const behind = spied(inner!, {});
     const { stores } = openClients({ sizes: [3] }, {}, () => behind);
     await each(stores, (store) => store.init({ key: 'w', value: filled(4, 1), rowLength: 2 }));
@@ -55,7 +55,7 @@ describe('a gradient that is not finite', () => {
   });
 
   it.each(['sum', 'mean'] as const)('is left out of a %s if that is wanted', async (combine) => {
-    const { stores } = openClients({ sizes: [2, 2] }, { combine, nonFinite: 'skip' });
+    const { stores } = openClients({ sizes: [2, 2] }, { combine, nonFinite: 'skip', updater: 'accumulate' });
     await each(stores, (store) =>
       store.init([
         { key: 'w', value: filled(2, 0) },

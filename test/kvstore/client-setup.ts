@@ -60,6 +60,7 @@ export function spied(inner: KVStore, calls: Partial<KVStore>): KVStore {
     pullRows: (key, indices, into) => inner.pullRows(key, indices, into),
     pushpullRows: (...call) => inner.pushpullRows(...call),
     setOptimizer: (spec) => inner.setOptimizer(spec),
+    setLearningRate: (lr) => inner.setLearningRate(lr),
     barrier: () => inner.barrier(),
     close: () => inner.close(),
     ...calls,
@@ -93,6 +94,7 @@ export function withMates(store: KVStore, mates: readonly KVStore[]): KVStore {
         others.map((mate) => mate.pullRows(key, Int32Array.of(0), filled(into.length, 0))),
       ),
     setOptimizer: (spec) => store.setOptimizer(spec),
+    setLearningRate: (lr) => store.setLearningRate(lr),
     barrier: () => store.barrier(),
     close: () => store.close(),
   };

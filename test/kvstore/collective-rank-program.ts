@@ -37,10 +37,10 @@ async function train(store: KVStore): Promise<unknown> {
   return answer;
 }
 
-const behind = group.rank === 0 ? createLocalStores({ space })[0] : undefined;
+const behind = group.rank === 0 ? createLocalStores({ space, updater: 'accumulate' })[0] : undefined;
 const client = createClientStore({ group, store: behind, worker: group.rank, workers: group.size });
 say('trained', { rank: group.rank, store: 'client', answer: await train(client) });
-const collective = createCollectiveStore({ group, firstTag: 1000 });
+const collective = createCollectiveStore({ group, firstTag: 1000, updater: 'accumulate' });
 say('trained', { rank: group.rank, store: 'collective', answer: await train(collective) });
 if (settings.size !== group.size) say('wrong');
 await leaveCluster(cluster);

@@ -50,8 +50,8 @@ describe.each([false, true])('in each other’s memory: %s', (shared) => {
     if (NOT_APPLICABLE.includes(task.name))
       skip('a store of collectives is synchronous, and its workers do not part');
   });
-  storeConformance('the collective store', ({ workers, combine, nonFinite, chunkBytes }) =>
-    openStores({ workers, combine, nonFinite, chunkBytes, shared, seed: 5 }),
+  storeConformance('the collective store', ({ consistency: _, ...settings }) =>
+    openStores({ ...settings, shared, seed: 5 }),
   );
 });
 
@@ -82,7 +82,7 @@ it.each(['sum', 'mean'] as const)(
     const random = new Random(seed);
     const draw = (length: number) => Float32Array.from({ length }, () => random.normal());
     const workers = 3;
-    const served = createLocalStores({ workers, combine });
+    const served = createLocalStores({ workers, combine, updater: 'accumulate' });
     const stores = openStores({ workers, combine, seed });
     const spec = { name: 'adam', lr: 0.1 } as const;
     const [w, t] = [draw(37), draw(40)];
@@ -125,7 +125,7 @@ it.each(['sum', 'mean'] as const)(
 
 it.each([1, 2])('exchanges many keys at once, in another order on every worker (seed %i)', async (seed) => {
   const keys = Array.from({ length: 20 }, (_, i) => ({ key: `w${i}`, length: 1 + 11 * i }));
-  const stores = openStores({ workers: 4, seed, shared: seed === 2 });
+  const stores = openStores({ workers: 4, seed, shared: seed === 2, updater: 'accumulate' });
   const random = new Random(seed);
   await each(stores, (store) =>
     store.init(keys.map(({ key, length }) => ({ key, value: filled(length, 0) }))),

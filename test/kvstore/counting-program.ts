@@ -25,7 +25,7 @@ const { store: options, pushes, upTo, checkpointEvery, isBeginning } = readAssig
 say('loaded');
 const limit = new Limit(upTo);
 const stopListening = listen((line) => limit.raise(Number(line)));
-const store = await RemoteStore.connect(options);
+const store = await RemoteStore.connect({ ...options, updater: 'accumulate' });
 await store.init([
   { key: 'dense', value: new Float32Array(LENGTH) },
   { key: 'rows', value: new Float32Array(ROWS * ROW_LENGTH), rowLength: ROW_LENGTH },

@@ -35,7 +35,12 @@ describe.skipIf(!hasSharedMemory())('stores by type', () => {
       ),
     );
     stores = await Promise.all(
-      clusters.map((cluster) => createStore(type, { cluster, secret: SECRET, chunkBytes: 64, ...options })),
+      clusters.map((cluster) =>
+        createStore(type, {
+          ...{ cluster, secret: SECRET, chunkBytes: 64, updater: 'accumulate' },
+          ...options,
+        }),
+      ),
     );
     return stores;
   };

@@ -24,7 +24,13 @@ afterEach(async () => {
 
 async function connect(options: Partial<RemoteStoreOptions> & { worker: number; workers: number }) {
   const { addresses: servers, access } = ground!;
-  const store = await RemoteStore.connect({ servers, access, chunkBytes: 256, ...options });
+  const store = await RemoteStore.connect({
+    servers,
+    access,
+    chunkBytes: 256,
+    updater: 'accumulate',
+    ...options,
+  });
   stores.push(store);
   return store;
 }

@@ -10,7 +10,7 @@ export interface PushingAssignment {
 }
 
 const { store: options, key, length } = readAssignment<PushingAssignment>();
-const store = await RemoteStore.connect(options);
+const store = await RemoteStore.connect({ ...options, updater: 'accumulate' });
 await store.init({ key, value: new Float32Array(length) });
 const into = new Float32Array(length);
 const stopListening = listen((line) => {

@@ -42,7 +42,12 @@ describe.skipIf(!hasSharedMemory())('clusters in racks', () => {
     );
     const onPlan = (choice: ReductionChoice) => void plans.push(choice);
     stores = await Promise.all(
-      clusters.map((cluster) => createStore(type, { cluster, secret: SECRET, onPlan, ...options })),
+      clusters.map((cluster) =>
+        createStore(type, {
+          ...{ cluster, secret: SECRET, onPlan, updater: 'accumulate' },
+          ...options,
+        }),
+      ),
     );
   };
   /** Each worker pushes its number and one, with as many samples. */

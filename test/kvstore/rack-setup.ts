@@ -32,14 +32,14 @@ export async function openRacks(
   settings: Partial<StoreSettings> = {},
 ): Promise<Racks> {
   const { sizes, around = (between: KVStore) => between } = options;
-  const { combine, consistency, chunkBytes, nonFinite } = settings;
+  const { combine, consistency, chunkBytes, nonFinite, updater } = settings;
   const inner = nonFinite === 'skip' ? 'skip' : 'accept';
   const common = { combine, chunkBytes, nonFinite: inner } as const;
   const ranks: Ranks | undefined =
     options.between === 'ring' ? openRanks({ sizes: [sizes.length], seed: options.seed! }) : undefined;
   const leaders = ranks
-    ? ranks.groups.map((group) => createCollectiveStore({ ...common, group }))
-    : await ground.connect(sizes.length, { ...common, access: ground.createService() });
+    ? ranks.groups.map((group) => createCollectiveStore({ ...common, updater, group }))
+    : await ground.connect(sizes.length, { ...common, updater, access: ground.createService() });
   const rackOf = sizes.flatMap((size, rack) => Array.from({ length: size }, () => rack));
   const accesses = sizes.map(() => ground.createService());
   const stores = await Promise.all(
@@ -47,7 +47,7 @@ export async function openRacks(
       const rackWorker = worker - rackOf.indexOf(number);
       const rack = await RemoteStore.connect({
         ...{ ...common, servers: [ground.addresses[number]!], access: accesses[number]! },
-        ...{ worker: rackWorker, workers: sizes[number]!, consistency },
+        ...{ worker: rackWorker, workers: sizes[number]!, consistency, updater: 'accumulate' },
         sharedMemory: rackWorker === 0 || options.sharedMemory !== false,
       });
       const between = rackWorker === 0 ? around(leaders[number]!, number) : undefined;

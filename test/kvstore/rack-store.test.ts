@@ -32,6 +32,8 @@ describe.skipIf(!hasSharedMemory())('stores in racks', () => {
   const ELSEWHERE = [
     'holds 50 times what was pushed 50 times, and 100 times after 50 push-pulls more',
     'keeps everybody within the bound of staleness, and reports it',
+    'without an optimizer takes the last push for the value where nobody waits',
+    'changes the learning rate of the pushes that follow where nobody waits',
     'moves centre and weights towards each other, and answers with the weights',
     'lets centre and weights change places where alpha is 1',
   ];
@@ -69,7 +71,7 @@ describe.skipIf(!hasSharedMemory())('stores in racks', () => {
       const random = new Random(seed);
       const numbers = (length: number) => Float32Array.from({ length }, () => random.uniform() - 0.5);
       const { stores } = await open({ sizes, between, seed, sharedMemory: sizes[0] === 2 }, { combine });
-      const local = createLocalStores({ workers: stores.length, combine });
+      const local = createLocalStores({ workers: stores.length, combine, updater: 'accumulate' });
       const [dense, table] = [numbers(300), numbers(40)];
       const keys = [
         { key: 'w', value: dense },
@@ -140,7 +142,10 @@ describe.skipIf(!hasSharedMemory())('stores in racks', () => {
   it.each([1, 2])('exchange many keys at once, in another order on every worker (seed %i)', async (seed) => {
     const keys = Array.from({ length: 16 }, (_, i) => ({ key: `w${i}`, length: 1 + 7 * i }));
     const between = seed === 1 ? 'ring' : 'shards';
-    const { stores } = await open({ sizes: [2, 2], between, seed, sharedMemory: seed === 1 });
+    const { stores } = await open(
+      { sizes: [2, 2], between, seed, sharedMemory: seed === 1 },
+      { updater: 'accumulate' },
+    );
     const random = new Random(seed);
     await each(stores, (store) =>
       store.init(keys.map(({ key, length }) => ({ key, value: filled(length, 0) }))),
@@ -223,7 +228,10 @@ describe.skipIf(!hasSharedMemory())('stores in racks', () => {
   it.each(['ring', 'shards'] as const)(
     'leave out what is not finite, of one worker, a rack or all (%s)',
     async (between) => {
-      const { stores } = await open({ sizes: [2, 1], between }, { nonFinite: 'skip', combine: 'mean' });
+      const { stores } = await open(
+        { sizes: [2, 1], between },
+        { nonFinite: 'skip', combine: 'mean', updater: 'accumulate' },
+      );
       await each(stores, (store) =>
         store.init([
           { key: 'w', value: filled(3, 0) },
@@ -260,7 +268,7 @@ describe.skipIf(!hasSharedMemory())('stores in racks', () => {
           return between.pushpull(keys, options);
         },
       });
-    const { stores } = await open({ sizes: [3], between: 'ring', around });
+    const { stores } = await open({ sizes: [3], between: 'ring', around }, { updater: 'accumulate' });
     await each(stores, (store) => store.init({ key: 'w', value: filled(4, 1) }));
     const push = () =>
       Promise.allSettled(stores.map((one) => one.push({ key: 'w', gradient: filled(4, 1) })));
@@ -297,7 +305,7 @@ describe.skipIf(!hasSharedMemory())('stores in racks', () => {
     const rackOf = (worker: number, sharedMemory = true) =>
       RemoteStore.connect({
         ...{ servers: [ground.addresses[0]!], access: ground.createService(), sharedMemory },
-        ...{ worker, workers: worker + 1 },
+        ...{ worker, workers: worker + 1, updater: 'accumulate' },
       });
     const alone = () => createLocalStores()[0]!;
     it.each([
@@ -316,6 +324,15 @@ describe.skipIf(!hasSharedMemory())('stores in racks', () => {
       const rack = await rackOf(rackWorker);
       const between = leads ? alone() : undefined;
       await expect(createRackStore({ rack, between, ...options })).rejects.toThrow(message);
+    });
+
+    it('a store of the rack whose pushes replace values', async () => {
+      const rack = await RemoteStore.connect({
+        ...{ servers: [ground.addresses[0]!], access: ground.createService(), worker: 0, workers: 1 },
+      });
+      await expect(createRackStore({ rack, between: alone(), worker: 0, workers: 1 })).rejects.toThrow(
+        /connect it with updater: 'accumulate'/,
+      );
     });
 
     it('a leader that does not share memory with its server', async () => {

@@ -36,7 +36,7 @@ export class Servers {
     return access;
   }
 
-  /** The stores of all workers of a service. */
+  /** The stores of all workers of a service, which add pushes up unless `updater` says otherwise. */
   async connect(
     workers: number,
     options: Partial<RemoteStoreOptions> & { readonly access: ServiceAccess },
@@ -44,7 +44,7 @@ export class Servers {
     const servers = this.addresses;
     const stores = await Promise.all(
       Array.from({ length: workers }, (_, worker) =>
-        RemoteStore.connect({ servers, worker, workers, ...options }),
+        RemoteStore.connect({ servers, worker, workers, updater: 'accumulate', ...options }),
       ),
     );
     this.#stores.push(...stores);

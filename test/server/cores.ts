@@ -1,4 +1,5 @@
 /** Several cores of a server in one test: keys cut into small chunks that are dealt out to the cores in turn. */
+import type { StoreKey } from '../../src/base/index.ts';
 import { Kernels } from '../../src/kernels/index.ts';
 import { SharedSpace } from '../../src/memory/index.ts';
 import type { Region } from '../../src/memory/index.ts';
@@ -7,7 +8,7 @@ import type { PushReply, ServerCoreOptions, UpdateRule } from '../../src/server/
 
 export interface CoresOptions extends Omit<ServerCoreOptions, 'kernels' | 'slotRegion'> {
   readonly workers: number;
-  /** Default 3. */
+  /** Default 3; pushes are added up unless `updater` says otherwise. */
   readonly cores?: number;
   /** Elements of a chunk. Default 16. */
   readonly chunkLength?: number;
@@ -23,13 +24,13 @@ export class Cores {
 
   constructor({ workers, cores = 3, chunkLength = 16, ...options }: CoresOptions) {
     this.#chunkLength = chunkLength;
-    const slotRegion = (key: string, slot: string, length: number): Region<'float32'> => {
+    const slotRegion = (key: StoreKey, slot: string, length: number): Region<'float32'> => {
       const name = `${key}/${slot}`;
       if (!this.slots.has(name)) this.slots.set(name, this.#segment.allocate('float32', length));
       return this.slots.get(name)!;
     };
     this.cores = Array.from({ length: cores }, () => {
-      const core = new ServerCore({ ...options, kernels: this.kernels, slotRegion });
+      const core = new ServerCore({ updater: 'accumulate', ...options, kernels: this.kernels, slotRegion });
       for (let worker = 0; worker < workers; worker++) core.admit(worker);
       return core;
     });

@@ -53,14 +53,19 @@ const specs: readonly OptimizerSpec[] = [
   { name: 'sgd', lr: 0.1, momentum: 0.9, nesterov: true, weightDecay: 0.01 },
   { name: 'adam', lr: 0.01 },
 ];
-const touched = fc.uniqueArray(fc.nat(ROWS - 1), { maxLength: ROWS });
+/** The rows of a step, and a learning rate that counts from it on. */
+const touched = fc.record({
+  rows: fc.uniqueArray(fc.nat(ROWS - 1), { maxLength: ROWS }),
+  lr: fc.option(fc.constantFrom(0.5, 0.03125), { nil: undefined }),
+});
 
 describe.each(specs)('exact rows with %o', (spec) => {
   it('give the bits of dense updates', () => {
     fc.assert(
       fc.property(fc.array(touched, { minLength: 1, maxLength: 12 }), (steps) => {
         const [byRows, dense] = [open('exact', spec), open('lazy', spec)];
-        steps.forEach((rows, i) => {
+        steps.forEach(({ rows, lr }, i) => {
+          if (lr !== undefined) for (const { core } of [byRows, dense]) core.setLearningRate(lr);
           const gradient = new Float32Array(ROWS * ROW_LENGTH);
           for (const row of rows) gradient.fill(row + i + 1, row * ROW_LENGTH, (row + 1) * ROW_LENGTH);
           const indices = segment.allocate('int32', rows.length);

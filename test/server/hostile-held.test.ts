@@ -10,7 +10,16 @@ import type { ServiceAccess, ServiceSettings } from '../../src/server/index.ts';
 import { encodeHead } from '../../src/server/wire/frame.ts';
 import { Servers } from '../kvstore/servers.ts';
 import { Mutations, setup } from './frame-mutations.ts';
-import { bytesOf, floatsOf, openRequest, pushRequest, RawWorker, SETTINGS, until } from './raw-worker.ts';
+import {
+  bytesOf,
+  FAULT,
+  floatsOf,
+  openRequest,
+  pushRequest,
+  RawWorker,
+  SETTINGS,
+  until,
+} from './raw-worker.ts';
 import type { Heard } from './raw-worker.ts';
 import { Victim } from './tenant-victim.ts';
 
@@ -89,10 +98,10 @@ describe.skipIf(!hasSharedMemory())('a server that holds updates', () => {
     ['with half a step', { step: 1.5, scale: 1 }],
     ['with a scale that is a text', { step: 1, scale: '1' }],
     ['with a rate that is no number', { step: 1, scale: 1, lr: null }],
-  ])('ends the connection of one that applies %s', async (_what, fields) => {
+  ])('answers with an error one that applies %s', async (_what, fields) => {
     const raw = await worker();
     await raw.openKey(new Float32Array(16));
-    expect(await raw.ask({ op: 'apply', ...fields })).toBe('closed');
+    expect(await raw.ask({ op: 'apply', ...fields })).toMatchObject(FAULT);
     const next = await worker();
     await next.ask(openRequest('w', 16));
   });
@@ -132,7 +141,7 @@ describe.skipIf(!hasSharedMemory())('a server that holds updates', () => {
     expect([...floatsOf(body)]).toEqual([0, 0, 0, 0, 2, 3, 4, 5]);
     expect(JSON.stringify(await look([8]))).toMatch(/row 8 of key 't', which has 8/);
     expect(JSON.stringify(await look([0], { heldStep: 2 }))).toMatch(/of which step 1 is held/);
-    expect(await look([0], { count: 2 })).toBe('closed');
+    expect(await look([0], { count: 2 })).toMatchObject(FAULT);
   });
 
   it.each([
@@ -143,11 +152,11 @@ describe.skipIf(!hasSharedMemory())('a server that holds updates', () => {
     ['in words', lookRequest([1], { fromHeld: 'yes' })],
     ['of rows of no step', { op: 'pull-rows', piece: 0, count: 0, heldStep: null }],
     ['of rows of a step that is none', { op: 'pull-rows', piece: 0, count: 0, heldStep: -1 }],
-  ])('ends the connection of one that looks at what is held %s', async (_what, request) => {
+  ])('answers with an error one that looks at what is held %s', async (_what, request) => {
     const raw = await worker();
     await raw.openKey(new Float32Array(16));
     await raw.done(pushRequest(1), filled(2));
-    expect(await raw.ask(request)).toBe('closed');
+    expect(await raw.ask(request)).toMatchObject(FAULT);
   });
 
   it('refuses looks where updates are not held', async () => {

@@ -194,6 +194,7 @@ describe.skipIf(!hasSharedMemory()).each([true, false])('bad input, shared memor
       combine: 'sum',
       workers: 1,
       consistency: { kind: 'synchronous' },
+      updater: 'accumulate',
     } as const;
     access = ground.createService({ settings });
     const [store] = await connect(1);

@@ -20,7 +20,12 @@ export const SETTINGS: ServiceSettings = {
   combine: 'sum',
   aggregation: 'tall',
   rows: 'lazy',
+  // Sums show a push that counts twice or not at all.
+  updater: 'accumulate',
 };
+
+/** The answer to a request that is not of the protocol. */
+export const FAULT = { header: { error: { code: 'PROTOCOL_VIOLATION' } } };
 
 export interface Heard {
   readonly header: Record<string, unknown>;

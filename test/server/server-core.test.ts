@@ -64,6 +64,29 @@ describe('a synchronous server', () => {
     for (const element of value.view) expect(element).toBeCloseTo(2.5 + 3, 5);
   });
 
+  it.each([
+    ['sum', [1, 1, 1]],
+    ['sum', [1, 2, 5]],
+    ['mean', [1]],
+    ['mean', [1, 1, 1]],
+    ['mean', [1, 2, 5]],
+    ['mean', [3, 3, 3, 3, 3, 3, 3, 3, 3, 3]],
+  ] as const)('gives the same %s of pushes with samples %j wide as tall', (combine, samples) => {
+    const [tall, wide] = (['tall', 'wide'] as const).map((aggregation) => {
+      const server = new Cores({ workers: samples.length, combine, aggregation });
+      const value = server.open('w', filled(50, 0));
+      samples.forEach((count, worker) =>
+        server.push(worker, 'w', 1, server.floats(filled(50, worker + 1)), count),
+      );
+      return [...value.view];
+    });
+    const total = samples.reduce<number>((sum, count) => sum + count, 0);
+    const weight = (count: number) => (combine === 'sum' ? 1 : count / total);
+    const wanted = samples.reduce<number>((sum, count, i) => sum + weight(count) * (i + 1), 0);
+    for (const element of wide!) expect(element).toBeCloseTo(wanted, 5);
+    expect(wide).toEqual(tall);
+  });
+
   it('takes a push once, however often it is sent, and repeats the reply', () => {
     fc.assert(
       fc.property(fc.array(fc.nat(2), { minLength: 0, maxLength: 40 }), (retries) => {

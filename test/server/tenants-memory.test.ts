@@ -7,7 +7,7 @@ import { hasSharedMemory, SharedSpace } from '../../src/memory/index.ts';
 import { segmentPrefix } from '../../src/server/index.ts';
 import type { ParameterServerOptions, ServiceAccess } from '../../src/server/index.ts';
 import { Servers } from '../kvstore/servers.ts';
-import { bytesOf, openRequest, pushRequest, RawWorker } from './raw-worker.ts';
+import { bytesOf, FAULT, openRequest, pushRequest, RawWorker } from './raw-worker.ts';
 import type { Heard, Identity, Listening } from './raw-worker.ts';
 import { Victim } from './tenant-victim.ts';
 
@@ -70,7 +70,7 @@ describe.skipIf(!hasSharedMemory())('the memory of a tenant', () => {
         expect(errorOf(heard), name.slice(0, 60)).toHaveProperty('message');
       }
     }
-    expect(await attacker.ask(pushRequest(1, { list: 1 }))).toBe('closed');
+    expect(await attacker.ask(pushRequest(1, { list: 1 }))).toMatchObject(FAULT);
     expect(await theirs.damage()).toEqual([]);
   });
 
@@ -85,7 +85,7 @@ describe.skipIf(!hasSharedMemory())('the memory of a tenant', () => {
       { op: 'pull-rows', piece: 0, count: 0 },
       { op: 'push-rows', piece: 0, count: 0, step: 1, samples: 1, isSkipped: false },
     ];
-    for (const request of requests) expect(await (await worker()).ask(request)).toBe('closed');
+    for (const request of requests) expect(await (await worker()).ask(request)).toMatchObject(FAULT);
     expect(await theirs.damage()).toEqual([]);
   });
 
@@ -133,14 +133,14 @@ describe.skipIf(!hasSharedMemory())('the memory of a tenant', () => {
       }
       // All zeros there: both places are row 0, of which this tensor has none.
       const none = { at: [segment, 0], rows: [segment, 0], rowCount: 0 };
-      expect(await attacker.ask({ ...request, shared: none })).toBe('closed');
+      expect(await attacker.ask({ ...request, shared: none })).toMatchObject(FAULT);
       for (const shared of [
         {},
         { at: [segment, 0] },
         { at: ['other', 0], rows: ['other', 0], rowCount: 1 },
       ]) {
         const another = await table();
-        expect(await another.attacker.ask({ ...request, shared })).toBe('closed');
+        expect(await another.attacker.ask({ ...request, shared })).toMatchObject(FAULT);
       }
       const last = await table();
       const own = { at: [last.segment, 0], rows: [last.segment, 0], rowCount: 1 };

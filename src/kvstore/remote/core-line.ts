@@ -1,8 +1,11 @@
 /**
  * A worker's connection to one core of a server: dials, proves, asks and hears answers, and dials again when the connection
- * breaks, repeating whatever was not answered. What requests mean is the store's business. Invariants: every request
- * ends, with its answer or with an error that names the server; requests are sent, and sent again, in the order in
- * which they were made.
+ * breaks, repeating whatever was not answered. What requests mean is the store's business.
+ *
+ * Terms: a beat is a request that a core answers at once, sent when nothing has moved for a while, so that a server that waits for
+ * other workers is told apart from one that is gone. Progress is an answer to something that was asked once; dialling,
+ * handshakes and what is repeated on each connection is none. Invariants: every request ends, with its answer or with an error that
+ * names the server and what it closed the connection for; requests are sent, and sent again, in the order in which they were made.
  */
 import { PeerError, unpack } from '../../base/index.ts';
 import type { PackedError, TributaryError } from '../../base/index.ts';
@@ -50,8 +53,12 @@ export interface LineOptions {
   readonly incarnation: string;
   readonly settings: ServiceSettings;
   readonly resources: StreamResources;
-  /** How long a broken connection is tried again before what waits for it fails, in milliseconds. */
+  /** How long there may be no progress on broken or silent connections before what waits fails, in milliseconds. */
   readonly reconnectTimeoutMs: number;
+  /** How long a server that is alive may leave a request unanswered, in milliseconds. */
+  readonly requestTimeoutMs: number;
+  /** Called again and again while a server is not reached, from two seconds on, with a line for people. */
+  readonly onWaiting: (nowMs: number, line: string) => void;
   /**
    * The server was started again and has forgotten everything. Until this is done only urgent requests are sent; then
    * those that wait.
@@ -60,6 +67,7 @@ export interface LineOptions {
 }
 
 interface Pending {
+  readonly askedAtMs: number;
   readonly header: object;
   readonly body: readonly ByteRange[];
   /** Where the body of the answer goes, by its header. */
@@ -69,6 +77,12 @@ interface Pending {
 }
 
 const RETRY_MS = 20;
+/** Then people are told what is being tried. */
+const QUIET_MS = 2000;
+/** Shares of `reconnectTimeoutMs` without a byte after which a beat is sent, and the connection given up. */
+const BEAT_SHARE = 1 / 4;
+const SILENCE_SHARE = 1 / 2;
+const NO_ANSWER = 'it did not answer';
 
 export class CoreLine implements StreamUser, Pumped {
   readonly options: LineOptions;
@@ -87,9 +101,16 @@ export class CoreLine implements StreamUser, Pumped {
   readonly #urgent = new Set<number>();
   #whenOpen: { resolve: (welcome: Welcome) => void; reject: (error: Error) => void } | undefined;
   #nextId = 1;
+  /** When the connection broke that was the first after the last progress. */
   #brokenAtMs: number | undefined;
+  /** When bytes moved last, or the first request was made that waits. */
+  #movedAtMs = 0;
+  /** The beat that is not answered yet. */
+  #beat: { readonly id: number; readonly sentAtMs: number } | undefined;
   #retryAtMs = 0;
-  #why = 'it did not answer';
+  #why = NO_ANSWER;
+  /** What the server said when it closed the connection. */
+  #lastWords: string | undefined;
   #end: TributaryError | undefined;
 
   constructor(options: LineOptions) {
@@ -128,7 +149,9 @@ export class CoreLine implements StreamUser, Pumped {
     if (this.#end) return Promise.reject(this.#end);
     return new Promise((resolve, reject) => {
       const id = this.#nextId++;
-      this.#pending.set(id, { header, body, into, resolve, reject });
+      const askedAtMs = this.#now();
+      if (this.#pending.size === 0) this.#movedAtMs = askedAtMs;
+      this.#pending.set(id, { askedAtMs, header, body, into, resolve, reject });
       if (isUrgent) this.#urgent.add(id);
       if (this.#isOpen && (isUrgent || !this.#isHeld)) {
         this.#stream!.send({ ...header, id }, body);
@@ -160,16 +183,23 @@ export class CoreLine implements StreamUser, Pumped {
     if (this.#end) return;
     if (this.#stream === undefined && nowMs >= this.#retryAtMs && this.isWaiting) this.#dial();
     const stream = this.#stream;
-    if (stream === undefined) return this.#lookAtTheClock(nowMs);
-    if (stream.hasUnsent) stream.write();
-    while (stream.ended === undefined && stream.read());
-    if (stream.hasUnsent) stream.write();
-    if (stream.ended !== undefined) this.#broke(stream, nowMs);
-    if (!this.#isOpen) this.#lookAtTheClock(nowMs);
+    if (stream !== undefined) {
+      let moved = stream.hasUnsent && stream.write();
+      while (stream.ended === undefined && stream.read()) moved = true;
+      if (stream.hasUnsent && stream.write()) moved = true;
+      if (moved) this.#movedAtMs = nowMs;
+      if (stream.ended !== undefined) this.#broke(stream, nowMs);
+      else if (this.#isOpen) this.#listenForLife(stream, nowMs);
+    }
+    this.#lookAtTheClock(nowMs);
   }
 
   receive(header: Header): Incoming {
     if (!this.#isOpen) return { into: undefined, done: () => this.#greet(header) };
+    if (header.kind === 'closed') {
+      return { into: undefined, done: () => (this.#lastWords = unpack(header.error as PackedError).message) };
+    }
+    if (header.id === this.#beat?.id) this.#progress();
     const pending = this.#pending.get(header.id as number);
     if (pending === undefined) return { into: undefined, done: () => undefined };
     const hasFailed = header.error !== undefined;
@@ -177,6 +207,8 @@ export class CoreLine implements StreamUser, Pumped {
       into: hasFailed ? undefined : pending.into(header),
       done: () => {
         this.#pending.delete(header.id as number);
+        // What each connection is told anew can be answered for ever.
+        if (!this.#urgent.has(header.id as number)) this.#progress();
         if (hasFailed) pending.reject(unpack(header.error as PackedError));
         else pending.resolve(header);
       },
@@ -195,8 +227,8 @@ export class CoreLine implements StreamUser, Pumped {
   }
 
   #dial(): void {
-    const { address, throughTunnel, resources, access, host } = this.options;
-    const fd = dialAt(host.libc, address, 0);
+    const { address, throughTunnel, resources, access, host, reconnectTimeoutMs } = this.options;
+    const fd = dialAt(host.libc, address, 0, reconnectTimeoutMs);
     if (fd < 0) return this.#failed(errorName(fd));
     // Whoever answers there has proved nothing yet.
     const stream = new MessageStream(fd, resources, STRANGER_LIMITS, this);
@@ -255,8 +287,9 @@ export class CoreLine implements StreamUser, Pumped {
 
   #opened(welcome: Welcome): void {
     this.#isOpen = true;
-    this.#brokenAtMs = undefined;
-    this.#why = 'it did not answer';
+    this.#lastWords = undefined;
+    // Nothing is asked yet, so there is no other progress to be made.
+    if (this.#pending.size === 0) this.#progress();
     const isRestarted = this.#run !== undefined && this.#run !== welcome.run;
     this.#run = welcome.run;
     const waiting = [...this.#pending.keys()];
@@ -300,17 +333,59 @@ export class CoreLine implements StreamUser, Pumped {
     stream.close();
     this.#stream = undefined;
     this.#isOpen = false;
-    this.#failed(reason === 'end' ? 'it closed the connection' : reason);
+    this.#beat = undefined;
+    const closed = this.#lastWords
+      ? `it closed the connection: ${this.#lastWords}`
+      : 'it closed the connection';
+    this.#failed(this.#lastWords !== undefined || reason === 'end' ? closed : reason);
   }
 
   #failed(why: string): void {
     this.#why = why;
-    this.#retryAtMs = this.options.host.clock.nowMs() + RETRY_MS;
+    this.#retryAtMs = this.#now() + RETRY_MS;
+  }
+
+  /** The server has done something for this worker: from here on it has all the time again. */
+  #progress(): void {
+    this.#brokenAtMs = undefined;
+    this.#beat = undefined;
+    this.#why = NO_ANSWER;
+  }
+
+  /** An answer may take as long as other workers do, but a beat may not. */
+  #listenForLife(stream: MessageStream, nowMs: number): void {
+    const { reconnectTimeoutMs } = this.options;
+    const quietMs = nowMs - this.#movedAtMs;
+    if (this.#pending.size === 0) return;
+    if (this.#beat === undefined) {
+      if (quietMs < reconnectTimeoutMs * BEAT_SHARE) return;
+      this.#beat = { id: this.#nextId++, sentAtMs: nowMs };
+      stream.send({ op: 'beat', id: this.#beat.id });
+      stream.write();
+      return;
+    }
+    // Since the beat, too: this thread may have been busy all the time before it.
+    const awaitedMs = nowMs - this.#beat.sentAtMs;
+    if (quietMs < reconnectTimeoutMs * SILENCE_SHARE || awaitedMs < reconnectTimeoutMs * BEAT_SHARE) return;
+    stream.ended = `it has sent nothing for ${Math.round(quietMs)} ms`;
+    this.#brokenAtMs ??= this.#movedAtMs;
+    this.#broke(stream, nowMs);
   }
 
   #lookAtTheClock(nowMs: number): void {
-    const { reconnectTimeoutMs, title, worker } = this.options;
-    if (this.#brokenAtMs === undefined || nowMs - this.#brokenAtMs < reconnectTimeoutMs) return;
+    const { reconnectTimeoutMs, requestTimeoutMs, title, worker, onWaiting } = this.options;
+    const [oldest] = this.#pending.values();
+    if (oldest && nowMs - oldest.askedAtMs >= requestTimeoutMs) return this.close(this.#unanswered(oldest));
+    if (this.#isOpen || this.#brokenAtMs === undefined) return;
+    const brokenMs = nowMs - this.#brokenAtMs;
+    if (brokenMs >= QUIET_MS) {
+      const seconds = (ms: number) => Math.floor(ms / 1000);
+      onWaiting(
+        nowMs,
+        `worker ${worker} has been trying ${title} for ${seconds(brokenMs)} s: ${this.#why}; it gives up after ${seconds(reconnectTimeoutMs)} s (reconnectTimeoutMs)`,
+      );
+    }
+    if (brokenMs < reconnectTimeoutMs) return;
     this.close(
       new PeerError(
         'UNREACHABLE',
@@ -318,6 +393,21 @@ export class CoreLine implements StreamUser, Pumped {
         { worker, server: title, reason: this.#why, timeoutMs: reconnectTimeoutMs },
       ),
     );
+  }
+
+  #unanswered({ header }: Pending): PeerError {
+    const { requestTimeoutMs, title, worker } = this.options;
+    const { op } = header as { readonly op: string };
+    return new PeerError(
+      'TIMEOUT',
+      `worker ${worker} has waited ${requestTimeoutMs} ms for the answer of ${title} to '${op}'; find out whether other workers are missing, or raise requestTimeoutMs`,
+      { worker, server: title, request: op, timeoutMs: requestTimeoutMs },
+    );
+  }
+
+  /** The one place where time comes from, but for what the pump hands over. */
+  #now(): number {
+    return this.options.host.clock.nowMs();
   }
 }
 

@@ -3,7 +3,7 @@
  * to each core once; afterwards an exchange is a short message, or, between hosts, one for every four megabytes, so that
  * servers sum and answer the first while the last is on its way. Invariant: a list is known to a core before it is used.
  */
-import { unpack } from '../../base/index.ts';
+import { keyName, unpack } from '../../base/index.ts';
 import type { PackedError } from '../../base/index.ts';
 import type { Region } from '../../memory/index.ts';
 import { joined } from '../../server/index.ts';
@@ -116,7 +116,7 @@ export class ExchangeLists implements Told {
   async #listOf(entries: readonly Exchanged[]): Promise<KnownList> {
     let name = '';
     for (const { key, gradient, into, isInPlace } of entries) {
-      name += `${key.key}\0${gradient?.byteOffset ?? ''} ${into?.byteOffset ?? ''} ${isInPlace}\n`;
+      name += `${keyName(key.key)}\0${gradient?.byteOffset ?? ''} ${into?.byteOffset ?? ''} ${isInPlace}\n`;
     }
     let list = this.#known.get(name);
     if (list === undefined) {

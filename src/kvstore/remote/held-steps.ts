@@ -3,7 +3,7 @@
  * awaited, and the number of the next apply. It sends nothing. Invariants: a key is pushed at most once in a step; the
  * numbers are the same on all workers, because each of them calls apply once for each step.
  */
-import { UsageError } from '../../base/index.ts';
+import { keyText, UsageError } from '../../base/index.ts';
 import type { RowsMode } from '../../server/index.ts';
 import type { KeyStatus } from '../kv-store.ts';
 import type { KeyTable, KnownKey } from './key-table.ts';
@@ -47,7 +47,7 @@ export class HeldSteps {
     if (again === undefined) return;
     throw new UsageError(
       'INVALID_ARGUMENT',
-      `worker ${this.#worker} pushed key '${again.key}' twice in a step whose updates are held; call apply on all workers before the next push`,
+      `worker ${this.#worker} pushed key ${keyText(again.key)} twice in a step whose updates are held; call apply on all workers before the next push`,
       { worker: this.#worker, key: again.key, step: again.step },
     );
   }
@@ -63,7 +63,7 @@ export class HeldSteps {
     if (missing === undefined) return void (await Promise.all(this.#unanswered));
     throw new UsageError(
       'INVALID_ARGUMENT',
-      `worker ${this.#worker} asked for the combined gradient of key '${missing.key}', which it has not pushed since its last apply; push it on all workers, and ask before apply`,
+      `worker ${this.#worker} asked for the combined gradient of key ${keyText(missing.key)}, which it has not pushed since its last apply; push it on all workers, and ask before apply`,
       { worker: this.#worker, key: missing.key, step: missing.step },
     );
   }

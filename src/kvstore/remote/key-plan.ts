@@ -23,15 +23,16 @@ const PIECE_ELEMENTS = 256 * 1024;
 
 export function planKeys(keys: readonly KeyShape[], options: PlanOptions): PlacedPiece[] {
   const { servers, coresPerServer, chunkBytes } = options;
-  const dense = keys.filter(({ rowLength }) => rowLength === undefined);
+  const dense = keys.flatMap(({ length, rowLength }, i) =>
+    rowLength === undefined ? [{ key: String(i), length }] : [],
+  );
   const chunks = cutIntoChunks(dense, chunkBytes);
   const placed = dealInRuns(placeChunks(chunks, { servers, coresPerServer }).chunks);
-  const numbers = new Map(keys.map(({ key }, i) => [key, i]));
   const open = new Map<string, Open>();
   const pieces: PlacedPiece[] = [];
   for (const { key, server, core: coreOfServer, start, length } of placed) {
     const core = server * coresPerServer + coreOfServer;
-    const number = numbers.get(key)!;
+    const number = Number(key);
     const name = `${core} ${number}`;
     let piece = open.get(name);
     if (piece === undefined || piece.elements + length > PIECE_ELEMENTS) {

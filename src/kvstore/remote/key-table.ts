@@ -3,12 +3,13 @@
  * worker knows of each. It pushes and pulls nothing. Invariant: keys are numbered and cut the same on all workers, since
  * each of them does it by the same plan in the same order.
  */
-import { UsageError } from '../../base/index.ts';
+import { checkStoreKey, keyText, UsageError } from '../../base/index.ts';
+import type { StoreKey } from '../../base/index.ts';
 import type { Kernels } from '../../kernels/index.ts';
 import type { Region, Segment, SharedSpace } from '../../memory/index.ts';
 import type { Header, KeyShape } from '../../server/index.ts';
 import type { ByteRange } from '../../sockets/index.ts';
-import type { KeyInit, StoreTensor as Tensor } from '../kv-store.ts';
+import type { KeyInit } from '../kv-store.ts';
 import type { CoreLine } from './core-line.ts';
 import { planKeys } from './key-plan.ts';
 import type { PlacedPiece } from './key-plan.ts';
@@ -32,7 +33,7 @@ export class KeyTable {
   readonly #kernels: Kernels;
   readonly #space: SharedSpace;
   readonly #chunkBytes: number | undefined;
-  readonly #keys = new Map<string, KnownKey>();
+  readonly #keys = new Map<StoreKey, KnownKey>();
   readonly #attached = new Map<string, Segment>();
   readonly #piecesOnCore: number[];
   /** What each core was told when keys were opened. */
@@ -57,29 +58,31 @@ export class KeyTable {
     return this.#keys.values();
   }
 
-  get(key: string): KnownKey {
+  get(key: StoreKey): KnownKey {
     const known = this.#keys.get(key);
     if (known) return known;
+    checkStoreKey(this.#worker, key);
     throw new UsageError(
       'INVALID_ARGUMENT',
-      `worker ${this.#worker} used key '${key}', which is not there; init it first`,
+      `worker ${this.#worker} used key ${keyText(key)}, which is not there; init it first`,
       { worker: this.#worker, key },
     );
   }
 
-  table(key: string): KnownKey {
+  table(key: StoreKey): KnownKey {
     const known = this.get(key);
     if (known.rowLength !== undefined) return known;
     throw new UsageError(
       'INVALID_ARGUMENT',
-      `worker ${this.#worker} asked for rows of key '${key}', which is no table; open it with a row length`,
+      `worker ${this.#worker} asked for rows of key ${keyText(key)}, which is no table; open it with a row length`,
       { worker: this.#worker, key },
     );
   }
 
   /** Resolves when the cores know of the keys; the first values come later. */
   async open(inits: readonly KeyInit[]): Promise<readonly Promise<unknown>[]> {
-    const shapes = inits.map(({ key, value, rowLength }) => this.#shapeOf(key, value, rowLength));
+    const named = new Set<StoreKey>();
+    const shapes = inits.map((init) => this.#shapeOf(init, named));
     const { servers, coresPerServer, lines } = this.#servers;
     const pieces = planKeys(shapes, { servers, coresPerServer, chunkBytes: this.#chunkBytes });
     const byCore = lines.map((_, core) => pieces.filter((piece) => piece.core === core));
@@ -182,11 +185,14 @@ export class KeyTable {
     return segment.region('float32', byteOffset, length);
   }
 
-  #shapeOf(key: string, value: Tensor, rowLength: number | undefined): KeyShape {
-    if (this.#keys.has(key)) {
+  #shapeOf({ key, value, rowLength }: KeyInit, named: Set<StoreKey>): KeyShape {
+    checkStoreKey(this.#worker, key);
+    const isKnown = this.#keys.has(key) || named.has(key);
+    named.add(key);
+    if (isKnown) {
       throw new UsageError(
         'INVALID_ARGUMENT',
-        `key '${key}' is there already; push to it, or use another name`,
+        `key ${keyText(key)} is there already; push to it, or use another name`,
         { key },
       );
     }
@@ -195,7 +201,7 @@ export class KeyTable {
     }
     throw new UsageError(
       'INVALID_ARGUMENT',
-      `key '${key}' has ${value.length} elements, which are no rows of ${rowLength}; give the table's row length`,
+      `key ${keyText(key)} has ${value.length} elements, which are no rows of ${rowLength}; give the table's row length`,
       { key, length: value.length, rowLength },
     );
   }

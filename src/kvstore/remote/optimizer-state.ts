@@ -4,7 +4,8 @@
  * optimizer keeps for each element, as momentum; a window is the elements of one pass.
  * Invariants: in synchronous training all that is fetched is of the same step; no memory is taken beyond a window for each core.
  */
-import { UsageError } from '../../base/index.ts';
+import { keyText, UsageError } from '../../base/index.ts';
+import type { StoreKey } from '../../base/index.ts';
 import type { Region, Segment, SharedSpace } from '../../memory/index.ts';
 import { joined, MAX_STEPS, windowOf } from '../../server/index.ts';
 import type { ByteRange } from '../../sockets/index.ts';
@@ -15,7 +16,7 @@ import { checkLength, elementsOf } from './tensors.ts';
 
 /** What an optimizer keeps of a key, as that of one device would. */
 export interface KeyState {
-  readonly key: string;
+  readonly key: StoreKey;
   /** Updates that the key has seen. */
   readonly steps: number;
   /** By the optimizer's names, as `exp_avg`; each as long as the key. None for an optimizer that keeps nothing. */
@@ -89,14 +90,14 @@ export class StateExchange {
     if (!isSynchronous) {
       throw new UsageError(
         'INVALID_ARGUMENT',
-        `worker ${worker} gave key '${key}' a state of the optimizer where workers do not wait for each other; do it in synchronous training`,
+        `worker ${worker} gave key ${keyText(key)} a state of the optimizer where workers do not wait for each other; do it in synchronous training`,
         { worker, key },
       );
     }
     if (!(Number.isInteger(steps) && steps >= 0 && steps <= MAX_STEPS)) {
       throw new UsageError(
         'INVALID_ARGUMENT',
-        `worker ${worker} gave key '${key}' the state after ${steps} steps; give a whole number from 0 to ${MAX_STEPS}`,
+        `worker ${worker} gave key ${keyText(key)} the state after ${steps} steps; give a whole number from 0 to ${MAX_STEPS}`,
         { worker, key, steps: String(steps) },
       );
     }
@@ -124,7 +125,7 @@ export class StateExchange {
     if (actual === undefined) return;
     throw new UsageError(
       'INVALID_ARGUMENT',
-      `worker ${worker} gave key '${known.key}' the state after ${expected} steps, the servers have it after ${actual}; give the same on all workers, and see whether worker 0 has failed`,
+      `worker ${worker} gave key ${keyText(known.key)} the state after ${expected} steps, the servers have it after ${actual}; give the same on all workers, and see whether worker 0 has failed`,
       { worker, key: known.key, expected, actual },
     );
   }
@@ -211,7 +212,7 @@ export class StateExchange {
     if (!isSynchronous || actual === step) return;
     throw new UsageError(
       'INVALID_ARGUMENT',
-      `worker ${worker} asked for the optimizer's state of key '${key}' after step ${step}, a server has it after step ${actual}; ask between two steps of all workers, when pushes are answered and applied`,
+      `worker ${worker} asked for the optimizer's state of key ${keyText(key)} after step ${step}, a server has it after step ${actual}; ask between two steps of all workers, when pushes are answered and applied`,
       { worker, key, expected: step, actual },
     );
   }
@@ -222,7 +223,7 @@ export class StateExchange {
       const print = (names: readonly string[]) => names.join(', ') || 'nothing';
       throw new UsageError(
         'INVALID_ARGUMENT',
-        `worker ${this.#options.worker} named ${print(actual)} of key '${key}', for which the optimizer on the servers keeps ${print(expected)}; set the same optimizer before`,
+        `worker ${this.#options.worker} named ${print(actual)} of key ${keyText(key)}, for which the optimizer on the servers keeps ${print(expected)}; set the same optimizer before`,
         { worker: this.#options.worker, key, expected, actual },
       );
     }

@@ -26,7 +26,7 @@ export class StoreRecovery {
   readonly #randomHex: Host['randomHex'];
   /** Servers that were started again and know nothing of the keys. */
   readonly #restarted = new Set<CoreLine>();
-  #optimizer: object | undefined;
+  #optimizer: { readonly op: 'optimizer'; readonly number: number; readonly spec: OptimizerSpec } | undefined;
   #isUnderWay = false;
   /** Why nothing can be asked before going back. */
   #rewound: PeerError | undefined;
@@ -54,6 +54,10 @@ export class StoreRecovery {
   /** The rule that servers were told, with the number of the call. */
   setOptimizer(number: number, spec: OptimizerSpec): void {
     this.#optimizer = { op: 'optimizer', number, spec };
+  }
+
+  setLearningRate(lr: number): void {
+    if (this.#optimizer) this.#optimizer = { ...this.#optimizer, spec: { ...this.#optimizer.spec, lr } };
   }
 
   /** From now on there is more to lose than the first values. */

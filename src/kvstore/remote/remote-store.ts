@@ -4,12 +4,14 @@
  * lie and values can be read in the server's own memory; between hosts they travel. Invariants: calls of a worker are
  * sent in the order in which they were made; a gradient that is refused changes nothing on any core.
  */
-import { PeerError, UsageError } from '../../base/index.ts';
+import { keyName, keyText, PeerError, UsageError } from '../../base/index.ts';
+import type { StoreKey } from '../../base/index.ts';
 import { Kernels } from '../../kernels/index.ts';
 import type { OptimizerSpec } from '../../kernels/index.ts';
 import { SharedSpace } from '../../memory/index.ts';
 import type { Region } from '../../memory/index.ts';
 import { segmentPrefix, StreamResources } from '../../server/index.ts';
+import type { Updater } from '../../server/index.ts';
 import { systemHost, TlsTunnel } from '../../sockets/index.ts';
 import type { Host } from '../../sockets/index.ts';
 import type {
@@ -34,7 +36,7 @@ import type { KeyState } from './optimizer-state.ts';
 import { StoreRecovery } from './recovery.ts';
 import { RowExchange } from './rows.ts';
 import { ServerLines } from './server-lines.ts';
-import { checkApply, checkOptions, mayShare, samplesOf, settingsOf } from './store-options.ts';
+import { checkApply, checkOptions, checkRate, mayShare, samplesOf, settingsOf } from './store-options.ts';
 import type { RemoteStoreOptions } from './store-options.ts';
 import { checkLength, elementsOf, listOf, StoreMemory } from './tensors.ts';
 
@@ -115,6 +117,8 @@ export class RemoteStore implements KVStore {
           incarnation: host.randomHex(32),
           settings: settingsOf(options),
           reconnectTimeoutMs: options.reconnectTimeoutMs ?? 30_000,
+          requestTimeoutMs: options.requestTimeoutMs ?? DAY_MS,
+          log: options.log ?? ((line) => void process.stderr.write(`${line}\n`)),
           // Nothing can restart before the store is there: until then there is nothing to be told again.
           onRestart: (line) => (store ? store.#recovery.onRestart(line) : Promise.resolve()),
         },
@@ -129,6 +133,11 @@ export class RemoteStore implements KVStore {
       resources.close();
       throw error;
     }
+  }
+
+  /** What becomes of pushes before there is an optimizer. */
+  get updater(): Updater {
+    return this.#options.updater ?? 'assign';
   }
 
   /** Whether all servers use this process's memory in place. */
@@ -150,7 +159,7 @@ export class RemoteStore implements KVStore {
    * The server's own memory of a value, where one server on this host has all of it. Pulling into it moves nothing: it
    * is what it is. Between a push and its answer it changes.
    */
-  value(key: string): Region<'float32'> | undefined {
+  value(key: StoreKey): Region<'float32'> | undefined {
     return this.#keys.get(key).value;
   }
 
@@ -173,7 +182,7 @@ export class RemoteStore implements KVStore {
   }
 
   pushRows(
-    key: string,
+    key: StoreKey,
     indices: Int32Array,
     rows: Tensor,
     options: PushOptions = {},
@@ -183,7 +192,7 @@ export class RemoteStore implements KVStore {
 
   /** Into `value(key)`: nothing moves, because the rows are where they are read. */
   pushpullRows(
-    key: string,
+    key: StoreKey,
     indices: Int32Array,
     rows: Tensor,
     into: Tensor,
@@ -221,7 +230,7 @@ export class RemoteStore implements KVStore {
   }
 
   /** The same of rows, in the order of the indices; zeros where nobody pushed a row. */
-  async pullHeldRows(key: string, indices: Int32Array, into: Tensor): Promise<void> {
+  async pullHeldRows(key: StoreKey, indices: Int32Array, into: Tensor): Promise<void> {
     await this.#answered(async () => {
       const held = this.#held;
       if (held === undefined) throw this.#wrongCall('pullHeldRows');
@@ -237,7 +246,7 @@ export class RemoteStore implements KVStore {
   }
 
   #pushRows(
-    key: string,
+    key: StoreKey,
     indices: Int32Array,
     rows: Tensor,
     into: Tensor | undefined,
@@ -262,7 +271,7 @@ export class RemoteStore implements KVStore {
     }).then(([status]) => status!);
   }
 
-  pullRows(key: string, indices: Int32Array, into: Tensor): Promise<RemoteKeyStatus> {
+  pullRows(key: StoreKey, indices: Int32Array, into: Tensor): Promise<RemoteKeyStatus> {
     return this.#answered(async () => {
       const known = this.#keys.table(key);
       checkLength(key, 'pulled into', into.length, indices.length * known.rowLength!);
@@ -281,12 +290,23 @@ export class RemoteStore implements KVStore {
     });
   }
 
+  /** Calls that follow wait until all servers have it, so that none of them makes an update at another rate than the others. */
+  setLearningRate(lr: number): Promise<void> {
+    return this.#inOrder(async () => {
+      this.#recovery.check();
+      checkRate(this.rank, lr);
+      const request = { op: 'learning-rate', number: this.#meetings++, lr };
+      await Promise.all(this.#lines.lines.map((line) => line.request(request)));
+      this.#recovery.setLearningRate(lr);
+    });
+  }
+
   /**
    * What the optimizer keeps of a key on the servers, as one device would have it after as many steps: rows of tables that are
    * exact get the updates first that they missed. To be called between two steps, when what was pushed is answered and
    * applied; calls that follow wait. `into`: a tensor for each slot. Default: new ones in plain memory.
    */
-  pullState(key: string, into?: KeyState['slots']): Promise<KeyState> {
+  pullState(key: StoreKey, into?: KeyState['slots']): Promise<KeyState> {
     return this.#inOrder(async () => {
       this.#recovery.check();
       return this.#state.fetch(this.#keys.get(key), into);
@@ -405,7 +425,7 @@ export class RemoteStore implements KVStore {
     if (value === undefined || !targets.includes(value)) return;
     throw new UsageError(
       'INVALID_ARGUMENT',
-      `worker ${this.rank} asked for the combined gradient of key '${key}' in the place of its value; give a tensor of its own`,
+      `worker ${this.rank} asked for the combined gradient of key ${keyText(key)} in the place of its value; give a tensor of its own`,
       { worker: this.rank, key },
     );
   }
@@ -419,7 +439,7 @@ export class RemoteStore implements KVStore {
     if (targets.length === 1 && targets[0] === key.value)
       return { key, gradient, into: undefined, isInPlace: true };
     const direct = targets.find((target) => this.#memory.isUsable(target));
-    const into = direct ?? this.#memory.named(`value of ${key.key}`, key.length);
+    const into = direct ?? this.#memory.named(`value of ${keyName(key.key)}`, key.length);
     return { key, gradient, into: into, isInPlace: false };
   }
 
@@ -456,7 +476,7 @@ export class RemoteStore implements KVStore {
     }
     throw new UsageError(
       'NOT_A_NUMBER',
-      `worker ${this.rank} pushed ${view[at]} to key '${key}' in step ${step + 1}; look for a division by zero or a learning rate that is too high, or let such pushes be skipped`,
+      `worker ${this.rank} pushed ${view[at]} to key ${keyText(key)} in step ${step + 1}; look for a division by zero or a learning rate that is too high, or let such pushes be skipped`,
       { worker: this.rank, key, step: step + 1, value: String(view[at]) },
     );
   }
@@ -513,6 +533,7 @@ export class RemoteStore implements KVStore {
 }
 
 const BYE_MS = 1000;
+const DAY_MS = 86_400_000;
 
 /** For calls only: nobody calls a store. */
 const TUNNEL_LIMITS = { handshakeTimeoutMs: 5000, maxPendingHandshakes: 0, log: () => undefined };

@@ -4,7 +4,7 @@
  * Invariants: rows arrive in the order of their indices, whichever cores have them; the memory of a call is not used
  * again before its answer.
  */
-import { UsageError } from '../../base/index.ts';
+import { keyText, UsageError } from '../../base/index.ts';
 import { copyRows } from '../../kernels/index.ts';
 import type { Kernels } from '../../kernels/index.ts';
 import type { Region, Segment } from '../../memory/index.ts';
@@ -268,7 +268,7 @@ export class RowExchange implements Told {
       if (row < 0 || row >= tableRows) {
         throw new UsageError(
           'OUT_OF_BOUNDS',
-          `worker ${this.#worker} named row ${row} of key '${key}', which has ${tableRows}; give rows from 0 to ${tableRows - 1}`,
+          `worker ${this.#worker} named row ${row} of key ${keyText(key)}, which has ${tableRows}; give rows from 0 to ${tableRows - 1}`,
           { worker: this.#worker, key, row, rows: tableRows },
         );
       }

@@ -11,7 +11,16 @@ import type { TlsTunnel } from '../../sockets/index.ts';
 import { CoreLine } from './core-line.ts';
 import type { LineOptions } from './core-line.ts';
 
-export type CommonLineOptions = Omit<LineOptions, 'title' | 'address' | 'throughTunnel'>;
+export interface CommonLineOptions extends Omit<
+  LineOptions,
+  'title' | 'address' | 'throughTunnel' | 'onWaiting'
+> {
+  /** Takes a line for people while a server is not reached. */
+  readonly log: (line: string) => void;
+}
+
+/** Of one server, however many cores it has. */
+const LINE_EVERY_MS = 10_000;
 
 export class ServerLines {
   readonly lines: readonly CoreLine[];
@@ -35,9 +44,11 @@ export class ServerLines {
     mayShareMemory: (server: number) => boolean,
   ): Promise<ServerLines> {
     const open: CoreLine[] = [];
+    const notes = addresses.map(() => seldom(options.log));
     const lineTo = async (host: string, port: number, server: number): Promise<[CoreLine, Welcome]> => {
       const line = new CoreLine({
         ...options,
+        onWaiting: notes[server]!,
         title: `server ${server} at ${host}:${port}`,
         address: tunnel?.dialAddress ?? internetAddress(await resolveHost(host), port),
         throughTunnel: tunnel && { host, port },
@@ -71,6 +82,16 @@ export class ServerLines {
   close(error: TributaryError): void {
     for (const line of this.lines) line.close(error);
   }
+}
+
+/** Passes on one line every ten seconds. */
+export function seldom(log: (line: string) => void): LineOptions['onWaiting'] {
+  let nextMs = -Infinity;
+  return (nowMs, line) => {
+    if (nowMs < nextMs) return;
+    nextMs = nowMs + LINE_EVERY_MS;
+    log(line);
+  };
 }
 
 /** Only a process of the same host finds the server's segment, with the word in it that the server named. */

@@ -2,7 +2,8 @@
  * How a worker's store on servers is told what to do, the checks of that, and what servers are told of it. Pure. Invariant:
  * workers with the same options, but for their numbers and their own memory, send the same settings.
  */
-import { UsageError } from '../../base/index.ts';
+import { keyText, UsageError } from '../../base/index.ts';
+import type { StoreKey } from '../../base/index.ts';
 import type { Kernels } from '../../kernels/index.ts';
 import type { SharedSpace } from '../../memory/index.ts';
 import type {
@@ -12,6 +13,7 @@ import type {
   RowsMode,
   ServiceAccess,
   ServiceSettings,
+  Updater,
 } from '../../server/index.ts';
 import type { TlsOptions } from '../../sockets/index.ts';
 import type { PushOptions } from '../kv-store.ts';
@@ -35,6 +37,12 @@ export interface RemoteStoreOptions {
    */
   readonly rows?: RowsMode | undefined;
   /**
+   * What becomes of pushes before `setOptimizer`: 'assign' takes the combined push of a step (without waiting: the last push)
+   * for the value, as MXNet does, so that workers can pull the sum and update by themselves; 'accumulate' adds all
+   * pushes up, as ps-lite does. Default 'assign'.
+   */
+  readonly updater?: Updater | undefined;
+  /**
    * Whether servers only combine what all workers have pushed, answer with its sum of squares, and update by `apply`, so
    * that gradients can be clipped by their common norm. For synchronous training. Default false.
    */
@@ -47,8 +55,18 @@ export interface RemoteStoreOptions {
   readonly chunkBytes?: number | undefined;
   /** Whether servers on this host may use this process's memory in place; or one for each server. Default true. */
   readonly sharedMemory?: boolean | readonly boolean[] | undefined;
-  /** How long an unreachable server is tried again before calls fail, in milliseconds. Default 30,000. */
+  /**
+   * How long a server that is not reached, or does not answer whether it is alive, is tried again before calls fail, in
+   * milliseconds. Waiting for other workers does not count. Default 30,000.
+   */
   readonly reconnectTimeoutMs?: number | undefined;
+  /**
+   * Longest wait for an answer of a server that is alive, in milliseconds, as for other workers that never come. Then the
+   * store is of no use any more. Default 86,400,000, a day.
+   */
+  readonly requestTimeoutMs?: number | undefined;
+  /** Takes a line when a server is not reached for two seconds, and every ten seconds from then on. Default: standard error. */
+  readonly log?: ((line: string) => void) | undefined;
   /** Encrypts and authenticates all connections. Default: none. */
   readonly tls?: TlsOptions | undefined;
   /** Memory of tensors; regions in it are used where they lie. Default: a new space. */
@@ -60,8 +78,8 @@ export interface RemoteStoreOptions {
 /** What servers are told, the same by all workers. */
 export function settingsOf(options: RemoteStoreOptions): ServiceSettings {
   const { workers, consistency = { kind: 'synchronous' }, combine = 'sum', aggregation = 'tall' } = options;
-  const { rows = 'lazy', held: isHeld = false } = options;
-  return { workers, consistency, combine, aggregation, rows, isHeld };
+  const { rows = 'lazy', updater = 'assign', held: isHeld = false } = options;
+  return { workers, consistency, combine, aggregation, rows, updater, isHeld };
 }
 
 export function mayShare(option: RemoteStoreOptions['sharedMemory'] = true, server: number): boolean {
@@ -70,7 +88,7 @@ export function mayShare(option: RemoteStoreOptions['sharedMemory'] = true, serv
 
 /** `mayBeNone`: whether a worker without samples can push, which then weighs nothing. */
 export function samplesOf(
-  key: string,
+  key: StoreKey,
   worker: number,
   { samples = 1 }: PushOptions,
   mayBeNone: boolean,
@@ -78,7 +96,7 @@ export function samplesOf(
   if ((samples > 0 || (mayBeNone && samples === 0)) && Number.isFinite(samples)) return samples;
   throw new UsageError(
     'INVALID_ARGUMENT',
-    `worker ${worker} pushed key '${key}' with ${samples} samples; give a positive number${mayBeNone ? ', or 0' : ''}`,
+    `worker ${worker} pushed key ${keyText(key)} with ${samples} samples; give a positive number${mayBeNone ? ', or 0' : ''}`,
     { worker, key, samples },
   );
 }
@@ -90,6 +108,16 @@ export function checkApply(worker: number, scale: number, lr: number | undefined
     'INVALID_ARGUMENT',
     `worker ${worker} applies with scale ${scale} and learning rate ${lr}; give finite numbers`,
     { worker, scale: String(scale), lr: String(lr) },
+  );
+}
+
+/** A number that JSON brings over; whether there is an optimizer to have it is the servers' business. */
+export function checkRate(worker: number, lr: unknown): void {
+  if (typeof lr === 'number' && Number.isFinite(lr) && lr >= 0) return;
+  throw new UsageError(
+    'INVALID_ARGUMENT',
+    `worker ${worker} set the learning rate to ${String(lr)}; give a finite number from 0`,
+    { worker, lr: String(lr) },
   );
 }
 

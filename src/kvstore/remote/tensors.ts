@@ -3,7 +3,8 @@
  * sums over the devices of a worker. It sends nothing. Invariant: a region that it hands out for a key stays the same, so
  * that servers learn of it once.
  */
-import { UsageError } from '../../base/index.ts';
+import { keyName, keyText, UsageError } from '../../base/index.ts';
+import type { StoreKey } from '../../base/index.ts';
 import type { Kernels } from '../../kernels/index.ts';
 import type { Region, Segment, SharedSpace } from '../../memory/index.ts';
 import type { Place } from '../../server/index.ts';
@@ -62,22 +63,22 @@ export class StoreMemory {
   }
 
   /** One gradient for a key: as it lies, copied, or added over the devices. */
-  gather(key: string, tensors: readonly Tensor[], length: number): Region<'float32'> {
+  gather(key: StoreKey, tensors: readonly Tensor[], length: number): Region<'float32'> {
     const [first] = tensors;
     if (first === undefined) {
       throw new UsageError(
         'INVALID_ARGUMENT',
-        `key '${key}' was pushed without a gradient; give one or more`,
+        `key ${keyText(key)} was pushed without a gradient; give one or more`,
         { key },
       );
     }
     for (const tensor of tensors) checkLength(key, 'pushed with', tensor.length, length);
     if (tensors.length === 1 && this.isUsable(first)) return first;
-    const sum = this.named(`gradient of ${key}`, length);
+    const sum = this.named(`gradient of ${keyName(key)}`, length);
     copy(this.#kernels, sum, first);
     const others = tensors.slice(1).map((tensor, i) => {
       if (!(tensor instanceof Float32Array) && tensor.space === this.space) return tensor;
-      const staged = this.named(`gradient ${i + 1} of ${key}`, length);
+      const staged = this.named(`gradient ${i + 1} of ${keyName(key)}`, length);
       staged.view.set(elementsOf(tensor));
       return staged;
     });
@@ -96,11 +97,11 @@ export function copy(kernels: Kernels, target: Region<'float32'>, source: Tensor
   else if (source.byteOffset !== target.byteOffset) kernels.copy(target, source);
 }
 
-export function checkLength(key: string, what: string, actual: number, expected: number): void {
+export function checkLength(key: StoreKey, what: string, actual: number, expected: number): void {
   if (actual === expected) return;
   throw new UsageError(
     'SHAPE_MISMATCH',
-    `key '${key}' was ${what} ${actual} elements, expected ${expected}; give tensors of the key's length`,
+    `key ${keyText(key)} was ${what} ${actual} elements, expected ${expected}; give tensors of the key's length`,
     { key, expected, actual },
   );
 }

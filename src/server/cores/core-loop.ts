@@ -26,7 +26,7 @@ import { MEMBER_LIMITS, ProtocolFault, STRANGER_LIMITS } from '../wire/frame.ts'
 import { MessageStream, StreamResources } from '../wire/message-stream.ts';
 import type { Hello, Proof, Welcome } from '../wire/messages.ts';
 import type { Office, OfficeNews, Service } from './office.ts';
-import { packedForOthers, Session } from './session.ts';
+import { faultOf, packedForOthers, Session } from './session.ts';
 import { Stranger } from './stranger.ts';
 import type { Doorkeeper } from './stranger.ts';
 import { Tenant } from './tenant.ts';
@@ -269,6 +269,10 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
       if (stream.ended instanceof ProtocolFault) {
         const who = session ? `worker ${session.worker} of '${session.tenant.service.namespace}' at ` : '';
         this.#office.log(`closed ${who}${remote}: it ${stream.ended.message}`);
+        if (session) {
+          const error = faultOf(`worker ${session.worker}`, stream.ended);
+          stream.send({ kind: 'closed', error: packedForOthers(error) });
+        }
       }
       stream.farewell();
       stream.close();

@@ -4,7 +4,7 @@
  * once, with memory or with an error; a core never waits for an answer, it goes on with other workers.
  */
 import { unpack } from '../../base/index.ts';
-import type { PackedError, TributaryError } from '../../base/index.ts';
+import type { PackedError, StoreKey, TributaryError } from '../../base/index.ts';
 import type { KeyShape, ServiceSettings } from '../wire/messages.ts';
 import type { CoreSnapshot } from './snapshot.ts';
 
@@ -34,7 +34,7 @@ export interface SpaceRange {
 
 /** Where a key lies, for all cores. */
 export interface KeyMemory {
-  readonly key: string;
+  readonly key: StoreKey;
   readonly value: SpaceRange;
   readonly slots: Readonly<Record<string, SpaceRange>>;
   /** The value as workers on this host find it. */
@@ -54,7 +54,7 @@ export type Question = { readonly namespace: string } & (
       readonly kind: 'staging';
       readonly core: number;
       readonly worker: number;
-      readonly keys: readonly string[];
+      readonly keys: readonly StoreKey[];
     }
   /** A segment of a worker on this host. */
   | {

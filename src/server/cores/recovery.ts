@@ -9,7 +9,7 @@ import type { Files, TributaryError } from '../../base/index.ts';
 import type { Region } from '../../memory/index.ts';
 import type { SpaceBytes } from '../../sockets/index.ts';
 import { PushLog } from '../durability/index.ts';
-import type { PushRecord } from '../durability/index.ts';
+import type { LogRecord } from '../durability/index.ts';
 import type { Office } from './office.ts';
 import { putBack, takeSnapshot } from './snapshot.ts';
 import type { CoreSnapshot } from './snapshot.ts';
@@ -32,8 +32,8 @@ export class Recovery {
   #isRestoring = false;
   /** The attempt of each worker that counts. */
   readonly #attempts = new Map<number, string>();
-  /** By attempt, the steps that the worker could go back to. */
-  readonly #candidates = new Map<string, readonly number[]>();
+  /** By worker, the steps that it could go back to, as it said in its last attempt. */
+  readonly #candidates = new Map<number, { readonly attempt: string; readonly steps: readonly number[] }>();
   /** The attempts by which training went back last. */
   #round: string | undefined;
   readonly #afterRestore: { readonly done: () => void; readonly fail: Fail }[] = [];
@@ -91,11 +91,14 @@ export class Recovery {
     done: (attempts: Readonly<Record<string, string>>, step: number | undefined) => void,
     fail: Fail,
   ): void {
-    this.#candidates.set(attempt, steps);
+    this.#candidates.set(worker, { attempt, steps });
     const go = (attempts?: Readonly<Record<string, string>>) => {
       // The answer was lost: better to begin anew than to remember all answers.
       if (attempts === undefined) return fail(this.#again());
-      const lists = Object.values(attempts).map((one) => this.#candidates.get(one));
+      const lists = Object.entries(attempts).map(([one, met]) => {
+        const said = this.#candidates.get(Number(one));
+        return said?.attempt === met ? said.steps : undefined;
+      });
       if (!lists.every((list) => list !== undefined)) return fail(this.#again());
       done(attempts, lists[0]!.filter((step) => lists.every((list) => list.includes(step))).at(-1));
     };
@@ -104,8 +107,7 @@ export class Recovery {
 
   /** A new process in the place of a worker: what the one before it said does not count. */
   forget(worker: number): void {
-    const attempt = this.#attempts.get(worker);
-    if (attempt !== undefined) this.#candidates.delete(attempt);
+    this.#candidates.delete(worker);
     this.#attempts.delete(worker);
   }
 
@@ -159,11 +161,7 @@ export class Recovery {
       (steps) => {
         const newest = steps.at(-1);
         if (newest === undefined) return done();
-        const replay = () => {
-          this.#replay(newest);
-          done();
-        };
-        this.#restore(newest, replay, fail, isWanted);
+        this.#restore(newest, () => this.#replay(newest, done, fail), fail, isWanted);
       },
       fail,
     );
@@ -179,7 +177,10 @@ export class Recovery {
     const snapshot = takeSnapshot(this.#tenant.space, this.#bytes, sources);
     if (this.#log === undefined) this.#openLog(step);
     // One that is asked for again after a crash has its log already.
-    else if (step !== this.#log.step) this.#log.rotate(step);
+    else if (step !== this.#log.step) {
+      this.#log.rotate(step);
+      this.#logOptimizer();
+    }
     this.#office.ask(
       { kind: 'checkpoint', namespace, core: this.core, step, optimizer, snapshot },
       () => {
@@ -197,8 +198,8 @@ export class Recovery {
     this.#log?.removeBefore(this.#written[0]!);
   }
 
-  /** Before a push is answered, where pushes are logged. */
-  log(record: PushRecord): void {
+  /** Before a push is answered, or another optimizer counts, where pushes are logged. */
+  log(record: LogRecord): void {
     this.#log?.append(record);
   }
 
@@ -245,18 +246,47 @@ export class Recovery {
     this.#tenant.space.releaseRange(memory);
   }
 
-  #replay(step: number): void {
+  /** Pushes by the optimizer that they were applied by. Another rule may have to wait for memory; other numbers do not. */
+  #replay(step: number, done: () => void, fail: Fail): void {
     const { logFolder } = this.#tenant.service;
     const logs = PushLog.list(this.#files, logFolder!, this.#logName).filter((log) => log.step >= step);
-    for (const { path } of logs)
-      for (const record of PushLog.replay(this.#files, path)) this.#tenant.repeat(record);
-    this.#openLog(logs.at(-1)?.step ?? step);
+    const records = recordsOf(
+      this.#files,
+      logs.map(({ path }) => path),
+    );
+    const go = () => {
+      for (let next = records.next(); !next.done; next = records.next()) {
+        const record = next.value;
+        if (record.kind !== 'optimizer') {
+          this.#tenant.repeat(record);
+          continue;
+        }
+        let [isSet, isAwaited] = [false, false];
+        const set = () => {
+          isSet = true;
+          if (isAwaited) go();
+        };
+        this.#tenant.setOptimizer(record.spec, set, fail);
+        isAwaited = true;
+        if (!isSet) return;
+      }
+      this.#openLog(logs.at(-1)?.step ?? step);
+      done();
+    };
+    go();
   }
 
   #openLog(step: number): void {
     const { logFolder } = this.#tenant.service;
     if (logFolder === undefined || this.#tenant.isSynchronous || this.#log) return;
     this.#log = new PushLog({ files: this.#files, folder: logFolder, name: this.#logName, step });
+    this.#logOptimizer();
+  }
+
+  /** The first record: the checkpoint before the log may be of another core's moment. */
+  #logOptimizer(): void {
+    const { optimizer } = this.#tenant;
+    if (optimizer !== null) this.log({ kind: 'optimizer', spec: optimizer });
   }
 
   get #logName(): string {
@@ -266,4 +296,8 @@ export class Recovery {
   #tensorsOf(number: number, { value }: Piece): Readonly<Record<string, Region<'float32'>>> {
     return { value, ...this.#tenant.core.slotsOf(String(number)) };
   }
+}
+
+function* recordsOf(files: Files, paths: readonly string[]): Generator<LogRecord, void> {
+  for (const path of paths) yield* PushLog.replay(files, path);
 }

@@ -5,7 +5,7 @@
  * Invariant: the memory of a request lives until it is answered, whatever becomes of the connection.
  */
 import type { TributaryError } from '../../base/index.ts';
-import { UsageError } from '../../base/index.ts';
+import { keyText, UsageError } from '../../base/index.ts';
 import type { DType, Region, Segment, SharedSpace } from '../../memory/index.ts';
 import type { ByteRange } from '../../sockets/index.ts';
 import type { PushReply } from '../contribution.ts';
@@ -169,7 +169,7 @@ export class RowRequests {
     if (4 * count + bytesOfRows <= maxBytes) return;
     throw new UsageError(
       'OUT_OF_SHARED_MEMORY',
-      `worker ${worker} named ${count} rows of key '${key.key}' at once, which is beyond its namespace's ${maxBytes} bytes; push fewer rows or ask for a larger quota`,
+      `worker ${worker} named ${count} rows of key ${keyText(key.key)} at once, which is beyond its namespace's ${maxBytes} bytes; push fewer rows or ask for a larger quota`,
       { worker, key: key.key, count },
     );
   }

@@ -3,13 +3,14 @@
  * the tenant and answers. Invariants: it touches its own tenant only; a request that is refused is answered by an error
  * that names what was wrong, and changes nothing; whatever a worker names is looked up, never computed with.
  */
-import { InternalError, pack, TributaryError, UsageError } from '../../base/index.ts';
-import type { PackedError } from '../../base/index.ts';
+import { InternalError, keyText, pack, PeerError, TributaryError, UsageError } from '../../base/index.ts';
+import type { PackedError, StoreKey } from '../../base/index.ts';
 import type { DType, Region } from '../../memory/index.ts';
 import type { ByteRange } from '../../sockets/index.ts';
 import type { PushReply } from '../contribution.ts';
 import { ProtocolFault } from '../wire/frame.ts';
 import type { Header, Incoming, MessageStream, StreamResources, StreamUser } from '../wire/message-stream.ts';
+import { countOf } from '../wire/fields.ts';
 import { readRequest, resultOf } from '../wire/messages.ts';
 import type { ListEntry, PieceResult, Place, Request } from '../wire/messages.ts';
 import type { Office, SpaceRange } from './office.ts';
@@ -86,14 +87,13 @@ export class Session implements StreamUser {
 
   receive(header: Header, bodyBytes: number): Incoming {
     if (this.hasLeft || this.isReplaced) throw new ProtocolFault('spoke after its goodbye');
-    const request = readRequest(header);
+    const id = countOf(header, 'id');
     try {
-      const into = this.#placeOfBody(request, bodyBytes);
-      return { ...into, done: () => this.#attempt(request.id, into.done) };
+      const into = this.#placeOfBody(readRequest(header), bodyBytes);
+      return { ...into, done: () => this.#attempt(id, into.done) };
     } catch (error) {
-      if (error instanceof ProtocolFault) throw error;
       // The body comes all the same; only then is the next request.
-      return { into: undefined, done: () => this.#refuse(request.id, error) };
+      return { into: undefined, done: () => this.#refuse(id, error) };
     }
   }
 
@@ -147,6 +147,10 @@ export class Session implements StreamUser {
           () => this.#reply(id, {}),
           (error) => this.#refuse(id, error),
         );
+      case 'learning-rate':
+        return this.#setLearningRate(request);
+      case 'beat':
+        return this.#reply(id, {});
       case 'barrier':
         return this.#meet(id, 'barrier', String(request.number), () => this.#reply(id, {}));
       case 'checkpoint':
@@ -180,7 +184,30 @@ export class Session implements StreamUser {
     }
   }
 
-  #meet(id: number, room: string, token: string, go: () => void): void {
+  /** In synchronous training all workers have made the same steps when the last has come. */
+  #setLearningRate({ id, number, lr }: RequestOf<'learning-rate'>): void {
+    const { tenant } = this;
+    const set = (rate: number) =>
+      this.#attempt(id, () => {
+        tenant.setLearningRate(rate);
+        this.#reply(id, {});
+      });
+    tenant.recovery.check();
+    if (!tenant.isSynchronous) return set(lr);
+    this.#meet(id, 'learning rate', `${number} ${lr}`, (tokens) => {
+      // It has met the others before, and only the answer was lost.
+      if (tokens === undefined) return this.#reply(id, {});
+      const [, first] = Object.entries(tokens).sort(([a], [b]) => Number(a) - Number(b))[0]!;
+      set(Number(first.split(' ').at(-1)));
+    });
+  }
+
+  #meet(
+    id: number,
+    room: string,
+    token: string,
+    go: (tokens?: Readonly<Record<string, string>>) => void,
+  ): void {
     this.tenant.recovery.check();
     const fail = (error: TributaryError) => this.#refuse(id, error);
     this.tenant.meetings.enter(room, this.worker, { token: `${this.incarnation} ${token}`, go, fail });
@@ -347,7 +374,7 @@ export class Session implements StreamUser {
     this.#office.ask({ kind: 'map', ...question }, take, fail);
   }
 
-  #prepare(entry: ListEntry, piece: Piece, staging: ReadonlyMap<string, SpaceRange>): PreparedEntry {
+  #prepare(entry: ListEntry, piece: Piece, staging: ReadonlyMap<StoreKey, SpaceRange>): PreparedEntry {
     const { shape, key } = piece;
     const isStaged = entry.gradient === undefined;
     const whole = entry.gradient
@@ -493,19 +520,29 @@ export class Session implements StreamUser {
     try {
       act();
     } catch (error) {
-      if (error instanceof ProtocolFault) throw error;
       this.#refuse(id, error);
     }
   }
 
+  /** Also what is not of the protocol: a worker that is not told would ask again for ever. */
   #refuse(id: number, error: unknown): void {
-    this.#reply(id, { error: packedForOthers(error) });
+    const told = error instanceof ProtocolFault ? faultOf(`worker ${this.worker}`, error) : error;
+    this.#reply(id, { error: packedForOthers(told) });
   }
 
   #reply(id: number, header: object, body: readonly ByteRange[] = NOTHING, onSent?: () => void): void {
     if (this.#stream.ended === undefined) this.#stream.send({ id, ...header }, body, onSent);
     else onSent?.();
   }
+}
+
+/** A fault as an error for whoever has made it. */
+export function faultOf(who: string, { message }: ProtocolFault): PeerError {
+  return new PeerError(
+    'PROTOCOL_VIOLATION',
+    `${who} ${message}; use the same version of Tributary on workers and servers`,
+    { who, fault: message },
+  );
 }
 
 /** Without the place in our code, which is nobody's business. */
@@ -521,10 +558,10 @@ function total(pieces: readonly Piece[]): number {
   return pieces.reduce((sum, { bytes }) => sum + bytes, 0);
 }
 
-function otherPlan(worker: number, key: string): UsageError {
+function otherPlan(worker: number, key: StoreKey): UsageError {
   return new UsageError(
     'INVALID_ARGUMENT',
-    `worker ${worker} has another plan than the others, or key '${key}' is there already; init the same keys in the same order on all workers, each once`,
+    `worker ${worker} has another plan than the others, or key ${keyText(key)} is there already; init the same keys in the same order on all workers, each once`,
     { worker, key },
   );
 }

@@ -2,6 +2,7 @@
  * A core's part of a checkpoint: copies of its pieces and of what the update rule keeps for them, made between two steps, so
  * that training goes on while the copy is written. Invariant: all tensors of a snapshot are of the same moment.
  */
+import type { StoreKey } from '../../base/index.ts';
 import type { SharedSpace } from '../../memory/index.ts';
 import type { ByteRange, SpaceBytes } from '../../sockets/index.ts';
 import type { SpaceRange } from './office.ts';
@@ -10,7 +11,7 @@ import type { Piece } from './piece.ts';
 
 export interface PieceSnapshot {
   readonly piece: number;
-  readonly key: string;
+  readonly key: StoreKey;
   /** First element of the piece in its key. */
   readonly start: number;
   readonly length: number;

@@ -3,7 +3,7 @@
  * it, some elements at a time. It is no checkpoint: which of it is of the same moment is the worker's business, who is told
  * how many updates each answer has seen. Invariant: only slots of the tenant's own pieces are touched, and within them.
  */
-import { UsageError } from '../../base/index.ts';
+import { keyText, UsageError } from '../../base/index.ts';
 import type { ByteRange } from '../../sockets/index.ts';
 import { ProtocolFault } from '../wire/frame.ts';
 import type { Incoming } from '../wire/message-stream.ts';
@@ -77,7 +77,7 @@ export class StateRequests {
     const kept = Object.keys(slots);
     throw new UsageError(
       'INVALID_ARGUMENT',
-      `worker ${this.#worker} named slot '${slot}' of key '${key.key}', for which the optimizer keeps ${kept.join(', ') || 'nothing'}; set the same optimizer first`,
+      `worker ${this.#worker} named slot '${slot}' of key ${keyText(key.key)}, for which the optimizer keeps ${kept.join(', ') || 'nothing'}; set the same optimizer first`,
       { worker: this.#worker, key: key.key, slot, expected: kept },
     );
   }

@@ -3,8 +3,8 @@
  * and where they meet. It knows sessions only as somebody to tell. Invariants: nothing in it is reachable without a
  * session of its own namespace; a worker is waited for from the first join on until it says goodbye or its time is up.
  */
-import { PeerError, UsageError } from '../../base/index.ts';
-import type { TributaryError } from '../../base/index.ts';
+import { keyName, keyText, PeerError, UsageError } from '../../base/index.ts';
+import type { StoreKey, TributaryError } from '../../base/index.ts';
 import type { Kernels } from '../../kernels/index.ts';
 import type { Region, SharedSpace } from '../../memory/index.ts';
 import type { Host, SpaceBytes } from '../../sockets/index.ts';
@@ -24,7 +24,7 @@ import { Recovery } from './recovery.ts';
 export interface Batch {
   /** What every worker must have said. */
   readonly plan: string;
-  readonly keys: ReadonlySet<string>;
+  readonly keys: ReadonlySet<StoreKey>;
   readonly firstPiece: number;
   readonly pieceCount: number;
   memory: readonly KeyMemory[] | undefined;
@@ -256,7 +256,7 @@ export class Tenant {
     return this.#slotNames;
   }
 
-  hasKey(key: string): boolean {
+  hasKey(key: StoreKey): boolean {
     return [...this.batches.values()].some(({ keys }) => keys.has(key));
   }
 
@@ -305,25 +305,49 @@ export class Tenant {
         else this.#awaitingOptimizer.push(waiting);
       }
     };
-    this.setOptimizer(spec, isSet, fail);
+    this.setOptimizer(spec, isSet, fail, true);
+  }
+
+  /** Everything else of the optimizer stays. */
+  setLearningRate(lr: number): void {
+    this.core.checkLearningRate(lr);
+    const spec = { ...(this.#optimizer as object), lr };
+    this.recovery.log({ kind: 'optimizer', spec });
+    this.core.setLearningRate(lr);
+    this.#optimizer = spec;
   }
 
   /** The update rule from now on, with memory for what it keeps. */
-  setOptimizer(spec: unknown, done: () => void, fail: (error: TributaryError) => void): void {
+  setOptimizer(
+    spec: unknown,
+    done: () => void,
+    fail: (error: TributaryError) => void,
+    isLogged = false,
+  ): void {
     const rule = optimizerRule(this.#kernels, spec as never);
     const opening = [...this.batches.values()].find(({ memory }) => memory === undefined);
-    if (opening) return void opening.waiting.push(() => this.setOptimizer(spec, done, fail));
-    const { namespace } = this.service;
+    if (opening) return void opening.waiting.push(() => this.setOptimizer(spec, done, fail, isLogged));
+    const set = () => {
+      try {
+        // Pushes that are logged after it are replayed by it.
+        if (isLogged) this.recovery.log({ kind: 'optimizer', spec });
+      } catch (error) {
+        return fail(error as TributaryError);
+      }
+      this.#slotNames = rule.slots;
+      this.core.setRule(rule);
+      this.#optimizer = spec;
+      done();
+    };
     const keys = [...this.batches.values()].flatMap(({ memory }) => memory ?? []).map(({ key }) => key);
+    // Other numbers of the same rule need no memory: they count at once.
+    if (keys.every((key) => rule.slots.every((slot) => this.#slots.has(slotName(slot, key))))) return set();
     const shapes = keys.map((key) => ({ key, length: 0, rowLength: undefined }));
     this.#office.ask(
-      { kind: 'keys', namespace, keys: shapes, slots: rule.slots },
+      { kind: 'keys', namespace: this.service.namespace, keys: shapes, slots: rule.slots },
       (memory) => {
-        this.#slotNames = rule.slots;
         for (const { key, slots } of memory) this.#rememberSlots(key, slots);
-        this.core.setRule(rule);
-        this.#optimizer = spec;
-        done();
+        set();
       },
       fail,
     );
@@ -343,6 +367,7 @@ export class Tenant {
       combine: settings.combine,
       aggregation: settings.aggregation,
       rows: settings.rows,
+      updater: settings.updater,
       isHeld: settings.isHeld,
       heldMemory: this.kept,
       // Workers look before they push; one that does not only harms its own tenant.
@@ -355,24 +380,28 @@ export class Tenant {
 
   #slotRegion(piece: number, slot: string): Region<'float32'> {
     const { key, shape } = this.pieces.get(piece)!;
-    const range = this.#slots.get(`${slot}\0${key.key}`);
+    const range = this.#slots.get(slotName(slot, key.key));
     if (range === undefined) {
       throw new UsageError(
         'INVALID_ARGUMENT',
-        `the optimizer was set while key '${key.key}' was being opened; set it before or after`,
+        `the optimizer was set while key ${keyText(key.key)} was being opened; set it before or after`,
         { key: key.key },
       );
     }
     return this.#regionOf(range).slice(shape.start, shape.length);
   }
 
-  #rememberSlots(key: string, slots: Readonly<Record<string, SpaceRange>>): void {
-    for (const [slot, range] of Object.entries(slots)) this.#slots.set(`${slot}\0${key}`, range);
+  #rememberSlots(key: StoreKey, slots: Readonly<Record<string, SpaceRange>>): void {
+    for (const [slot, range] of Object.entries(slots)) this.#slots.set(slotName(slot, key), range);
   }
 
   #regionOf({ byteOffset, byteLength }: SpaceRange): Region<'float32'> {
     return this.space.adoptSegment({ byteOffset, byteLength }).region('float32', 0, byteLength / 4);
   }
+}
+
+function slotName(slot: string, key: StoreKey): string {
+  return `${slot} of ${keyName(key)}`;
 }
 
 const ignore = () => undefined;

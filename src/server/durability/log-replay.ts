@@ -8,7 +8,7 @@ import { readFully, UsageError } from '../../base/index.ts';
 import type { Files } from '../../base/index.ts';
 import { crc32 } from './crc32.ts';
 import { CHECKSUM_BYTES, HEAD_BYTES, readBody, readHead, recordBytes } from './push-record.ts';
-import type { PushRecord } from './push-record.ts';
+import type { LogRecord } from './push-record.ts';
 
 export const LOG_MARK = Buffer.from('tributary-log-1\n');
 
@@ -25,7 +25,7 @@ export interface ReplayStop {
   readonly why: 'end' | 'torn' | 'damaged';
 }
 
-export class LogReplay implements Iterable<PushRecord> {
+export class LogReplay implements Iterable<LogRecord> {
   readonly #files: Files;
   readonly #path: string;
   #stop: ReplayStop | undefined;
@@ -40,7 +40,7 @@ export class LogReplay implements Iterable<PushRecord> {
     return this.#stop;
   }
 
-  *[Symbol.iterator](): Generator<PushRecord, void> {
+  *[Symbol.iterator](): Generator<LogRecord, void> {
     this.#stop = undefined;
     const files = this.#files;
     const file = openLog(files, this.#path);
@@ -64,7 +64,7 @@ export class LogReplay implements Iterable<PushRecord> {
   }
 }
 
-type Next = ReplayStop['why'] | { readonly record?: PushRecord; readonly bytes: number };
+type Next = ReplayStop['why'] | { readonly record?: LogRecord; readonly bytes: number };
 
 /** A log that was killed at its birth has no mark yet, and no record. */
 function readMark(files: Files, file: number, fileBytes: number): Next {

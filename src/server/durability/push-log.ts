@@ -13,7 +13,7 @@ import { crc32 } from './crc32.ts';
 import { LOG_MARK, LogReplay } from './log-replay.ts';
 import type { ReplayStop } from './log-replay.ts';
 import { CHECKSUM_BYTES, recordParts } from './push-record.ts';
-import type { PushRecord } from './push-record.ts';
+import type { LogRecord } from './push-record.ts';
 import { isCount } from './server-state.ts';
 
 /** Small enough to stay in the cache between copy, checksum and write. */
@@ -78,7 +78,7 @@ export class PushLog {
   }
 
   /** Writes one record. If that fails, FILE_NOT_WRITTEN is thrown, and the log is as before: the push must be refused. */
-  append(record: PushRecord): void {
+  append(record: LogRecord): void {
     if (this.#broken !== undefined) throw notWritten(this.path, this.#broken);
     const parts = recordParts(record);
     try {

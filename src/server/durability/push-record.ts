@@ -1,5 +1,6 @@
 /**
- * One push as a push log holds it, and its layout: a head of 56 bytes, the key's name, whole numbers (starts and lengths
+ * What a push log holds, a push or the optimizer of those that follow, and its layout: a head of 56 bytes, the key's name
+ * (of an optimizer its specification as JSON), whole numbers (starts and lengths
  * of the pieces, or row indices), the elements, and a CRC-32 of all before it; little-endian, each part a multiple of 4
  * bytes long. No files here. Invariant: the length of a record follows from its head alone.
  */
@@ -36,12 +37,21 @@ export interface RowsPushRecord extends Pushed {
 
 export type PushRecord = DensePushRecord | RowsPushRecord;
 
+/** Records behind it were applied by this optimizer, at its learning rate. */
+export interface OptimizerRecord {
+  readonly kind: 'optimizer';
+  /** As JSON brings it back; null for none. */
+  readonly spec: unknown;
+}
+
+export type LogRecord = PushRecord | OptimizerRecord;
+
 export const HEAD_BYTES = 56;
 export const CHECKSUM_BYTES = 4;
 /** A checksum of the head alone: lengths that can be trusted tell a torn record from a damaged one. */
 const HEAD_SUM_AT = 52;
 const MARK = 0x50495254;
-const KINDS = ['dense', 'rows'] as const;
+const KINDS = ['dense', 'rows', 'optimizer'] as const;
 
 export interface RecordHead {
   readonly kind: (typeof KINDS)[number];
@@ -59,7 +69,8 @@ export function recordBytes({ keyBytes, numbers, elements }: RecordHead): number
 }
 
 /** The record's parts without the checksum, to be written one after the other; the elements are not copied. */
-export function recordParts(record: PushRecord): Uint8Array[] {
+export function recordParts(record: LogRecord): Uint8Array[] {
+  if (record.kind === 'optimizer') return [frontOf({ ...NO_PUSH, kind: record.kind }, textOf(record.spec))];
   checkRecord(record);
   const key = Buffer.from(record.key);
   const [numbers, arrays] =
@@ -67,18 +78,31 @@ export function recordParts(record: PushRecord): Uint8Array[] {
       ? [piecesTable(record.pieces), record.pieces.map(({ values }) => values)]
       : [record.indices, [record.rows]];
   const elements = arrays.reduce((sum, { length }) => sum + length, 0);
+  const { kind, worker, step, samples } = record;
+  const front = frontOf({ kind, worker, step, samples, numbers: numbers.length, elements }, key);
+  return [front, bytesOf(numbers), ...arrays.map(bytesOf)];
+}
+
+const NO_PUSH = { worker: 0, step: 0, samples: 0, numbers: 0, elements: 0 };
+
+/** The head, and the key behind it. */
+function frontOf(head: Omit<RecordHead, 'keyBytes'>, key: Buffer): Buffer {
   const front = Buffer.alloc(HEAD_BYTES + padded(key.length));
   front.writeUInt32LE(MARK, 0);
-  front.writeUInt32LE(KINDS.indexOf(record.kind), 4);
-  front.writeDoubleLE(record.worker, 8);
-  front.writeDoubleLE(record.step, 16);
-  front.writeDoubleLE(record.samples, 24);
-  front.writeDoubleLE(numbers.length, 32);
-  front.writeDoubleLE(elements, 40);
+  front.writeUInt32LE(KINDS.indexOf(head.kind), 4);
+  front.writeDoubleLE(head.worker, 8);
+  front.writeDoubleLE(head.step, 16);
+  front.writeDoubleLE(head.samples, 24);
+  front.writeDoubleLE(head.numbers, 32);
+  front.writeDoubleLE(head.elements, 40);
   front.writeUInt32LE(key.length, 48);
   front.writeUInt32LE(crc32(front.subarray(0, HEAD_SUM_AT), 0), HEAD_SUM_AT);
   key.copy(front, HEAD_BYTES);
-  return [front, bytesOf(numbers), ...arrays.map(bytesOf)];
+  return front;
+}
+
+function textOf(spec: unknown): Buffer {
+  return Buffer.from(JSON.stringify(spec ?? null));
 }
 
 /** The head at the beginning of `bytes`, or undefined if there is none. Its lengths are not yet compared with anything. */
@@ -101,9 +125,10 @@ export function readHead(bytes: Buffer): RecordHead | undefined {
 }
 
 /** The record of a head and of the bytes between head and checksum, or undefined if they do not fit together. */
-export function readBody(head: RecordHead, body: Buffer): PushRecord | undefined {
+export function readBody(head: RecordHead, body: Buffer): LogRecord | undefined {
   const { kind, worker, step, samples, keyBytes, numbers, elements } = head;
   const key = body.toString('utf8', 0, keyBytes);
+  if (kind === 'optimizer') return readOptimizer(key);
   if (!isName(key)) return undefined;
   const numbersAt = body.byteOffset + padded(keyBytes);
   const values = new Float32Array(body.buffer as ArrayBuffer, numbersAt + 4 * numbers, elements);
@@ -119,6 +144,14 @@ export function readBody(head: RecordHead, body: Buffer): PushRecord | undefined
   }
   if (at !== elements || whole.length % 2 !== 0) return undefined;
   return { kind, worker, key, step, samples, pieces };
+}
+
+function readOptimizer(text: string): OptimizerRecord | undefined {
+  try {
+    return { kind: 'optimizer', spec: JSON.parse(text) as unknown };
+  } catch {
+    return undefined;
+  }
 }
 
 function checkRecord(record: PushRecord): void {

@@ -3,7 +3,7 @@
  * flat lists of numbers and the data apart. No files here. Invariant: a manifest without a fault describes data whose
  * lengths follow from it, so that a reader can compare them with the file before it allocates anything.
  */
-import { UsageError } from '../../base/index.ts';
+import { MAX_KEY_LENGTH, UsageError } from '../../base/index.ts';
 
 export interface ElementRange {
   readonly start: number;
@@ -62,7 +62,8 @@ export const UNKNOWN_HASH = '0'.repeat(64);
 
 /** Neither a key nor a whole server can have more: all memory of a process is 4 GiB. */
 const MAX_ELEMENTS = 2 ** 30;
-const MAX_NAME_LENGTH = 1024;
+/** A key's longest name, and room for which piece of it this is. */
+const MAX_NAME_LENGTH = MAX_KEY_LENGTH + 64;
 const MAX_JSON_DEPTH = 32;
 
 /** The manifest of a state and its data, in the order of the file; INVALID_ARGUMENT if the state is not a sound one. */

@@ -2,14 +2,17 @@
  * What workers and the cores of a server say to each other, and the checks of every field that comes in. Types and pure
  * functions. Terms: a piece is the part of a key that belongs to one core; a list is a set of pieces that travel
  * together, announced once. Invariant: what a `read` function returns has been checked field by field; whatever is
- * malformed is a `ProtocolFault`, which ends the connection.
+ * malformed is a `ProtocolFault`: a member is answered by an error, anybody else loses the connection.
  */
+import { isStoreKey } from '../../base/index.ts';
+import type { StoreKey } from '../../base/index.ts';
 import { isNonce } from '../../sockets/index.ts';
 import type { Aggregation, Combine } from '../aggregation.ts';
 import { isElasticShare } from '../consistency.ts';
 import type { Consistency } from '../consistency.ts';
 import type { PushReply } from '../contribution.ts';
 import type { RowsMode } from '../server-core.ts';
+import type { Updater } from '../update-rule.ts';
 import { check, countOf, countsOf, finiteOf, isCount, listOf, malformed, objectOf } from './fields.ts';
 import type { Header } from './message-stream.ts';
 
@@ -31,6 +34,8 @@ export interface ServiceSettings {
   /** 'wide' is for comparison only. */
   readonly aggregation: Aggregation;
   readonly rows: RowsMode;
+  /** What becomes of pushes before there is an optimizer. Default 'assign'. */
+  readonly updater?: Updater | undefined;
   /** Whether pushes are combined, and take effect by `apply`; for synchronous training. Default false. */
   readonly isHeld?: boolean | undefined;
 }
@@ -61,7 +66,7 @@ export interface Welcome {
 }
 
 export interface KeyShape {
-  readonly key: string;
+  readonly key: StoreKey;
   /** Elements. */
   readonly length: number;
   readonly rowLength: number | undefined;
@@ -183,7 +188,11 @@ export type Request = { readonly id: number } & (
   | { readonly op: 'map'; readonly segment: string }
   /** The first worker's counts; the number tells a retry from another call. */
   | { readonly op: 'optimizer'; readonly number: number; readonly spec: unknown }
+  /** In synchronous training the first worker's counts, when all have said it; else each one's, at once. */
+  | { readonly op: 'learning-rate'; readonly number: number; readonly lr: number }
   | { readonly op: 'barrier'; readonly number: number }
+  /** Asks for nothing but an answer, by which a worker that waits knows that the core is alive. */
+  | { readonly op: 'beat' }
   /** The parameters as they are after a step are to be kept; answered at once or when they are on the disk. */
   | { readonly op: 'checkpoint'; readonly step: number; readonly isDurable: boolean }
   /** Something was lost: all workers meet before they go back to a checkpoint. */
@@ -223,15 +232,16 @@ export function readProof(header: Header): Proof {
 
 export function readSettings(value: unknown): ServiceSettings {
   const settings = objectOf(value, 'settings');
-  const { workers, combine, aggregation, rows, isHeld = false } = settings;
+  const { workers, combine, aggregation, rows, updater = 'assign', isHeld = false } = settings;
   check(isCount(workers, MAX_WORKERS) && workers > 0, 'settings', settings);
   check(combine === 'sum' || combine === 'mean', 'settings', settings);
   check(aggregation === 'tall' || aggregation === 'wide', 'settings', settings);
   check(rows === 'lazy' || rows === 'exact', 'settings', settings);
+  check(updater === 'assign' || updater === 'accumulate', 'settings', settings);
   const consistency = readConsistency(settings.consistency);
   check(typeof isHeld === 'boolean', 'settings', settings);
   check(!isHeld || consistency.kind === 'synchronous', 'settings', settings);
-  return { workers, consistency, combine, aggregation, rows, isHeld };
+  return { workers, consistency, combine, aggregation, rows, updater, isHeld };
 }
 
 export function readRequest(header: Header): Request {
@@ -305,6 +315,10 @@ export function readRequest(header: Header): Request {
     }
     case 'optimizer':
       return { id, op, number: countOf(header, 'number'), spec: header.spec };
+    case 'learning-rate':
+      return { id, op, number: countOf(header, 'number'), lr: finiteOf(header, 'lr') };
+    case 'beat':
+      return { id, op };
     case 'barrier':
       return { id, op, number: countOf(header, 'number') };
     case 'checkpoint': {
@@ -350,7 +364,7 @@ export function readWelcome(header: Header): Welcome {
 function readKey(value: unknown): KeyShape {
   const shape = objectOf(value, 'key');
   const { key, length, rowLength } = shape;
-  check(typeof key === 'string' && key.length > 0 && key.length <= 1024, 'key', shape);
+  check(isStoreKey(key), 'key', shape);
   check(isCount(length, MAX_ELEMENTS), 'key', shape);
   check(
     rowLength === undefined ||

@@ -15,7 +15,7 @@ import fc from 'fast-check';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { systemFiles } from '../../../src/base/index.ts';
 import { PushLog } from '../../../src/server/durability/index.ts';
-import type { PushRecord } from '../../../src/server/durability/index.ts';
+import type { LogRecord, PushRecord } from '../../../src/server/durability/index.ts';
 import { crc32, tableCrc32 } from '../../../src/server/durability/crc32.ts';
 import { samplePush } from './samples.ts';
 
@@ -31,7 +31,7 @@ const refused = (code: string) => expect.objectContaining({ name: 'UsageError', 
 const open = (step: number) => new PushLog({ files: systemFiles, folder, name: 'core-0', step });
 
 /** Writes these, closes, and gives the path. */
-function logOf(records: readonly PushRecord[], step = 0): string {
+function logOf(records: readonly LogRecord[], step = 0): string {
   const log = open(step);
   for (const record of records) log.append(record);
   log.close();
