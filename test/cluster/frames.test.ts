@@ -43,9 +43,9 @@ describe('frames', () => {
 
   it('that are mutated give messages or a protocol fault, and nothing else', () => {
     const seeds = [
-      { kind: 'hello', version: 1, nonce: 'a'.repeat(64) },
+      { kind: 'hello', version: 2, nonce: 'a'.repeat(64) },
       { kind: 'answer', proof: 'b'.repeat(64) },
-      { kind: 'join', title: 'process 1', host: 'h', address: { port: 1 }, wantedRank: 2 },
+      { kind: 'join', proof: 'p', title: 'process 1', host: 'h', address: { port: 1 }, wantedRank: 2 },
       { kind: 'form', request: 1, members: [0, 1, 2] },
       { kind: 'barrier', request: 1, name: 'n', members: [0] },
       { kind: 'accepted', proof: 'c'.repeat(64), heartbeatMs: 1, lostAfterMs: 2 },
@@ -98,12 +98,13 @@ describe('messages', () => {
     ['hello'],
     [{}],
     [{ kind: 'constructor' }],
-    [{ kind: 'hello', version: 1 }],
+    [{ kind: 'hello', version: 2 }],
     [{ kind: 'hello', version: -1, nonce: 'a'.repeat(64) }],
-    [{ kind: 'join', title: 'a\nb', host: 'h', address: {} }],
-    [{ kind: 'join', title: 'a'.repeat(257), host: 'h', address: {} }],
-    [{ kind: 'join', title: 'a', host: 'h', address: [] }],
-    [{ kind: 'join', title: 'a', host: 'h', address: {}, wantedRank: 1.5 }],
+    [{ kind: 'join', proof: 'p', title: 'a\nb', host: 'h', address: {} }],
+    [{ kind: 'join', proof: 'p', title: 'a'.repeat(257), host: 'h', address: {} }],
+    [{ kind: 'join', title: 'a', host: 'h', address: {} }],
+    [{ kind: 'join', proof: 'p', title: 'a', host: 'h', address: [] }],
+    [{ kind: 'join', proof: 'p', title: 'a', host: 'h', address: {}, wantedRank: 1.5 }],
     [{ kind: 'form', request: 1, members: [] }],
     [{ kind: 'form', request: 1, members: [0, 0] }],
     [{ kind: 'form', request: 1, members: [4096] }],
@@ -114,7 +115,7 @@ describe('messages', () => {
   });
 
   it('keep only the fields they know', () => {
-    const join = { kind: 'join', title: 't', host: 'h', address: { port: 1 } };
+    const join = { kind: 'join', proof: 'p', title: 't', host: 'h', address: { port: 1 } };
     expect(readMemberMessage({ ...join, extra: 1 })).toEqual(join);
   });
 

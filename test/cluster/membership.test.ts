@@ -329,18 +329,18 @@ describe.skipIf(!hasOpenssl)('with TLS (needs the openssl command)', () => {
     const scheduler = await start(2, { tls, handshakeTimeoutMs: 2000 });
 
     const refused = once(scheduler, 'refused');
-    await expect(join(scheduler.address, { joinTimeoutMs: 500 })).rejects.toMatchObject({
+    await expect(join(scheduler.address, { joinTimeoutMs: 3000 })).rejects.toMatchObject({
       code: 'UNREACHABLE',
     });
     expect(await refused).toMatchObject([{ remote: expect.stringContaining('127.0.0.1') as string }]);
-    await expect(join(scheduler.address, { joinTimeoutMs: 500, tls: {} })).rejects.toMatchObject({
+    await expect(join(scheduler.address, { joinTimeoutMs: 3000, tls: {} })).rejects.toMatchObject({
       code: 'UNREACHABLE',
       message: expect.stringContaining('certificate') as string,
     });
     const trust = { ca: tls.ca };
     const between = await TlsRelay.listen(tls, Number(scheduler.address.split(':')[1]));
     await expect(
-      join(`127.0.0.1:${between.port}`, { tls: trust, joinTimeoutMs: 5000 }),
+      join(`127.0.0.1:${between.port}`, { tls: trust, joinTimeoutMs: 30_000 }),
     ).rejects.toMatchObject({ code: 'REFUSED', facts: { reason: 'secret' } });
     await between.close();
     const all = await Promise.all(

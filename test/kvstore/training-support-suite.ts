@@ -13,7 +13,13 @@ import { followRun } from './training-support.ts';
 import type { OpenStores, Training } from './training-support.ts';
 
 /** Of every store: so short that also these small models have keys of several chunks. */
-export const STORE_SETTINGS = { combine: 'mean', chunkBytes: 128, rows: 'exact' } as const;
+export const STORE_SETTINGS = {
+  combine: 'mean',
+  chunkBytes: 128,
+  rows: 'exact',
+  // The norm of all gradients is taken from a store that adds them up.
+  updater: 'accumulate',
+} as const;
 
 /** `every`: only each so-many-th training, where all of them take long; TRIBUTARY_ACCEPTANCE does all. */
 export function trainingSuite(

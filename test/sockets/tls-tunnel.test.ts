@@ -21,6 +21,7 @@ import type { TlsOptions } from '../../src/sockets/index.ts';
 import { each, Servers } from '../kvstore/servers.ts';
 import { until } from '../server/raw-worker.ts';
 import { hasOpenssl, makeCertificates } from '../support/certificates.ts';
+import { TlsRelay } from '../support/tls-relay.ts';
 import { closeEnds, memberAddress, openEnd, openEnds } from '../transport/tcp-pair.ts';
 import type { End } from '../transport/tcp-pair.ts';
 
@@ -60,6 +61,27 @@ describe.skipIf(!hasSharedMemory() || !hasOpenssl)('a TLS tunnel', () => {
     for (let i = 0; i < 5; i++) expect(await ended(call(tunnel, port))).toEqual({ problem: 'ECONNREFUSED' });
     expect(tunnel.failure).toBeUndefined();
     await tunnel.close();
+  });
+
+  it('checks that the certificate of the other side is for the address that is dialled, or for serverName', async () => {
+    const elsewhere = makeCertificates(folder, 'elsewhere', ['DNS:elsewhere.tributary', 'IP:127.0.0.2']);
+    const other = await TlsRelay.listen(elsewhere, await freePort());
+    const result = async (more: Partial<TlsOptions>): Promise<unknown> => {
+      const tunnel = await TlsTunnel.open(
+        { ...elsewhere, ...more },
+        { ...limits, handshakeTimeoutMs: 30_000 },
+      );
+      const record = await ended(call(tunnel, other.port));
+      await tunnel.close();
+      return record;
+    };
+    const wrong = { problem: 'ERR_TLS_CERT_ALTNAME_INVALID' };
+    expect(await result({})).toEqual(wrong);
+    expect(await result({ serverName: 'somewhere.tributary' })).toEqual(wrong);
+    expect(await result({ serverName: 'elsewhere.tributary' })).toEqual({
+      channel: expect.stringMatching(/^[0-9a-f]{64}$/) as string,
+    });
+    await other.close();
   });
 
   it('gives a call up that nobody answers', async () => {
