@@ -19,8 +19,9 @@ import {
 } from './push-record.ts';
 import type { LogRecord } from './push-record.ts';
 
-const FAMILY = 'tributary-log-';
-const LOG_MARK = Buffer.from(`${FAMILY}2\n`);
+const LOG_MARK = Buffer.from('tributary-log-2\n');
+/** Of this release or another. */
+const ANY_MARK = /^tributary-log-\d\n$/;
 const TEXT_AT = LOG_MARK.length + 8;
 const MAX_TEXT_BYTES = 2 ** 20;
 /** What a device writes whole or not at all. */
@@ -107,8 +108,8 @@ export function originBytes(origin: LogOrigin): Uint8Array {
   const bytes = Buffer.alloc(TEXT_AT + Math.ceil(text.length / 4) * 4);
   LOG_MARK.copy(bytes);
   bytes.writeUInt32LE(text.length, LOG_MARK.length);
-  bytes.writeUInt32LE(crc32(text, 0), LOG_MARK.length + 4);
   text.copy(bytes, TEXT_AT);
+  bytes.writeUInt32LE(crc32(bytes.subarray(TEXT_AT), text.length), LOG_MARK.length + 4);
   return bytes;
 }
 
@@ -122,15 +123,15 @@ function readOrigin(
 ): 'torn' | 'damaged' | { readonly origin: LogOrigin; readonly bytes: number } {
   const front = read(files, file, 0, Math.min(TEXT_AT, fileBytes)) ?? Buffer.alloc(0);
   const mark = front.subarray(0, LOG_MARK.length);
-  if (mark.length === LOG_MARK.length && mark.toString('latin1').startsWith(FAMILY) && !mark.equals(LOG_MARK))
-    throw otherRelease(path);
+  if (ANY_MARK.test(mark.toString('latin1')) && !mark.equals(LOG_MARK)) throw otherRelease(path);
   const length = front.length === TEXT_AT ? front.readUInt32LE(LOG_MARK.length) : 0;
   const isSound = mark.equals(LOG_MARK) && length <= MAX_TEXT_BYTES;
-  const text = isSound ? read(files, file, TEXT_AT, Math.min(length, fileBytes - TEXT_AT)) : undefined;
-  const isWhole = text?.length === length && crc32(text, 0) === front.readUInt32LE(LOG_MARK.length + 4);
-  const bytes = TEXT_AT + Math.ceil(length / 4) * 4;
-  if (isWhole && length > 0 && bytes <= fileBytes)
-    return { origin: JSON.parse(text.toString()) as LogOrigin, bytes };
+  const padded = Math.ceil(length / 4) * 4;
+  const text = isSound ? read(files, file, TEXT_AT, padded) : undefined;
+  if (text && length > 0 && crc32(text, length) === front.readUInt32LE(LOG_MARK.length + 4)) {
+    const origin = JSON.parse(text.toString('utf8', 0, length)) as LogOrigin;
+    return { origin, bytes: TEXT_AT + padded };
+  }
   // A log that was killed at its birth has no records, and nothing was acknowledged by it.
   return hasRecordBehind(files, file, 0, fileBytes, 0) || !isUnwritten(files, file, 0, fileBytes, front)
     ? 'damaged'

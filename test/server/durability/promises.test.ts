@@ -14,6 +14,7 @@ import {
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import { SharedSpace } from '../../../src/memory/index.ts';
 import { RemoteStore, runSteps } from '../../../src/kvstore/index.ts';
 import type { RemoteStoreOptions } from '../../../src/kvstore/index.ts';
 import { ParameterServer } from '../../../src/server/index.ts';
@@ -28,7 +29,6 @@ const LENGTH = 300;
 let root: string;
 let folder: string;
 let files: FaultyFiles;
-let host: OneThreadHost;
 let server: ParameterServer;
 let stores: RemoteStore[] = [];
 let log: string[] = [];
@@ -45,10 +45,13 @@ afterEach(async () => {
   rmSync(root, { recursive: true, force: true });
 });
 
-async function start(options: Partial<ServiceOptions> & { cores?: number } = {}): Promise<void> {
+async function start(
+  options: Partial<ServiceOptions> & { cores?: number } = {},
+  space?: SharedSpace,
+): Promise<void> {
   const { cores = 1, ...service } = options;
-  host = new OneThreadHost(files);
-  server = await ParameterServer.start({ cores, log: (line) => log.push(line) }, host);
+  const host = new OneThreadHost(files);
+  server = await ParameterServer.start({ cores, space, log: (line) => log.push(line) }, host);
   server.createService({ ...ACCESS, folder, ...service });
 }
 
@@ -137,6 +140,19 @@ describe('a durable checkpoint', () => {
       await Promise.all(both.map((store) => store.checkpoint(steps, { isDurable: true })));
     },
   );
+
+  it('for which there is no memory fails for all workers, and so does the next attempt', async () => {
+    await start({}, SharedSpace.create({ maxBytes: 16 * 2 ** 20 }));
+    const both = await connect(2);
+    const value = new Float32Array(2.5 * 2 ** 20);
+    await Promise.all(both.map((store) => store.init({ key: 'large', value })));
+    for (const step of [1, 1, 2]) {
+      const asked = both.map((store) => store.checkpoint(step, { isDurable: true }));
+      for (const one of await Promise.allSettled(asked)) {
+        expect(one).toEqual({ status: 'rejected', reason: notWritten });
+      }
+    }
+  });
 
   it('of a folder that could not be used at first is written as soon as it can be', async () => {
     writeFileSync(join(root, 'deep'), 'in the way');
