@@ -8,15 +8,7 @@ import { constants } from 'node:fs';
 import { readFully, UsageError } from '../../base/index.ts';
 import type { Files } from '../../base/index.ts';
 import { crc32 } from './crc32.ts';
-import {
-  CHECKSUM_BYTES,
-  HEAD_BYTES,
-  HEAD_SUM_AT,
-  readBody,
-  readHead,
-  RECORD_MARK,
-  recordBytes,
-} from './push-record.ts';
+import { CHECKSUM_BYTES, HEAD_BYTES, readBody, readHead, RECORD_MARK, recordBytes } from './push-record.ts';
 import type { LogRecord } from './push-record.ts';
 
 const LOG_MARK = Buffer.from('tributary-log-2\n');
@@ -27,6 +19,8 @@ const MAX_TEXT_BYTES = 2 ** 20;
 /** What a device writes whole or not at all. */
 const SECTOR_BYTES = 512;
 const PIECE_BYTES = 2 ** 20;
+/** At the end of a file: more than a checksum can have by chance. */
+const MANY_ZEROS = 16;
 
 /** What a log says of itself before its first record. */
 export interface LogOrigin {
@@ -154,10 +148,7 @@ function readRecord(files: Files, file: number, at: number, fileBytes: number): 
   const front = read(files, file, at, HEAD_BYTES);
   if (front === undefined) return 'torn';
   const head = readHead(front);
-  if (head === undefined) {
-    const isMissing = front.readUInt32LE(0) === 0 || front.readUInt32LE(HEAD_SUM_AT) === 0;
-    return whyNot(files, file, at, fileBytes, isMissing);
-  }
+  if (head === undefined) return whyNot(files, file, at, fileBytes, hasLostSector(at, front));
   const bytes = recordBytes(head);
   // Also what keeps a damaged length from being allocated.
   if (!(bytes <= left)) return 'torn';
@@ -166,33 +157,32 @@ function readRecord(files: Files, file: number, at: number, fileBytes: number): 
   const body = rest.subarray(0, rest.length - CHECKSUM_BYTES);
   const sum = rest.readUInt32LE(body.length);
   if (crc32(body, crc32(front, 0)) !== sum) {
-    return whyNot(files, file, at, fileBytes, sum === 0 || hasLostSector(at, body));
+    return whyNot(files, file, at, fileBytes, sum === 0 || hasLostSector(at, Buffer.concat([front, rest])));
   }
   const record = readBody(head, body);
   return record === undefined ? 'damaged' : { record, bytes };
 }
 
 /**
- * A zeroed tail is what a power cut leaves of bytes that were not flushed. They need not be lost in order, so whole records may
- * follow: then they were of the same flush, unless one of them knows better.
+ * A power cut leaves zeros where bytes were not flushed, at the end or, since they need not be lost in order, in between. Whole
+ * records may follow: they were of the same flush, unless one of them knows better.
  */
 function whyNot(
   files: Files,
   file: number,
   at: number,
   fileBytes: number,
-  isMissing: boolean,
+  isLost: boolean,
 ): 'torn' | 'damaged' {
-  if (isZero(files, file, at, fileBytes)) return 'torn';
-  return isMissing && !hasRecordBehind(files, file, at + 4, fileBytes, at) ? 'torn' : 'damaged';
+  const endsInZeros = isZero(files, file, Math.max(at, fileBytes - MANY_ZEROS), fileBytes);
+  return (isLost || endsInZeros) && !hasRecordBehind(files, file, at + 4, fileBytes, at) ? 'torn' : 'damaged';
 }
 
-/** Whether bytes that the device writes together are all zeros: they never came there. */
-function hasLostSector(at: number, body: Buffer): boolean {
-  const bodyAt = at + HEAD_BYTES;
-  const first = Math.ceil(bodyAt / SECTOR_BYTES) * SECTOR_BYTES - bodyAt;
-  for (let from = first; from + SECTOR_BYTES <= body.length; from += SECTOR_BYTES) {
-    if (body.subarray(from, from + SECTOR_BYTES).every((byte) => byte === 0)) return true;
+/** Whether what a device writes together is all zeros, as far as it belongs to the record: it never came there. */
+function hasLostSector(at: number, record: Buffer): boolean {
+  const first = SECTOR_BYTES - (at % SECTOR_BYTES);
+  for (let [from, to] = [0, first]; from < record.length; [from, to] = [to, to + SECTOR_BYTES]) {
+    if (record.subarray(from, to).every((byte) => byte === 0)) return true;
   }
   return false;
 }

@@ -63,7 +63,7 @@ export type LogRecord = PushRecord | OptimizerRecord | ValuesRecord;
 export const HEAD_BYTES = 64;
 export const CHECKSUM_BYTES = 4;
 /** A checksum of the head alone: lengths that can be trusted tell a torn record from a damaged one. */
-export const HEAD_SUM_AT = 60;
+const HEAD_SUM_AT = 60;
 export const RECORD_MARK = 0x50495254;
 const KINDS = ['dense', 'rows', 'optimizer', 'values', 'skipped'] as const;
 
