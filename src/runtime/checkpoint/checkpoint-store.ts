@@ -5,9 +5,9 @@
  * good one always stays.
  */
 import { randomBytes } from 'node:crypto';
-import { mkdirSync, readdirSync, rmSync } from 'node:fs';
+import { readdirSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
-import { UsageError } from '../../base/index.ts';
+import { makeDurableFolder, systemFiles, UsageError } from '../../base/index.ts';
 import { loadCheckpoint, verifyCheckpoint, writeCheckpoint } from './checkpoint.ts';
 import type { CheckpointData } from './checkpoint.ts';
 import { corruptFile } from './verified-file.ts';
@@ -58,7 +58,7 @@ export class CheckpointStore {
   save(checkpoint: CheckpointData): string {
     const { step } = checkpoint;
     try {
-      mkdirSync(this.directory, { recursive: true });
+      makeDurableFolder(systemFiles, this.directory, 0o777);
     } catch (cause) {
       throw new UsageError(
         'CHECKPOINT_NOT_WRITTEN',
