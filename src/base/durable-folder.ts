@@ -11,12 +11,25 @@ import type { Files } from './files.ts';
 export const OWNER_FILE = 0o600;
 export const OWNER_FOLDER = 0o700;
 
-/** Makes a folder, with those above it that are missing; each new entry is flushed where it stands. */
+/**
+ * Makes a folder, with those above it that are missing; each new entry is flushed where it stands. That of the folder itself is
+ * flushed also if it was there: an earlier attempt may have made it and failed to flush it.
+ */
 export function makeDurableFolder(files: Files, path: string, mode: number): void {
+  const whole = resolve(path);
   const first = files.makeFolder(path, mode);
-  if (first === undefined) return;
+  if (first === undefined) return flushWhereAllowed(files, dirname(whole));
   const top = dirname(resolve(first));
-  for (let made = resolve(path); made !== top; made = dirname(made)) flushFolder(files, dirname(made));
+  for (let made = whole; made !== top; made = dirname(made)) flushFolder(files, dirname(made));
+}
+
+/** Whoever may not read a folder has made nothing in it. */
+function flushWhereAllowed(files: Files, folder: string): void {
+  try {
+    flushFolder(files, folder);
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code !== 'EACCES') throw error;
+  }
 }
 
 /**

@@ -75,8 +75,9 @@ export class Journal {
 
   /** Throws if nothing can be acknowledged now. */
   check(): void {
-    const failure = this.#log?.failure;
+    const failure = this.#log?.failure ?? this.#failure;
     if (failure) throw failure;
+    if (this.isOn && this.#log === undefined) throw this.#notReady();
   }
 
   /** Before something takes effect that is to be acknowledged. If it throws, nothing may. */
@@ -194,6 +195,15 @@ export class Journal {
       if (error) fail(error);
       else go();
     }
+  }
+
+  #notReady(): UsageError {
+    const { namespace } = this.#tenant.service;
+    return new UsageError(
+      'INVALID_ARGUMENT',
+      `namespace '${namespace}' is being recovered; init keys before pushing to them`,
+      { namespace },
+    );
   }
 
   #chain(first: number | undefined, problems: readonly string[]): LogChain {

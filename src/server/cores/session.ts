@@ -183,10 +183,15 @@ export class Session implements StreamUser {
 
   /** When everything that was acknowledged before a restart is there again. */
   #whenReady(id: number, act: () => void): void {
-    this.tenant.journal.whenReady(
-      () => this.#attempt(id, act),
-      (error) => this.#refuse(id, error),
-    );
+    const go = () => {
+      try {
+        this.#attempt(id, act);
+      } catch (fault) {
+        // It may be later than the request, where nobody would take it.
+        this.#stream.ended ??= fault as ProtocolFault;
+      }
+    };
+    this.tenant.journal.whenReady(go, (error) => this.#refuse(id, error));
   }
 
   #meet(

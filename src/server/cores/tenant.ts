@@ -322,7 +322,11 @@ export class Tenant {
   /** The first values of a batch are in its memory: they count as soon as they are safe from a crash. */
   begin(number: number, batch: Batch): void {
     try {
-      const { plan } = batch;
+      const { plan, firstPiece, pieceCount } = batch;
+      // What would be refused after it was logged would be refused again by every restart.
+      for (let i = firstPiece; i < firstPiece + pieceCount; i++) {
+        for (const slot of this.#slotNames) this.#slotRegion(i, slot);
+      }
       const values = [...this.#piecesOf(batch)].flatMap(({ shape, value }) =>
         shape.ranges.map(([start, length]) => value.view.subarray(start, start + length)),
       );

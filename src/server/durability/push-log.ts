@@ -7,14 +7,7 @@
  */
 import { constants } from 'node:fs';
 import { join } from 'node:path';
-import {
-  flushFolder,
-  makeDurableFolder,
-  OWNER_FILE,
-  OWNER_FOLDER,
-  UsageError,
-  writeFully,
-} from '../../base/index.ts';
+import { flushFolder, OWNER_FILE, UsageError, writeFully } from '../../base/index.ts';
 import type { Files } from '../../base/index.ts';
 import { crc32 } from './crc32.ts';
 import { originBytes } from './log-replay.ts';
@@ -28,7 +21,7 @@ const NAME = /^[a-z0-9][a-z0-9_-]{0,63}$/;
 
 export interface PushLogOptions {
   readonly files: Files;
-  /** Where the logs lie; made if it is not there. */
+  /** Where the logs lie: that of the checkpoints, which is there. */
   readonly folder: string;
   /** Of this core, the same after each restart: small letters, digits, '-' and '_'. */
   readonly name: string;
@@ -67,7 +60,6 @@ export class PushLog {
     const bytes = originBytes(origin);
     let file: number | undefined;
     try {
-      makeDurableFolder(files, folder, OWNER_FOLDER);
       const { O_CREAT, O_EXCL, O_RDWR } = constants;
       file = files.open(this.path, O_RDWR | O_CREAT | O_EXCL, OWNER_FILE);
       writeFully(files, file, bytes, 0);
