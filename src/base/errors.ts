@@ -24,6 +24,7 @@ export const ErrorCodes = {
   CHECKPOINT_MISMATCH: 'A checkpoint belongs to another model or optimizer.',
   CHECKPOINT_NOT_WRITTEN: 'A checkpoint could not be written; earlier ones are untouched.',
   FOLDER_NOT_PRIVATE: 'A folder that must belong to this user alone is open to others.',
+  NO_CHECKPOINTS: 'The service keeps no checkpoints.',
   SEGMENT_EXISTS: 'A shared-memory segment of that name exists and its owner is alive.',
   SEGMENT_NOT_FOUND: 'There is no shared-memory segment of that name.',
   SEGMENT_CORRUPT: 'A shared-memory segment has no valid header or is of another version.',
@@ -70,3 +71,10 @@ export class PeerError extends TributaryError {}
 
 /** A fault of Tributary or of the engine below it. */
 export class InternalError extends TributaryError {}
+
+/** What was thrown, as one of ours: what is none of them is a fault of Tributary. */
+export function asTributaryError(error: unknown): TributaryError {
+  if (error instanceof TributaryError) return error;
+  const message = error instanceof Error ? error.message : String(error);
+  return new InternalError('BROKEN_INVARIANT', `${message}; please report it`, {}, error);
+}

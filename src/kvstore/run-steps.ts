@@ -18,11 +18,16 @@ export interface RunStepsOptions {
   readonly step: (step: number, isFirst: boolean) => Promise<void>;
   /** Told when training goes back to the checkpoint after a step. */
   readonly onRewind?: ((step: number) => void) | undefined;
+  /**
+   * Receives the error of each checkpoint after the first that was not written, a disk that is full say; training goes on, and
+   * would go back further if something were lost. Default: the first such error ends the training.
+   */
+  readonly onProblem?: ((error: TributaryError) => void) | undefined;
 }
 
 /** To be called after `init` and `setOptimizer`, by every worker, also by one that was started again. */
 export async function runSteps(store: RemoteStore, options: RunStepsOptions): Promise<void> {
-  const { steps, checkpointEvery = 100, step: act, onRewind } = options;
+  const { steps, checkpointEvery = 100, step: act, onRewind, onProblem } = options;
   if (!(Number.isInteger(checkpointEvery) && checkpointEvery > 0)) {
     throw new UsageError(
       'INVALID_ARGUMENT',
@@ -45,7 +50,9 @@ export async function runSteps(store: RemoteStore, options: RunStepsOptions): Pr
       await act(done + 1, isFirst);
       isFirst = false;
       done++;
-      if (keeps && done % checkpointEvery === 0) await store.checkpoint(done);
+      if (keeps && done % checkpointEvery === 0) await reported(store.checkpoint(done), onProblem);
+      // The last ones are still being written.
+      if (keeps && done >= steps) await reported(store.checkpointsWritten(), onProblem);
     } catch (error) {
       if (!(error instanceof TributaryError) || error.code !== 'REWOUND') throw error;
       onRewind?.(done ?? 0);
@@ -60,7 +67,17 @@ async function keepsCheckpoints(store: RemoteStore): Promise<boolean> {
     await store.checkpoint(0, { isDurable: true });
     return true;
   } catch (error) {
-    if (error instanceof UsageError) return false;
+    if (error instanceof TributaryError && error.code === 'NO_CHECKPOINTS') return false;
     throw error;
+  }
+}
+
+async function reported(written: Promise<void>, onProblem: RunStepsOptions['onProblem']): Promise<void> {
+  try {
+    await written;
+  } catch (error) {
+    const isProblem = error instanceof TributaryError && error.code === 'CHECKPOINT_NOT_WRITTEN';
+    if (!isProblem || onProblem === undefined) throw error;
+    onProblem(error);
   }
 }

@@ -11,7 +11,7 @@ import { SharedSpace } from '../memory/index.ts';
 import type { Segment } from '../memory/index.ts';
 import { isNonce, listenWithin, resolveHost, TlsTunnel } from '../sockets/index.ts';
 import type { TlsOptions } from '../sockets/index.ts';
-import type { Answers, Question, Service, ToCore, ToOffice } from './cores/office.ts';
+import type { Answers, Durability, Question, Service, ToCore, ToOffice } from './cores/office.ts';
 import { TenantMemory } from './memory-office.ts';
 import { systemServerHost } from './server-host.ts';
 import type { ServerHost, ThreadLine } from './server-host.ts';
@@ -61,6 +61,12 @@ export interface ServiceOptions {
   readonly lostWorkers?: 'release' | 'wait' | undefined;
   /** Folder of its checkpoints and logs, of this server alone. Default: nothing is kept. */
   readonly folder?: string | undefined;
+  /**
+   * What acknowledged pushes survive, where they are logged (asynchronous training with a folder): 'process', the end of the
+   * server's process, however it comes; 'disk', also a power cut, because nothing is acknowledged before it is on the disk.
+   * Default 'process'.
+   */
+  readonly durability?: Durability | undefined;
   /** Bytes that it may take: values, slots, and gradients on their way. Default 4 GiB. */
   readonly maxBytes?: number | undefined;
   /** Chunks that its keys may have on one core. Default 1,000,000. */
@@ -173,10 +179,12 @@ export class ParameterServer {
     checkCount('graceMs', graceMs, 0, 2 ** 31);
     checkCount('maxBytes', maxBytes, 1, 2 ** 40);
     checkCount('maxChunks', maxChunks, 1, 2 ** 31);
-    const { folder, lostWorkers = 'release' } = options;
+    const { folder, lostWorkers = 'release', durability = 'process' } = options;
+    if (durability !== 'process' && durability !== 'disk') throw unknownDurability(namespace, durability);
     const settings = options.settings && checkedSettings(options.settings);
     const service: Service = {
       ...{ namespace, nonce, settings, graceMs, lostWorkers, maxBytes, maxChunks, logFolder: folder },
+      ...{ durability, cores: this.cores },
     };
     const log = this.#options.log ?? (() => undefined);
     const checkpoints =
@@ -284,17 +292,9 @@ export class ParameterServer {
     const { checkpoints } = tenant;
     if (question.kind === 'checkpoints') return (await checkpoints?.steps()) ?? [];
     if (question.kind === 'restore') return checkpoints!.restore(question.core, question.step);
-    if (question.kind !== 'checkpoint') return tenant.memory.answer(question);
-    if (checkpoints === undefined) {
-      this.#space.releaseRange(question.snapshot.memory);
-      throw new UsageError(
-        'INVALID_ARGUMENT',
-        `service '${question.namespace}' keeps no checkpoints; create it with a folder`,
-        { namespace: question.namespace },
-      );
-    }
-    await checkpoints.add(question);
-    return null;
+    if (question.kind === 'recover') return checkpoints!.recover(question.core);
+    if (question.kind === 'checkpoint') return checkpoints!.add(question);
+    return tenant.memory.answer(question);
   }
 
   #tell(message: ToCore): void {
@@ -318,6 +318,14 @@ function checkedSettings(settings: ServiceSettings): ServiceSettings {
       cause,
     );
   }
+}
+
+function unknownDurability(namespace: string, durability: unknown): UsageError {
+  return new UsageError(
+    'INVALID_ARGUMENT',
+    `the durability of namespace '${namespace}' is ${JSON.stringify(durability)}; give 'process' or 'disk'`,
+    { namespace, durability },
+  );
 }
 
 function checkCount(name: string, value: number, least: number, most: number): void {

@@ -14,7 +14,7 @@ import type { ApplyStep } from './applied-steps.ts';
 import { checkConsistency } from './consistency.ts';
 import type { Consistency } from './consistency.ts';
 import { inWorkerOrder } from './contribution.ts';
-import type { DenseContribution, RowsContribution } from './contribution.ts';
+import type { Contribution, DenseContribution, RowsContribution } from './contribution.ts';
 import type { Held, HeldGradient, HeldMemory } from './held-gradient.ts';
 import { HeldReader } from './held-reader.ts';
 import { Key } from './key.ts';
@@ -60,6 +60,11 @@ export interface ServerCoreOptions {
   readonly heldMemory?: HeldMemory | undefined;
   /** Where a slot of a key is kept, a region of the key's length; cores of one server share it. */
   readonly slotRegion: (key: StoreKey, slot: string, length: number) => Region<'float32'>;
+  /**
+   * Called, where pushes take effect by themselves, with each that is sound and new, before it does. If it throws, the push is
+   * refused and changes nothing. Default: nothing is called.
+   */
+  readonly beforePush?: ((key: StoreKey, push: Contribution, isSkipped: boolean) => void) | undefined;
 }
 
 type Reply = Waiting['reply'];
@@ -103,6 +108,7 @@ export class ServerCore {
   readonly #nonFinite: 'refuse' | 'skip' | 'accept';
   readonly #updates: KeyUpdates;
   readonly #hasExactRows: boolean;
+  readonly #beforePush: ServerCoreOptions['beforePush'];
   readonly #isHeld: boolean;
   readonly #heldMemory: HeldMemory;
   readonly #reader: HeldReader;
@@ -123,6 +129,7 @@ export class ServerCore {
       alpha: consistency.kind === 'elastic' ? consistency.alpha : undefined,
     });
     this.#hasExactRows = options.rows === 'exact';
+    this.#beforePush = options.beforePush;
     this.#isHeld = options.isHeld ?? false;
     this.#heldMemory = options.heldMemory ?? memoryOf(kernels);
     this.#reader = new HeldReader(kernels);
@@ -373,6 +380,7 @@ export class ServerCore {
     const { contribution, isSkipped, reply } = taken;
     const { worker, step } = contribution;
     if (this.#consistency.kind === 'synchronous') checkSameKind(key, contribution);
+    else this.#beforePush?.(key.name, contribution, isSkipped);
     if (isSkipped) this.skipped++;
     if (this.#consistency.kind === 'synchronous') {
       key.waiting.set(worker, taken);

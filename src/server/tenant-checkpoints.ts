@@ -4,19 +4,22 @@
  * or not at all; snapshots' memory is given back whatever happens.
  */
 import type { SharedSpace } from '../memory/index.ts';
-import type { Answers, Question, SpaceRange } from './cores/office.ts';
+import { unpack, UsageError } from '../base/index.ts';
+import type { Answers, CorePart, Question, SpaceRange } from './cores/office.ts';
 import type { CoreSnapshot, PieceSnapshot } from './cores/snapshot.ts';
 import { ServerCheckpoints } from './durability/index.ts';
+import type { Kept, KeyState, ServerState } from './durability/index.ts';
 import type { ServerHost } from './server-host.ts';
-import type { KeyState, ServerState } from './durability/index.ts';
 
 type Part = Extract<Question, { kind: 'checkpoint' }>;
+type Answered = Answers['checkpoint'];
 
+/** One attempt: each core takes part in it once, with its part or with why it has none. */
 interface Gathering {
   /** By core. */
-  readonly parts: Map<number, Part>;
-  readonly written: Promise<void>;
-  readonly resolve: () => void;
+  readonly parts: Map<number, Part['part']>;
+  readonly written: Promise<readonly Kept[]>;
+  readonly resolve: (kept: readonly Kept[]) => void;
   readonly reject: (error: unknown) => void;
 }
 
@@ -29,6 +32,9 @@ export class TenantCheckpoints {
   readonly #log: (line: string) => void;
   readonly #gathering = new Map<number, Gathering>();
   #files: Promise<ServerCheckpoints> | undefined;
+  /** The step of the last one that all cores have answered, unless it failed; earlier ones have no place after it. */
+  #newest = 0;
+  #written = 0;
   /** Writes follow each other. */
   #writing: Promise<void> = Promise.resolve();
 
@@ -53,23 +59,38 @@ export class TenantCheckpoints {
     return (await this.#open()).list();
   }
 
-  /** Resolves when the parts of all cores are on the disk. */
-  add(part: Part): Promise<void> {
-    const gathering = this.#gatheringOf(part.step);
-    // After going back a core gives its part once more.
-    const earlier = gathering.parts.get(part.core);
-    if (earlier) this.#space.releaseRange(earlier.snapshot.memory);
-    gathering.parts.set(part.core, part);
-    if (gathering.parts.size === this.#cores) {
-      this.#gathering.delete(part.step);
-      this.#writing = this.#writing.then(() => this.#write(part.step, gathering));
+  /** Resolves when the parts of all cores are on the disk, with the oldest log that the core may still need. */
+  async add({ core, step, part }: Part): Promise<Answered> {
+    if (step < this.#newest) {
+      this.#release(part);
+      throw this.#tooLate(step, this.#newest);
     }
-    return gathering.written;
+    const gathering = this.#gatheringOf(step);
+    // After going back a core gives its part once more.
+    const earlier = gathering.parts.get(core);
+    if (earlier) this.#release(earlier);
+    gathering.parts.set(core, part);
+    if (gathering.parts.size === this.#cores) this.#settle(step, gathering);
+    const kept = await gathering.written;
+    // Two that are good must be left to go back to, or all that was logged since the beginning.
+    const logs = kept.map((one) => one.logs[core] ?? 0);
+    return { firstLog: kept.length < 2 ? undefined : Math.min(...logs) };
+  }
+
+  /** The newest good checkpoint, for a core that begins. */
+  async recover(core: number): Promise<Answers['recover']> {
+    await this.#writing;
+    const { steps, problems } = await (await this.#open()).look();
+    const step = steps.at(-1);
+    if (step === undefined) return { newest: undefined, problems };
+    return { newest: { step, ...(await this.restore(core, step)) }, problems };
   }
 
   /** What one core had at that step, in memory that the core gives back. */
-  async restore(core: number, step: number): Promise<Answers['restore']> {
+  async restore(core: number, step: number): Promise<CorePart> {
     const state = await (await this.#open()).read(step);
+    const { cores } = state;
+    if (cores.length !== this.#cores) throw otherCores(this.#folder, step, cores.length, this.#cores);
     const own = state.keys.filter(({ name }) => name.startsWith(`${core} `));
     const elements = own.reduce(
       (sum, { tensors }) => sum + tensors.reduce((all, { data }) => all + data.length, 0),
@@ -90,17 +111,21 @@ export class TenantCheckpoints {
       };
     });
     const { byteOffset, byteLength } = segment;
-    return { optimizer: state.optimizer, snapshot: { pieces, memory: { byteOffset, byteLength } } };
+    return { ...cores[core]!, snapshot: { pieces, memory: { byteOffset, byteLength } } };
   }
 
   async close(): Promise<void> {
     await this.#writing;
-    await (await this.#files)?.close();
+    await (await this.#files?.catch(() => undefined))?.close();
   }
 
+  /** A folder that cannot be used now is tried again by the next who needs it. */
   #open(): Promise<ServerCheckpoints> {
     this.#files ??= ServerCheckpoints.open({
       ...{ host: this.#host, folder: this.#folder, onProblem: this.#log },
+    }).catch((error: unknown) => {
+      this.#files = undefined;
+      throw error;
     });
     return this.#files;
   }
@@ -108,29 +133,60 @@ export class TenantCheckpoints {
   #gatheringOf(step: number): Gathering {
     let gathering = this.#gathering.get(step);
     if (gathering === undefined) {
-      let [resolve, reject]: [() => void, (error: unknown) => void] = [() => undefined, () => undefined];
-      const written = new Promise<void>((done, failed) => ([resolve, reject] = [done, failed]));
+      let [resolve, reject]: [Gathering['resolve'], Gathering['reject']] = [() => undefined, () => undefined];
+      const written = new Promise<readonly Kept[]>((done, failed) => ([resolve, reject] = [done, failed]));
       gathering = { parts: new Map(), written, resolve, reject };
       this.#gathering.set(step, gathering);
     }
     return gathering;
   }
 
+  /** All cores have answered: it is written, or all of them are told why it is not. */
+  #settle(step: number, gathering: Gathering): void {
+    this.#gathering.delete(step);
+    this.#newest = step;
+    for (const [other, { parts, reject }] of this.#gathering) {
+      if (other > step) continue;
+      this.#gathering.delete(other);
+      for (const part of parts.values()) this.#release(part);
+      reject(this.#tooLate(other, step));
+    }
+    this.#writing = this.#writing.then(() => this.#write(step, gathering));
+  }
+
   async #write(step: number, { parts: byCore, resolve, reject }: Gathering): Promise<void> {
-    const parts = [...byCore.values()];
+    const parts = [...byCore].sort(([a], [b]) => a - b).map(([, part]) => part);
     try {
-      const keys = parts.flatMap(({ core, snapshot }) => this.#keysOf(core, snapshot));
-      const state: ServerState = {
-        ...{ namespace: this.#namespace, optimizer: parts[0]!.optimizer, generation: 0, keys },
-      };
-      await (await this.#open()).write(step, state);
-      resolve();
+      const whole = parts.map((part) => {
+        if ('failure' in part) throw unpack(part.failure);
+        return part;
+      });
+      const keys = whole.flatMap(({ snapshot }, core) => this.#keysOf(core, snapshot));
+      const cores = whole.map(({ optimizer, log, batches }) => ({ optimizer, log, batches }));
+      const state: ServerState = { namespace: this.#namespace, cores, generation: 0, keys };
+      resolve(await (await this.#open()).write(step, state));
+      this.#written = step;
     } catch (error) {
+      if (this.#newest === step) this.#newest = this.#written;
       this.#log(`checkpoint ${step} of '${this.#namespace}' was not written: ${(error as Error).message}`);
       reject(error);
     } finally {
-      for (const { snapshot } of parts) this.#space.releaseRange(snapshot.memory);
+      for (const part of parts) this.#release(part);
     }
+  }
+
+  #tooLate(step: number, newest: number): UsageError {
+    const namespace = this.#namespace;
+    return new UsageError(
+      'CHECKPOINT_NOT_WRITTEN',
+      `Checkpoint ${step} of '${namespace}' was not written, because some cores had taken that of step ${newest} before. ` +
+        'Let one worker call checkpoint(), or give steps that grow.',
+      { namespace, step, newest },
+    );
+  }
+
+  #release(part: Part['part']): void {
+    if ('snapshot' in part) this.#space.releaseRange(part.snapshot.memory);
   }
 
   /** Threads can be handed shared memory, but not the memory of a WebAssembly instance. */
@@ -150,4 +206,13 @@ export class TenantCheckpoints {
       })),
     }));
   }
+}
+
+function otherCores(folder: string, step: number, expected: number, actual: number): UsageError {
+  return new UsageError(
+    'CHECKPOINT_MISMATCH',
+    `Checkpoint ${step} in ${folder} is of a server with ${expected} cores, this one has ${actual}. ` +
+      'Start it with as many, or give another folder.',
+    { path: folder, step, expected, actual },
+  );
 }

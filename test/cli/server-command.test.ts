@@ -258,6 +258,8 @@ describe.skipIf(!hasSharedMemory())('what tributary server says', () => {
     [['--service', 'a', '--cores', '0'], '1 to 256 for --cores, got 0'],
     [['--service', 'a', '--port', '65535', '--cores', '2'], '0 to 65533 for --port with 2 cores'],
     [['--service', 'a', '--lost-workers', 'wait'], '--folder'],
+    [['--service', 'a', '--durability', 'disk'], '--folder'],
+    [['--service', 'a', '--durability', 'tape'], 'process, disk for --durability'],
     [['--service', 'a', '--lost-workers', 'leave'], 'wait, release for --lost-workers'],
     [['--service', 'a', '--tls-key', 'key.pem'], '--tls-key, --tls-cert and --tls-ca together'],
     [['--service', 'a', '--max-bytes', '0'], 'above 0 for --max-bytes'],

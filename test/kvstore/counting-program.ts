@@ -14,7 +14,7 @@ export interface CountingAssignment {
   readonly upTo: number;
   /** Pushes between two checkpoints, of which the first is taken at once; undefined: others take them. */
   readonly checkpointEvery?: number | undefined;
-  /** Whether it begins the training, so that a first checkpoint must be there before anything is pushed. */
+  /** Whether it takes a first checkpoint before anything is pushed. */
   readonly isBeginning: boolean;
 }
 

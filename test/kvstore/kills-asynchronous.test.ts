@@ -6,6 +6,7 @@
 import { setTimeout as pause } from 'node:timers/promises';
 import { afterEach, describe, expect, it } from 'vitest';
 import { Random } from '../../src/base/index.ts';
+import type { ServiceOptions } from '../../src/server/index.ts';
 import { chooseSeed } from '../support/rank-processes.ts';
 import type { CountingAssignment } from './counting-program.ts';
 import { KillGround } from './kill-ground.ts';
@@ -25,23 +26,29 @@ const CASES = [
 let ground: KillGround | undefined;
 afterEach(() => ground?.close());
 
-async function startCounting({ servers, cores, sharedMemory }: (typeof CASES)[number]): Promise<Counting> {
-  ground = await KillGround.start({ servers, cores });
-  return new Counting(ground, sharedMemory);
+async function startCounting(
+  { servers, cores, sharedMemory }: (typeof CASES)[number],
+  { checkpointEvery, service }: { checkpointEvery?: number; service?: Partial<ServiceOptions> } = {
+    checkpointEvery: 15,
+  },
+): Promise<Counting> {
+  ground = await KillGround.start({ servers, cores, ...(service && { service }) });
+  return new Counting(ground, sharedMemory, checkpointEvery);
 }
 
 class Counting {
   readonly ground: KillGround;
   #upTo = 0;
 
-  constructor(here: KillGround, sharedMemory: boolean) {
+  constructor(here: KillGround, sharedMemory: boolean, checkpointEvery: number | undefined) {
     this.ground = here;
     const common = { workers: WORKERS, servers: here.addresses, access: here.access, sharedMemory };
     for (let worker = 0; worker < WORKERS; worker++) {
       here.addWorker('counting-program', (): CountingAssignment => ({
         store: { ...common, worker, consistency: { kind: 'asynchronous' }, chunkBytes: 256 },
         ...{ pushes: PUSHES_A_KILL * (KILLS + 1), upTo: this.#upTo },
-        ...{ isBeginning: worker === 0 && this.#upTo === 0, checkpointEvery: worker === 0 ? 15 : undefined },
+        isBeginning: checkpointEvery !== undefined && worker === 0 && this.#upTo === 0,
+        checkpointEvery: worker === 0 ? checkpointEvery : undefined,
       }));
     }
   }
@@ -86,6 +93,21 @@ class Counting {
 function acknowledged({ processes }: Place): number {
   return processes.reduce((sum, process) => sum + process.said('acknowledged').length, 0);
 }
+
+describe.each(['process', 'disk'] as const)('without any checkpoint, durability %s', (durability) => {
+  it('servers that are killed apply every push once', async () => {
+    const counting = await startCounting(CASES[0]!, { service: { durability } });
+    const { servers, workers } = counting.ground;
+    const journal = await counting.run(chooseSeed(), servers);
+    console.log(journal);
+    const pushes = workers.reduce((sum, worker) => sum + acknowledged(worker), 0);
+    for (const { process } of workers) {
+      const counted = { dense: [pushes, pushes], rows: [pushes, pushes] };
+      expect(process.said('counted')[0], journal).toMatchObject(counted);
+    }
+    await counting.ground.end();
+  }, 120_000);
+});
 
 describe.each(CASES)('$servers servers of $cores cores, shared memory: $sharedMemory', (setting) => {
   it('that are killed apply every push once', async () => {

@@ -2,7 +2,6 @@
 import { setFlagsFromString } from 'node:v8';
 import { runInNewContext } from 'node:vm';
 import { expect, it } from 'vitest';
-import { systemFiles } from '../../src/base/index.ts';
 import { Meetings } from '../../src/server/cores/meetings.ts';
 import { Recovery } from '../../src/server/cores/recovery.ts';
 
@@ -12,7 +11,7 @@ const collectGarbage = runInNewContext('gc') as () => void;
 it('forgets what workers said in earlier attempts to go back', async () => {
   // Two are counted and one comes, so that nobody meets.
   const tenant = { meetings: new Meetings(() => [0, 1]) };
-  const recovery = new Recovery(tenant as never, undefined as never, undefined as never, 0, systemFiles);
+  const recovery = new Recovery(tenant as never, undefined as never, undefined as never, 0);
   const said = Array.from({ length: 100 }, (_, i) => {
     const steps = [i, i + 1];
     recovery.gather(

@@ -41,6 +41,11 @@ const options = {
     value: 'FOLDER',
     help: 'Where checkpoints are kept, of this server alone. Default: none are.',
   },
+  durability: {
+    kind: 'text',
+    choices: ['process', 'disk'],
+    help: 'What acknowledged pushes of asynchronous training survive, with --folder: the end of the process, or a power cut too. Default process.',
+  },
   'lost-workers': {
     kind: 'text',
     choices: ['wait', 'release'],
@@ -149,8 +154,11 @@ function offer(
 ): void {
   const folder = given.folder === undefined ? undefined : join(resolve(io.cwd, given.folder), name);
   const lostWorkers = given['lost-workers'] as 'wait' | 'release' | undefined;
+  const durability = given.durability as 'process' | 'disk' | undefined;
   const { 'grace-ms': graceMs, 'max-bytes': maxBytes } = given;
-  server.createService({ namespace: name, nonce: nonce.secret, folder, lostWorkers, graceMs, maxBytes });
+  server.createService({
+    ...{ namespace: name, nonce: nonce.secret, folder, durability, lostWorkers, graceMs, maxBytes },
+  });
   voice.tell(
     {
       type: 'service',
@@ -197,6 +205,9 @@ function checkOptions(given: Options): readonly string[] {
   }
   if (given['lost-workers'] === 'wait' && given.folder === undefined) {
     throw wrong('goes back to a checkpoint with --lost-workers wait: say by --folder where to keep them');
+  }
+  if (given.durability !== undefined && given.folder === undefined) {
+    throw wrong('keeps nothing without a folder: say by --folder where to keep what --durability is about');
   }
   if (given['max-bytes'] === 0) throw wrong('takes a number of bytes above 0 for --max-bytes');
   return names;

@@ -121,7 +121,8 @@ export class StoreRecovery {
     const met = await this.#lines[0]!.request({ op: 'gather', attempt, steps });
     const { attempts } = met;
     const step = met.step as number | undefined;
-    if (step === undefined && [...this.#keys.all()].some((key) => key.step > 0)) throw this.#nowhere();
+    const isLost = step === undefined && [...this.#keys.all()].some((key) => key.step > 0);
+    if (isLost && this.#isSynchronous) throw this.#nowhere();
     const restored = await Promise.all(
       this.#lines.map((line) => line.request({ op: 'restore', step, attempts })),
     );

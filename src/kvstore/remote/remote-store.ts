@@ -5,7 +5,7 @@
  * sent in the order in which they were made; a gradient that is refused changes nothing on any core.
  */
 import { keyName, keyText, PeerError, UsageError } from '../../base/index.ts';
-import type { StoreKey } from '../../base/index.ts';
+import type { StoreKey, TributaryError } from '../../base/index.ts';
 import { Kernels } from '../../kernels/index.ts';
 import type { OptimizerSpec } from '../../kernels/index.ts';
 import { SharedSpace } from '../../memory/index.ts';
@@ -329,18 +329,24 @@ export class RemoteStore implements KVStore {
 
   /**
    * Keeps the parameters as they are after a step, in the background. In synchronous training all workers call it between
-   * the same two steps. `isDurable`: done only when it is on the servers' disks.
+   * the same two steps. `isDurable`: done only when it is on the servers' disks. Otherwise one that was not written is
+   * reported by the next call, whose own checkpoint is taken all the same, or by `checkpointsWritten`.
    */
   async checkpoint(step: number, { isDurable = false } = {}): Promise<void> {
     await this.#answered(() =>
-      Promise.resolve(this.#lines.lines.map((line) => line.request({ op: 'checkpoint', step, isDurable }))),
+      Promise.resolve([this.#askAllForCheckpoints({ op: 'checkpoint', step, isDurable })]),
     );
+  }
+
+  /** Done when all checkpoints that this worker asked for are on the servers' disks; fails if one is not, unless that was reported. */
+  async checkpointsWritten(): Promise<void> {
+    await this.#answered(() => Promise.resolve([this.#askAllForCheckpoints({ op: 'checkpoints-written' })]));
   }
 
   /**
    * Goes back, together with all other workers, to the newest checkpoint that all servers have; returns its step, or 0
    * without any. To be called after `init` and `setOptimizer` by a worker that was started again, and by all after an
-   * error with code REWOUND.
+   * error with code REWOUND. In asynchronous training nothing is taken back: the servers have all that they acknowledged.
    */
   resume(): Promise<number> {
     return this.#inOrder(async () => {
@@ -369,6 +375,25 @@ export class RemoteStore implements KVStore {
     this.#state.close();
     this.#memory.close();
     this.#resources.close();
+  }
+
+  /** All cores of all servers; a service that keeps checkpoints on some servers only is none that keeps none. */
+  async #askAllForCheckpoints(request: object): Promise<void> {
+    const { lines } = this.#lines;
+    const noneKept = (error: TributaryError) => {
+      if (error.code !== 'NO_CHECKPOINTS') throw error;
+      return error;
+    };
+    const answers = await Promise.all(lines.map((line) => line.request(request).catch(noneKept)));
+    const without = answers.filter((one) => one instanceof UsageError);
+    if (without.length === 0) return;
+    if (without.length === lines.length) throw without[0]!;
+    throw new UsageError(
+      'CHECKPOINT_NOT_WRITTEN',
+      `${without.length} of ${lines.length} cores keep no checkpoints of '${this.#options.access.namespace}', the others do; give all servers a folder`,
+      { namespace: this.#options.access.namespace },
+      without[0],
+    );
   }
 
   #meet(): Promise<unknown> {

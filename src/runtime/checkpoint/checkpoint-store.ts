@@ -5,9 +5,9 @@
  * good one always stays; without `overwrite` nothing is removed that this store has neither written nor resumed from.
  */
 import { randomBytes } from 'node:crypto';
-import { mkdirSync, readdirSync, rmSync } from 'node:fs';
+import { readdirSync, rmSync } from 'node:fs';
 import { basename, join } from 'node:path';
-import { UsageError } from '../../base/index.ts';
+import { makeDurableFolder, systemFiles, UsageError } from '../../base/index.ts';
 import { loadCheckpoint, runOfCheckpoint, verifyCheckpoint, writeCheckpoint } from './checkpoint.ts';
 import type { CheckpointData } from './checkpoint.ts';
 import { corruptFile } from './verified-file.ts';
@@ -95,7 +95,7 @@ export class CheckpointStore {
   save(checkpoint: CheckpointData): string {
     const { step } = checkpoint;
     try {
-      mkdirSync(this.directory, { recursive: true });
+      makeDurableFolder(systemFiles, this.directory, 0o777);
     } catch (cause) {
       throw new UsageError(
         'CHECKPOINT_NOT_WRITTEN',

@@ -5,19 +5,9 @@
  * `loadCheckpoint` returns is bit for bit what was saved.
  */
 import { createHash } from 'node:crypto';
-import {
-  closeSync,
-  fstatSync,
-  fsyncSync,
-  mkdirSync,
-  openSync,
-  readFileSync,
-  renameSync,
-  rmSync,
-  statSync,
-} from 'node:fs';
-import { dirname, join } from 'node:path';
-import { UsageError } from '../../base/index.ts';
+import { closeSync, fstatSync, mkdirSync, readFileSync, rmSync, statSync } from 'node:fs';
+import { join } from 'node:path';
+import { flushFolder, putInPlace, systemFiles, UsageError } from '../../base/index.ts';
 import { canonicalJson } from './json.ts';
 import type { JsonValue } from './json.ts';
 import { formatSafetensors, parseSafetensors } from './safetensors.ts';
@@ -78,7 +68,7 @@ export function writeCheckpoint(
   canonicalJson(state);
   const model = formatSafetensors(tensors);
   const slots = formatSafetensors(optimizer);
-  try {
+  const write = () => {
     mkdirSync(temporary);
     const files = {
       [MODEL_FILE]: writeSealed(join(temporary, MODEL_FILE), model),
@@ -89,11 +79,13 @@ export function writeCheckpoint(
       ...(run === undefined ? {} : { run }),
     });
     writeSealed(join(temporary, STATE_FILE), [Buffer.from(text)]);
-    flushFolder(temporary);
-    renameSync(temporary, path);
-    flushFolder(dirname(path));
+    flushFolder(systemFiles, temporary);
+  };
+  try {
+    putInPlace(systemFiles, { temporary, path }, write, (left) =>
+      rmSync(left, { recursive: true, force: true }),
+    );
   } catch (cause) {
-    rmSync(temporary, { recursive: true, force: true });
     throw new UsageError(
       'CHECKPOINT_NOT_WRITTEN',
       `The checkpoint ${path} could not be written: ${cause instanceof Error ? cause.message : String(cause)}. ` +
@@ -195,15 +187,4 @@ function checkState(parsed: { readonly [key: string]: JsonValue }, file: string)
     throw corruptFile(file, 'step, epoch, state and the seals of both files', 'a state without some of them');
   }
   return parsed as unknown as StateFile;
-}
-
-function flushFolder(path: string): void {
-  // Windows opens no folders; its file system journals the rename by itself.
-  if (process.platform === 'win32') return;
-  const folder = openSync(path, 'r');
-  try {
-    fsyncSync(folder);
-  } finally {
-    closeSync(folder);
-  }
 }

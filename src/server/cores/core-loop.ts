@@ -208,6 +208,8 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
       }
     }
     if (this.#poll.found(1) !== 0) this.#accept(nowMs);
+    // One flush for all pushes of this turn; only then are they acknowledged.
+    for (const { journal } of this.#tenants.values()) journal.flush();
     // A request of one may have completed the step of all.
     for (const { stream } of this.#connections) if (stream.hasUnsent) stream.write();
     if (this.#connections.some(({ stream }) => stream.ended !== undefined)) this.#clear();

@@ -3,6 +3,7 @@
  * Knows workers by their numbers only. Invariant: who asks again with the same token, because an answer was lost, passes
  * if the room has opened for it; a room can be used again and again.
  */
+import { asTributaryError } from '../../base/index.ts';
 import type { TributaryError } from '../../base/index.ts';
 
 interface Waiting {
@@ -25,7 +26,7 @@ export class Meetings {
   }
 
   enter(name: string, worker: number, waiting: Waiting): void {
-    if (this.#passed.has(`${name} ${worker} ${waiting.token}`)) return waiting.go();
+    if (this.#passed.has(`${name} ${worker} ${waiting.token}`)) return open(waiting);
     const room = this.#rooms.get(name) ?? new Map<number, Waiting>();
     this.#rooms.set(name, room.set(worker, waiting));
     this.look();
@@ -46,7 +47,7 @@ export class Meetings {
       for (const [worker, { token }] of room) this.#passed.add(`${name} ${worker} ${token}`);
       while (this.#passed.size > REMEMBERED) this.#passed.delete(this.#passed.values().next().value!);
       const tokens = Object.fromEntries([...room].map(([worker, { token }]) => [worker, token]));
-      for (const { go } of room.values()) go(tokens);
+      for (const waiting of room.values()) open(waiting, tokens);
     }
   }
 
@@ -57,5 +58,14 @@ export class Meetings {
       this.#rooms.delete(name);
       for (const { fail } of room.values()) fail(error);
     }
+  }
+}
+
+/** What goes wrong for one must not leave the others waiting. */
+function open({ go, fail }: Waiting, tokens?: Readonly<Record<string, string>>): void {
+  try {
+    go(tokens);
+  } catch (error) {
+    fail(asTributaryError(error));
   }
 }

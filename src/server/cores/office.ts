@@ -3,10 +3,13 @@
  * use; the office tells cores of services. Types, and the core's end of the line. Invariant: every question is answered
  * once, with memory or with an error; a core never waits for an answer, it goes on with other workers.
  */
-import { unpack } from '../../base/index.ts';
+import { asTributaryError, unpack } from '../../base/index.ts';
 import type { PackedError, StoreKey, TributaryError } from '../../base/index.ts';
 import type { KeyShape, ServiceSettings } from '../wire/messages.ts';
+import type { CoreState } from '../durability/index.ts';
 import type { CoreSnapshot } from './snapshot.ts';
+
+export type Durability = 'process' | 'disk';
 
 /** A tenant: who knows the nonce may use the namespace. */
 export interface Service {
@@ -18,8 +21,12 @@ export interface Service {
   readonly graceMs: number;
   /** Whether training goes on without it then, or waits until it has been started again. */
   readonly lostWorkers: 'release' | 'wait';
-  /** Where pushes are logged before they are answered; undefined: nowhere. */
+  /** Where checkpoints and logs of pushes are kept; undefined: nowhere. */
   readonly logFolder: string | undefined;
+  /** What acknowledged pushes survive: the end of the process, or a power cut too. */
+  readonly durability: Durability;
+  /** Cores of the server. */
+  readonly cores: number;
   /** Chunks that all keys may have on one core. */
   readonly maxChunks: number;
   /** Bytes that it may take: values, slots, and gradients on their way. */
@@ -65,27 +72,39 @@ export type Question = { readonly namespace: string } & (
     }
   /** A worker is gone from a core: what was taken for it is given back when it is gone from all. */
   | { readonly kind: 'forget'; readonly core: number; readonly worker: number }
-  /** To be written; answered when it is on the disk. */
+  /** To be written when all cores have given their parts, unless one has failed; answered when it is on the disk. */
   | {
       readonly kind: 'checkpoint';
       readonly core: number;
       readonly step: number;
-      readonly optimizer: unknown;
-      readonly snapshot: CoreSnapshot;
+      readonly part: CorePart | { readonly failure: PackedError };
     }
   /** The steps of the checkpoints that there are. */
   | { readonly kind: 'checkpoints' }
   | { readonly kind: 'restore'; readonly core: number; readonly step: number }
+  /** The newest good checkpoint, for a core that has just been started. */
+  | { readonly kind: 'recover'; readonly core: number }
 );
+
+/** A core's part of a checkpoint. */
+export interface CorePart extends CoreState {
+  readonly snapshot: CoreSnapshot;
+}
 
 export interface Answers {
   keys: readonly KeyMemory[];
   staging: readonly SpaceRange[];
   map: SpaceRange;
   forget: null;
-  checkpoint: null;
+  /** The oldest log that a restart may need; undefined: all that there are. */
+  checkpoint: { readonly firstLog: number | undefined };
   checkpoints: readonly number[];
-  restore: { readonly optimizer: unknown; readonly snapshot: CoreSnapshot };
+  restore: CorePart;
+  /** `problems`: what is wrong with those that are not good. */
+  recover: {
+    readonly newest: (CorePart & { readonly step: number }) | undefined;
+    readonly problems: readonly string[];
+  };
 }
 
 export type ToOffice =
@@ -113,12 +132,14 @@ export interface OfficePort {
   take(): ToCore | undefined;
 }
 
+interface Asked {
+  readonly take: (answer: never) => void;
+  readonly fail: (error: TributaryError) => void;
+}
+
 export class Office {
   readonly #port: OfficePort;
-  readonly #open = new Map<
-    number,
-    { take: (answer: never) => void; fail: (error: TributaryError) => void }
-  >();
+  readonly #open = new Map<number, Asked>();
   #next = 0;
 
   constructor(port: OfficePort) {
@@ -154,8 +175,17 @@ export class Office {
         const asked = this.#open.get(message.token)!;
         this.#open.delete(message.token);
         if ('error' in message) asked.fail(unpack(message.error));
-        else asked.take(message.answer as never);
+        else this.#hand(message.answer, asked);
       }
+    }
+  }
+
+  /** What goes wrong with an answer is the end of what asked for it, and must not be the end of anything else. */
+  #hand(answer: Answers[keyof Answers], { take, fail }: Asked): void {
+    try {
+      take(answer as never);
+    } catch (error) {
+      fail(asTributaryError(error));
     }
   }
 

@@ -1,18 +1,18 @@
 /**
- * How one core of a tenant loses nothing and does nothing twice: checkpoints between steps, a log of pushes where training is
- * asynchronous, and the way back to a checkpoint after a crash. Terms: to rewind is to give up what is under way, meet,
- * and go back together; the generation counts how often that happened. Invariant: between the loss and the end of
- * the restore nothing is applied.
+ * How one core of a tenant goes back to a checkpoint, together with all its workers, and how it gives its part of one. Terms:
+ * to rewind is to give up what is under way, meet, and go back together. What asynchronous training does instead of going
+ * back is in `journal.ts`. Invariant: between the loss and the end of the restore nothing is applied.
  */
-import { PeerError } from '../../base/index.ts';
-import type { Files, TributaryError } from '../../base/index.ts';
+import { asTributaryError, pack, PeerError, UsageError } from '../../base/index.ts';
+import type { TributaryError } from '../../base/index.ts';
 import type { Region } from '../../memory/index.ts';
 import type { SpaceBytes } from '../../sockets/index.ts';
-import { PushLog } from '../durability/index.ts';
-import type { LogRecord } from '../durability/index.ts';
-import type { Office } from './office.ts';
+import type { StoredBatch } from './journal.ts';
+import type { Answers, CorePart, Office } from './office.ts';
 import { putBack, takeSnapshot } from './snapshot.ts';
 import type { CoreSnapshot } from './snapshot.ts';
+import { runInTurn } from './task-sequence.ts';
+import type { Task } from './task-sequence.ts';
 import type { Piece } from './piece.ts';
 import type { Tenant } from './tenant.ts';
 
@@ -25,7 +25,6 @@ export class Recovery {
   readonly #tenant: Tenant;
   readonly #office: Office;
   readonly #bytes: SpaceBytes;
-  readonly #files: Files;
   readonly core: number;
   /** Why nothing can be done until all have gone back. */
   #rewound: PeerError | undefined;
@@ -37,16 +36,12 @@ export class Recovery {
   /** The attempts by which training went back last. */
   #round: string | undefined;
   readonly #afterRestore: { readonly done: () => void; readonly fail: Fail }[] = [];
-  #log: PushLog | undefined;
-  /** Steps of the last checkpoints that are on the disk. */
-  readonly #written: number[] = [];
 
-  constructor(tenant: Tenant, office: Office, bytes: SpaceBytes, core: number, files: Files) {
+  constructor(tenant: Tenant, office: Office, bytes: SpaceBytes, core: number) {
     this.#tenant = tenant;
     this.#office = office;
     this.#bytes = bytes;
     this.core = core;
-    this.#files = files;
   }
 
   /** Throws if training must go back first. */
@@ -137,7 +132,8 @@ export class Recovery {
         else waiting.done();
       }
     };
-    if (step === undefined) return finish();
+    // Asynchronous training takes nothing back: the servers have all that they acknowledged.
+    if (step === undefined || !this.#tenant.isSynchronous) return finish();
     this.#restore(step, () => finish(), finish);
   }
 
@@ -152,145 +148,116 @@ export class Recovery {
     });
   }
 
-  /** For asynchronous training: the newest checkpoint and what was logged after it, as soon as the keys are open. */
-  restoreNewest(isWanted: (piece: number) => boolean, done: () => void, fail: Fail): void {
-    const { namespace, logFolder } = this.#tenant.service;
-    if (logFolder === undefined) return done();
-    this.#office.ask(
-      { kind: 'checkpoints', namespace },
-      (steps) => {
-        const newest = steps.at(-1);
-        if (newest === undefined) return done();
-        this.#restore(newest, () => this.#replay(newest, done, fail), fail, isWanted);
-      },
-      fail,
-    );
+  /** For asynchronous training, before anything else: the newest checkpoint, and what was logged after it. */
+  *recover({ newest, problems }: Answers['recover']): Generator<Task, void> {
+    const { journal } = this.#tenant;
+    if (newest === undefined) return yield* journal.replay(undefined, problems);
+    try {
+      if (newest.log === null) throw this.#otherTraining(newest.step, 'synchronous');
+      if (newest.optimizer !== null) yield this.#setOptimizer(newest.optimizer);
+      for (const { batch, plan } of newest.batches as StoredBatch[]) {
+        yield* this.#tenant.openAgain({ kind: 'values', batch, plan, values: [] });
+      }
+      this.#putBack(newest.snapshot);
+    } finally {
+      this.#tenant.space.releaseRange(newest.snapshot.memory);
+    }
+    this.#tenant.checkpoints.restored(newest.step);
+    yield* journal.replay(newest.log, problems);
   }
 
-  /** The pieces as they are now, to be written in the background. */
-  checkpoint(step: number, optimizer: unknown, written: () => void, fail: Fail): void {
+  /** The pieces as they are now, to be written in the background. One of the two is called, whatever happens. */
+  checkpoint(step: number, written: () => void, fail: Fail): void {
     const { namespace } = this.#tenant.service;
-    const { core } = this.#tenant;
-    const sources = [...this.#tenant.openPieces()].map(([number, piece]) => ({
-      ...{ number, piece, ...core.progressOf(String(number)), tensors: this.#tensorsOf(number, piece) },
-    }));
-    const snapshot = takeSnapshot(this.#tenant.space, this.#bytes, sources);
-    if (this.#log === undefined) this.#openLog(step);
-    // One that is asked for again after a crash has its log already.
-    else if (step !== this.#log.step) {
-      this.#log.rotate(step);
-      this.#logOptimizer();
+    let part: CorePart | undefined;
+    let failure: TributaryError | undefined;
+    try {
+      part = this.#takePart();
+    } catch (error) {
+      // The other cores have given their parts, or will: they must hear of it too.
+      failure = asTributaryError(error);
     }
     this.#office.ask(
-      { kind: 'checkpoint', namespace, core: this.core, step, optimizer, snapshot },
-      () => {
-        this.#forgetLogs(step);
+      { kind: 'checkpoint', namespace, core: this.core, step, part: part ?? { failure: pack(failure) } },
+      ({ firstLog }) => {
+        this.#tenant.journal.written(part!.log, firstLog);
         written();
       },
       fail,
     );
   }
 
-  /** What is in the two checkpoints that are kept need not be in a log. */
-  #forgetLogs(step: number): void {
-    if (this.#written.at(-1) !== step) this.#written.push(step);
-    if (this.#written.length > 2) this.#written.shift();
-    this.#log?.removeBefore(this.#written[0]!);
+  #takePart(): CorePart {
+    const { core, optimizer, space, journal } = this.#tenant;
+    const sources = [...this.#tenant.openPieces()].map(([number, piece]) => ({
+      ...{ number, piece, ...core.progressOf(String(number)), tensors: this.#tensorsOf(number, piece) },
+    }));
+    const snapshot = takeSnapshot(space, this.#bytes, sources);
+    try {
+      const log = journal.cut();
+      return { optimizer, log, batches: log === null ? [] : this.#tenant.storedBatches(), snapshot };
+    } catch (error) {
+      space.releaseRange(snapshot.memory);
+      throw error;
+    }
   }
 
-  /** Before a push is answered, or another optimizer counts, where pushes are logged. */
-  log(record: LogRecord): void {
-    this.#log?.append(record);
-  }
-
-  get isLogging(): boolean {
-    return this.#log !== undefined;
-  }
-
-  close(): void {
-    this.#log?.close();
-  }
-
-  #restore(
-    step: number,
-    done: () => void,
-    fail: Fail,
-    isWanted: (piece: number) => boolean = () => true,
-  ): void {
+  #restore(step: number, done: () => void, fail: Fail): void {
     const { namespace } = this.#tenant.service;
     this.#office.ask(
       { kind: 'restore', namespace, core: this.core, step },
-      ({ optimizer, snapshot }) => {
-        const put = () => {
-          this.#putBack(snapshot, isWanted);
-          // It is there already.
-          this.#tenant.lastCheckpoint = step;
-          done();
-        };
-        if (optimizer === null) put();
-        else this.#tenant.setOptimizer(optimizer, put, fail);
-      },
+      (part) => runInTurn(this.#takeBack(step, part), done, fail),
       fail,
     );
   }
 
-  #putBack({ pieces, memory }: CoreSnapshot, isWanted: (piece: number) => boolean): void {
-    this.#tenant.fillRestored(new Set(pieces.map(({ piece }) => piece)));
-    for (const state of pieces) {
+  *#takeBack(step: number, { optimizer, log, snapshot }: CorePart): Generator<Task, void> {
+    try {
+      if (log !== null) throw this.#otherTraining(step, 'asynchronous');
+      if (optimizer !== null) yield this.#setOptimizer(optimizer);
+      this.#tenant.fillRestored(new Set(snapshot.pieces.map(({ piece }) => piece)));
+      this.#putBack(snapshot);
+    } finally {
+      this.#tenant.space.releaseRange(snapshot.memory);
+    }
+    // It is there already.
+    this.#tenant.checkpoints.restored(step);
+  }
+
+  #setOptimizer(spec: unknown): Task {
+    return (done, fail) => this.#tenant.setOptimizer(spec, done, fail);
+  }
+
+  #putBack({ pieces }: CoreSnapshot): void {
+    const own = pieces.map((state) => {
       const piece = this.#tenant.pieces.get(state.piece);
-      // A key that was not opened this time.
-      if (piece === undefined || !isWanted(state.piece)) continue;
+      const [stored, opened] = [planOf(state), piece && planOf({ ...piece.shape, key: piece.key.key })];
+      if (piece === undefined || stored !== opened) throw this.#otherPlan(String(state.key), piece);
+      return { state, piece };
+    });
+    for (const { state, piece } of own) {
       putBack(this.#bytes, state, piece, this.#tensorsOf(state.piece, piece));
       this.#tenant.core.restore(String(state.piece), state.version, state.lastSteps);
     }
-    this.#tenant.space.releaseRange(memory);
   }
 
-  /** Pushes by the optimizer that they were applied by. Another rule may have to wait for memory; other numbers do not. */
-  #replay(step: number, done: () => void, fail: Fail): void {
-    const { logFolder } = this.#tenant.service;
-    const logs = PushLog.list(this.#files, logFolder!, this.#logName).filter((log) => log.step >= step);
-    const records = recordsOf(
-      this.#files,
-      logs.map(({ path }) => path),
+  #otherPlan(key: string, piece: Piece | undefined): UsageError {
+    const { namespace, logFolder: path } = this.#tenant.service;
+    return new UsageError(
+      'CHECKPOINT_MISMATCH',
+      `The checkpoint of '${namespace}' in ${path} has key '${key}', which is ${piece ? 'cut otherwise or in another place' : 'not there'} now; ` +
+        'init the same keys in the same order, with the same servers and chunks, before resume(), or give another folder.',
+      { namespace, path, key },
     );
-    const go = () => {
-      for (let next = records.next(); !next.done; next = records.next()) {
-        const record = next.value;
-        if (record.kind !== 'optimizer') {
-          this.#tenant.repeat(record);
-          continue;
-        }
-        let [isSet, isAwaited] = [false, false];
-        const set = () => {
-          isSet = true;
-          if (isAwaited) go();
-        };
-        this.#tenant.setOptimizer(record.spec, set, fail);
-        isAwaited = true;
-        if (!isSet) return;
-      }
-      this.#openLog(logs.at(-1)?.step ?? step);
-      done();
-    };
-    go();
   }
 
-  #openLog(step: number): void {
-    const { logFolder } = this.#tenant.service;
-    if (logFolder === undefined || this.#tenant.isSynchronous || this.#log) return;
-    this.#log = new PushLog({ files: this.#files, folder: logFolder, name: this.#logName, step });
-    this.#logOptimizer();
-  }
-
-  /** The first record: the checkpoint before the log may be of another core's moment. */
-  #logOptimizer(): void {
-    const { optimizer } = this.#tenant;
-    if (optimizer !== null) this.log({ kind: 'optimizer', spec: optimizer });
-  }
-
-  get #logName(): string {
-    return `core-${this.core}`;
+  #otherTraining(step: number, kind: string): UsageError {
+    const { namespace, logFolder: path } = this.#tenant.service;
+    return new UsageError(
+      'CHECKPOINT_MISMATCH',
+      `Checkpoint ${step} of '${namespace}' in ${path} is of ${kind} training; train the same way, or give another folder.`,
+      { namespace, path, step },
+    );
   }
 
   #tensorsOf(number: number, { value }: Piece): Readonly<Record<string, Region<'float32'>>> {
@@ -298,6 +265,13 @@ export class Recovery {
   }
 }
 
-function* recordsOf(files: Files, paths: readonly string[]): Generator<LogRecord, void> {
-  for (const path of paths) yield* PushLog.replay(files, path);
+interface Placed {
+  readonly key: unknown;
+  readonly start: number;
+  readonly length: number;
+  readonly ranges: readonly (readonly [number, number])[];
+}
+
+function planOf({ key, start, length, ranges }: Placed): string {
+  return JSON.stringify([String(key), start, length, ranges]);
 }

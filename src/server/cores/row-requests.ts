@@ -24,7 +24,14 @@ export interface RowHost {
   readonly space: SharedSpace;
   /** Throws if it is not the worker's, or reaches outside. */
   tensorAt<T extends DType>(place: Place, dtype: T, length: number): Region<T>;
-  reply(id: number, header: object, body?: readonly ByteRange[], onSent?: () => void): void;
+  /** `isLogged`: it acknowledges a push. */
+  reply(
+    id: number,
+    header: object,
+    body?: readonly ByteRange[],
+    onSent?: () => void,
+    isLogged?: boolean,
+  ): void;
   refuse(id: number, error: unknown): void;
 }
 
@@ -74,7 +81,7 @@ export class RowRequests {
     buffer: RowBuffer,
   ): void {
     const { tenant, worker } = this.#host;
-    const { core, recovery } = tenant;
+    const { core } = tenant;
     const { indices, rows, positions, answer } = buffer;
     const key = String(piece);
     const refuse = (error: TributaryError) => {
@@ -84,13 +91,9 @@ export class RowRequests {
     const reply = (pushed: PushReply) => {
       // What was applied before, or not at all, has not written its answer.
       if (answer && (pushed.duplicate || isSkipped)) core.pullRows(worker, key, indices, answer, positions);
-      this.#reply(id, resultOf(pushed), buffer, answer);
+      this.#reply(id, resultOf(pushed), buffer, answer, true);
     };
     try {
-      if (recovery.isLogging && core.nextStep(worker, key) === step && !isSkipped) {
-        const logged = { indices: indices.view, rows: inOrder(buffer) };
-        recovery.log({ kind: 'rows', worker, key, step, samples, ...logged });
-      }
       const push = { worker, key, step, samples, isSkipped, indices, rows, positions, answer, pulls };
       core.pushRows(push, reply, refuse);
     } catch (error) {
@@ -109,7 +112,7 @@ export class RowRequests {
         heldStep === undefined
           ? core.pullRows(worker, key, ...asked)
           : core.pullHeldRows(worker, key, heldStep, ...asked);
-      this.#reply(id, [version, 0], buffer, rows);
+      this.#reply(id, [version, 0], buffer, rows, false);
     } catch (error) {
       this.#giveBack(buffer);
       throw error;
@@ -117,12 +120,18 @@ export class RowRequests {
   }
 
   /** `answer`: rows that go back, in the body unless they lie with the worker. */
-  #reply(id: number, result: PieceResult, buffer: RowBuffer, answer: Region<'float32'> | undefined): void {
+  #reply(
+    id: number,
+    result: PieceResult,
+    buffer: RowBuffer,
+    answer: Region<'float32'> | undefined,
+    isLogged: boolean,
+  ): void {
     const { segment, positions } = buffer;
     const body = positions || !answer || answer.byteLength === 0 ? [] : [answer];
     // A goodbye must not free what is still being sent.
     const sending = this.#host.tenant.kept.disown(this.#host.worker, segment);
-    this.#host.reply(id, { results: [result] }, body, () => sending.close());
+    this.#host.reply(id, { results: [result] }, body, () => sending.close(), isLogged);
   }
 
   #buffer(count: number, rowLength: number, pulls: boolean): RowBuffer {
@@ -173,16 +182,6 @@ export class RowRequests {
       { worker, key: key.key, count },
     );
   }
-}
-
-/** The rows one after the other, as their indices are. */
-function inOrder({ rows, positions, rowLength }: RowBuffer): Float32Array {
-  if (positions === undefined) return rows.view;
-  const ordered = new Float32Array(positions.length * rowLength);
-  positions.view.forEach((row, i) =>
-    ordered.set(rows.view.subarray(row * rowLength, (row + 1) * rowLength), i * rowLength),
-  );
-  return ordered;
 }
 
 export function expectBytes(actual: number, expected: number): void {

@@ -20,6 +20,7 @@ import { expectBytes, RowRequests } from './row-requests.ts';
 import type { RowRequest } from './row-requests.ts';
 import { StateRequests } from './state-requests.ts';
 import type { StateRequest } from './state-requests.ts';
+import { planText } from './tenant.ts';
 import type { Batch, Tenant } from './tenant.ts';
 
 type RequestOf<Op extends Request['op']> = Extract<Request, { op: Op }>;
@@ -34,14 +35,6 @@ interface PreparedEntry {
   /** Where the value is copied to, range by range; undefined: it goes in the body of the reply, or nowhere. */
   readonly into: readonly ByteRange[] | undefined;
   readonly isInPlace: boolean;
-}
-
-interface LoggedPush {
-  readonly key: string;
-  readonly step: number;
-  readonly samples: number;
-  readonly gradient: Region<'float32'>;
-  readonly isSkipped: boolean;
 }
 
 const MAX_LISTS = 2048;
@@ -106,6 +99,7 @@ export class Session implements StreamUser {
       case 'push-rows':
       case 'pull-rows':
         this.tenant.recovery.check();
+        if (request.op === 'push-rows') this.tenant.journal.check();
         if (request.op === 'push-rows' && request.pulls) this.#checkNotHeld();
         return this.#rows.place(request, this.#pieceOf(request.piece), bodyBytes);
       case 'state':
@@ -126,7 +120,7 @@ export class Session implements StreamUser {
     const { id } = request;
     switch (request.op) {
       case 'open':
-        return this.#open(request);
+        return this.#whenReady(id, () => this.#open(request));
       case 'list':
         return this.#addList(request);
       case 'apply': {
@@ -142,10 +136,12 @@ export class Session implements StreamUser {
           (error) => this.#refuse(id, error),
         );
       case 'optimizer':
-        return this.tenant.agreeOnOptimizer(
-          ...([this.worker, request.number, request.spec] as const),
-          () => this.#reply(id, {}),
-          (error) => this.#refuse(id, error),
+        return this.#whenReady(id, () =>
+          this.tenant.agreeOnOptimizer(
+            ...([this.worker, request.number, request.spec] as const),
+            () => this.#replyLogged(id, {}),
+            (error) => this.#refuse(id, error),
+          ),
         );
       case 'learning-rate':
         return this.#setLearningRate(request);
@@ -154,16 +150,21 @@ export class Session implements StreamUser {
       case 'barrier':
         return this.#meet(id, 'barrier', String(request.number), () => this.#reply(id, {}));
       case 'checkpoint':
-        return this.#checkpoint(request);
-      case 'rewind': {
-        const { recovery } = this.tenant;
-        return recovery.rewind(
+        return this.#whenReady(id, () => this.#checkpoint(request));
+      case 'checkpoints-written':
+        return this.tenant.checkpoints.settle(
           this.worker,
-          request.attempt,
-          (checkpoints) => this.#reply(id, { checkpoints }),
+          () => this.#reply(id, {}),
           (error) => this.#refuse(id, error),
         );
-      }
+      case 'rewind':
+        return this.#whenReady(id, () =>
+          this.tenant.recovery.rewind(
+            ...([this.worker, request.attempt] as const),
+            (checkpoints) => this.#reply(id, { checkpoints }),
+            (error) => this.#refuse(id, error),
+          ),
+        );
       case 'gather':
         return this.tenant.recovery.gather(
           ...([this.worker, request.attempt, request.steps] as const),
@@ -190,16 +191,29 @@ export class Session implements StreamUser {
     const set = (rate: number) =>
       this.#attempt(id, () => {
         tenant.setLearningRate(rate);
-        this.#reply(id, {});
+        this.#replyLogged(id, {});
       });
     tenant.recovery.check();
-    if (!tenant.isSynchronous) return set(lr);
+    if (!tenant.isSynchronous) return this.#whenReady(id, () => set(lr));
     this.#meet(id, 'learning rate', `${number} ${lr}`, (tokens) => {
       // It has met the others before, and only the answer was lost.
       if (tokens === undefined) return this.#reply(id, {});
       const [, first] = Object.entries(tokens).sort(([a], [b]) => Number(a) - Number(b))[0]!;
       set(Number(first.split(' ').at(-1)));
     });
+  }
+
+  /** When everything that was acknowledged before a restart is there again. */
+  #whenReady(id: number, act: () => void): void {
+    const go = () => {
+      try {
+        this.#attempt(id, act);
+      } catch (fault) {
+        // It may be later than the request, where nobody would take it.
+        this.#stream.ended ??= fault as ProtocolFault;
+      }
+    };
+    this.tenant.journal.whenReady(go, (error) => this.#refuse(id, error));
   }
 
   #meet(
@@ -215,23 +229,17 @@ export class Session implements StreamUser {
 
   /** In synchronous training between two steps of all workers; otherwise whenever one asks. */
   #checkpoint({ id, step, isDurable }: RequestOf<'checkpoint'>): void {
-    const { tenant } = this;
-    const take = (answer: () => void) => {
-      const fail = (error: TributaryError) => this.#refuse(id, error);
-      if (isDurable) tenant.whenWritten(answer, fail);
-      else answer();
-      const isFirst = tenant.lastCheckpoint !== step;
-      tenant.lastCheckpoint = step;
-      if (!isFirst) return tenant.isWriting ? undefined : tenant.written();
-      tenant.isWriting = true;
-      const end = (error?: TributaryError) => {
-        tenant.isWriting = false;
-        tenant.written(error);
-      };
-      tenant.recovery.checkpoint(step, tenant.optimizer, () => end(), end);
-    };
-    if (!tenant.isSynchronous) return take(() => this.#reply(id, {}));
-    this.#meet(id, `checkpoint ${step}`, String(id), () => take(() => this.#reply(id, {})));
+    const { tenant, worker } = this;
+    if (tenant.service.logFolder === undefined) throw keepsNone(tenant.service.namespace);
+    const fail = (error: TributaryError) => this.#refuse(id, error);
+    const take = (meeting?: object, isRepeated = false) =>
+      tenant.checkpoints.take(
+        { worker, step, isDurable, meeting, isRepeated },
+        () => this.#reply(id, {}),
+        fail,
+      );
+    if (!tenant.isSynchronous) return take();
+    this.#meet(id, `checkpoint ${step}`, String(id), (tokens) => take(tokens, tokens === undefined));
   }
 
   /** Where each piece stands, by its number. */
@@ -242,11 +250,11 @@ export class Session implements StreamUser {
 
   #open({ id, batch: number, keys, pieces, firstPiece, awaitsValues }: RequestOf<'open'>): void {
     const { tenant, worker } = this;
-    const plan = JSON.stringify([keys, pieces, firstPiece]);
     const known = tenant.batches.get(number);
+    const there = (batch: Batch) => this.#whenThere(id, batch, awaitsValues);
     if (known) {
-      if (known.plan !== plan) throw otherPlan(worker, keys[0]?.key ?? '');
-      return this.#whenThere(known, awaitsValues, () => this.#sayWhere(id, known));
+      if (known.plan === planText({ keys, pieces, firstPiece })) return there(known);
+      throw known.isRecovered ? this.#notAsStored(number) : otherPlan(worker, keys[0]?.key ?? '');
     }
     for (const { key, start, length } of pieces) {
       const shape = keys[key];
@@ -257,46 +265,27 @@ export class Session implements StreamUser {
       }
     }
     for (const { key } of keys) if (tenant.hasKey(key)) throw otherPlan(worker, key);
-    tenant.reserveChunks(worker, pieces);
-    const batch: Batch = {
-      keys: new Set(keys.map(({ key }) => key)),
-      ...{ plan, firstPiece, pieceCount: pieces.length },
-      ...{ memory: undefined, isFilled: false, waiting: [] },
-      isRestoring: !tenant.isSynchronous,
-    };
-    tenant.batches.set(number, batch);
-    tenant.pieceCount += pieces.length;
-    this.#office.ask(
-      { kind: 'keys', namespace: tenant.service.namespace, keys, slots: tenant.slotNames },
-      (memory) => {
-        tenant.addPieces(batch, keys, pieces, memory);
-        const go = () => {
-          batch.isRestoring = false;
-          this.#whenThere(batch, awaitsValues, () => this.#sayWhere(id, batch));
-          for (const next of batch.waiting.splice(0)) next();
-        };
-        if (tenant.isSynchronous) go();
-        else {
-          const isOwn = (piece: number) => piece >= firstPiece && piece < firstPiece + pieces.length;
-          tenant.recovery.restoreNewest(isOwn, go, (error) => this.#refuse(id, error));
-        }
-      },
-      (error) => {
-        tenant.batches.delete(number);
-        tenant.giveBackChunks(pieces);
-        tenant.pieceCount = firstPiece;
-        this.#refuse(id, error);
-        for (const go of batch.waiting.splice(0)) go();
-      },
-    );
+    const fail = (error: TributaryError) => this.#refuse(id, error);
+    tenant.openBatch(number, { keys, pieces, firstPiece }, false, there, fail);
   }
 
   /** Once the batch has memory and, for those who do not bring them themselves, values. */
-  #whenThere(batch: Batch, awaitsValues: boolean, act: () => void): void {
+  #whenThere(id: number, batch: Batch, awaitsValues: boolean): void {
     const needsValues = awaitsValues && !this.tenant.recovery.isRewinding;
-    const isThere = !batch.isRestoring && (batch.isFilled || (!needsValues && batch.memory !== undefined));
-    if (isThere) act();
-    else batch.waiting.push(() => this.#whenThere(batch, awaitsValues, act));
+    const isThere = batch.isFilled || (!needsValues && batch.memory !== undefined);
+    if (isThere) return this.#attempt(id, () => this.#sayWhere(id, batch));
+    const fail = (error: TributaryError) => this.#refuse(id, error);
+    batch.waiting.push({ go: () => this.#whenThere(id, batch, awaitsValues), fail });
+  }
+
+  #notAsStored(batch: number): UsageError {
+    const { namespace, logFolder: path } = this.tenant.service;
+    return new UsageError(
+      'CHECKPOINT_MISMATCH',
+      `worker ${this.worker} inits other keys, or cuts them otherwise, than those of '${namespace}' in ${path}; ` +
+        'init the same keys in the same order, with the same servers and chunks, or give another folder',
+      { worker: this.worker, namespace, path, batch },
+    );
   }
 
   #sayWhere(id: number, batch: Batch): void {
@@ -317,7 +306,7 @@ export class Session implements StreamUser {
     if (batch?.memory === undefined)
       throw new ProtocolFault(`sent values of batch ${number}, which is not open`);
     // A retry whose answer was lost.
-    if (batch.isFilled) return { into: undefined, done: () => this.#reply(id, {}) };
+    if (batch.isFilled) return { into: undefined, done: () => this.#replyLogged(id, {}) };
     const own = Array.from({ length: batch.pieceCount }, (_, i) =>
       this.tenant.pieces.get(batch.firstPiece + i)!,
     );
@@ -326,8 +315,8 @@ export class Session implements StreamUser {
     return {
       into,
       done: () => {
-        if (!batch.isFilled) this.tenant.fill(batch);
-        this.#reply(id, {});
+        if (!batch.isFilled) this.tenant.begin(number, batch);
+        this.#replyLogged(id, {});
       },
     };
   }
@@ -393,6 +382,8 @@ export class Session implements StreamUser {
   #placeOfGradients(request: RequestOf<'exchange'>, bodyBytes: number): Incoming {
     this.tenant.recovery.check();
     const { list, first, count, push, fromHeld, steps } = request;
+    // A retry, too: what was refused because it could not be kept must not succeed by being known.
+    if (push) this.tenant.journal.check();
     if (push && request.pull) this.#checkNotHeld();
     const all = this.#lists.get(list);
     if (all === undefined || first + count > all.length || ((push || fromHeld) && steps.length !== count)) {
@@ -425,7 +416,13 @@ export class Session implements StreamUser {
       results[i] = result instanceof Error ? packedForOthers(result) : resultOf(result);
       if (pull && !(result instanceof Error)) this.#hand(entries[i]!, request);
       if (--open === 0)
-        this.#reply(id, { results }, pull ? this.#bodyOf(entries, results, request) : NOTHING);
+        this.#reply(
+          id,
+          { results },
+          pull ? this.#bodyOf(entries, results, request) : NOTHING,
+          undefined,
+          push,
+        );
     };
     if (open === 0) return this.#reply(id, { results });
     entries.forEach(({ name, gradient }, i) => {
@@ -446,7 +443,6 @@ export class Session implements StreamUser {
           isSkipped,
           gradient,
         };
-        this.#logDense(contribution, entries[i]!.piece);
         this.tenant.core.push(
           contribution,
           (reply) => settle(i, reply),
@@ -456,17 +452,6 @@ export class Session implements StreamUser {
         settle(i, error as Error);
       }
     });
-  }
-
-  /** What is acknowledged must survive a crash of this process. */
-  #logDense({ key, step, samples, gradient, isSkipped }: LoggedPush, { shape }: Piece): void {
-    const { core, recovery } = this.tenant;
-    if (!recovery.isLogging || isSkipped || core.nextStep(this.worker, key) !== step) return;
-    const pieces = shape.ranges.map(([start, length]) => ({
-      start,
-      values: gradient.view.subarray(start, start + length),
-    }));
-    recovery.log({ kind: 'dense', worker: this.worker, key, step, samples, pieces });
   }
 
   #pulled(name: string): { readonly version: number } {
@@ -530,9 +515,27 @@ export class Session implements StreamUser {
     this.#reply(id, { error: packedForOthers(told) });
   }
 
-  #reply(id: number, header: object, body: readonly ByteRange[] = NOTHING, onSent?: () => void): void {
-    if (this.#stream.ended === undefined) this.#stream.send({ id, ...header }, body, onSent);
-    else onSent?.();
+  /** `isLogged`: it acknowledges something that must survive a crash. */
+  #reply(
+    id: number,
+    header: object,
+    body: readonly ByteRange[] = NOTHING,
+    onSent?: () => void,
+    isLogged = false,
+  ): void {
+    const send = (answer: object, bytes: readonly ByteRange[]) => {
+      if (this.#stream.ended === undefined) this.#stream.send({ id, ...answer }, bytes, onSent);
+      else onSent?.();
+    };
+    this.tenant.journal.hold(
+      () => send(header, body),
+      (error) => send({ error: packedForOthers(error) }, NOTHING),
+      isLogged,
+    );
+  }
+
+  #replyLogged(id: number, header: object): void {
+    this.#reply(id, header, NOTHING, undefined, true);
   }
 }
 
@@ -556,6 +559,14 @@ export function packedForOthers(error: unknown): PackedError {
 
 function total(pieces: readonly Piece[]): number {
   return pieces.reduce((sum, { bytes }) => sum + bytes, 0);
+}
+
+function keepsNone(namespace: string): UsageError {
+  return new UsageError(
+    'NO_CHECKPOINTS',
+    `service '${namespace}' keeps no checkpoints; create it with a folder`,
+    { namespace },
+  );
 }
 
 function otherPlan(worker: number, key: StoreKey): UsageError {

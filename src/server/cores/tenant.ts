@@ -3,22 +3,26 @@
  * and where they meet. It knows sessions only as somebody to tell. Invariants: nothing in it is reachable without a
  * session of its own namespace; a worker is waited for from the first join on until it says goodbye or its time is up.
  */
-import { keyName, keyText, PeerError, UsageError } from '../../base/index.ts';
+import { asTributaryError, keyName, keyText, PeerError, UsageError } from '../../base/index.ts';
 import type { StoreKey, TributaryError } from '../../base/index.ts';
 import type { Kernels } from '../../kernels/index.ts';
 import type { Region, SharedSpace } from '../../memory/index.ts';
 import type { Host, SpaceBytes } from '../../sockets/index.ts';
-import type { PushRecord } from '../durability/index.ts';
+import type { PushRecord, ValuesRecord } from '../durability/index.ts';
 import { ServerCore } from '../server-core.ts';
 import { optimizerRule } from '../update-rule.ts';
 import type { KeyShape, PieceShape, ServiceSettings } from '../wire/messages.ts';
 import { Attendance } from './attendance.ts';
+import { CoreCheckpoints } from './core-checkpoints.ts';
+import { Journal } from './journal.ts';
+import type { StoredBatch } from './journal.ts';
 import { KeptMemory } from './kept-memory.ts';
 import { Meetings } from './meetings.ts';
 import type { KeyMemory, Office, Service, SpaceRange } from './office.ts';
 import { rangesIn } from './piece.ts';
 import type { Piece } from './piece.ts';
 import { Recovery } from './recovery.ts';
+import type { Task } from './task-sequence.ts';
 
 /** One call of init: keys that were opened together. */
 export interface Batch {
@@ -30,10 +34,17 @@ export interface Batch {
   memory: readonly KeyMemory[] | undefined;
   /** The first values are there. */
   isFilled: boolean;
-  /** A checkpoint's values are on their way, and nobody may push before they are there. */
-  isRestoring: boolean;
+  /** It was there before the server was started again. */
+  readonly isRecovered: boolean;
   /** Who waits for the memory or for the values. */
-  readonly waiting: (() => void)[];
+  readonly waiting: { readonly go: () => void; readonly fail: (error: TributaryError) => void }[];
+}
+
+/** The keys of a batch, and the pieces of them that belong to a core, numbered from `firstPiece`. */
+export interface BatchPlan {
+  readonly keys: readonly KeyShape[];
+  readonly pieces: readonly PieceShape[];
+  readonly firstPiece: number;
 }
 
 export class Tenant {
@@ -41,16 +52,14 @@ export class Tenant {
   readonly space: SharedSpace;
   readonly meetings = new Meetings(() => this.#attendance?.counted ?? []);
   readonly recovery: Recovery;
+  readonly journal: Journal;
+  readonly checkpoints: CoreCheckpoints;
   /** What requests under way and held gradients take. */
   readonly kept: KeptMemory;
   readonly batches = new Map<number, Batch>();
   readonly pieces = new Map<number, Piece>();
   /** Pieces that were asked for, which are numbered so far. */
   pieceCount = 0;
-  /** The step of the last checkpoint that was asked for. */
-  lastCheckpoint: number | undefined;
-  /** Whether it is on its way to the disk. */
-  isWriting = false;
   readonly #kernels: Kernels;
   readonly #office: Office;
   readonly #host: Host;
@@ -58,8 +67,8 @@ export class Tenant {
   #slotNames: readonly string[] = [];
   #chunks = 0;
   #optimizer: unknown = null;
-  readonly #awaitingWrite: { readonly done: () => void; readonly fail: (error: TributaryError) => void }[] =
-    [];
+  /** Workers that have pushed before the server was started again. */
+  readonly #replayed = new Set<number>();
   #optimizersSet = 0;
   readonly #awaitingOptimizer: { readonly number: number; readonly done: () => void }[] = [];
   #settings: ServiceSettings | undefined;
@@ -80,7 +89,11 @@ export class Tenant {
     this.#kernels = kernels;
     this.#office = office;
     this.#host = host;
-    this.recovery = new Recovery(this, office, bytes, core, host.files);
+    this.recovery = new Recovery(this, office, bytes, core);
+    this.journal = new Journal(this, office, core, host.files);
+    this.checkpoints = new CoreCheckpoints(service.namespace, (...asked) =>
+      this.recovery.checkpoint(...asked),
+    );
     if (service.settings) this.#begin(service.settings);
   }
 
@@ -183,7 +196,7 @@ export class Tenant {
   /** Values and rule come back with the checkpoint: who waits for them at its start must not be missing from the meeting. */
   letStart(): void {
     for (const { memory, waiting } of this.batches.values()) {
-      if (memory) for (const go of waiting.splice(0)) go();
+      if (memory) for (const { go } of waiting.splice(0)) go();
     }
     for (const { done } of this.#awaitingOptimizer.splice(0)) done();
   }
@@ -196,39 +209,148 @@ export class Tenant {
     }
   }
 
-  /** Applies a logged push; one that the parameters contain already changes nothing. */
+  /** Applies a logged push. Each worker's follow one another: one that does not fit means that others are missing. */
   repeat(record: PushRecord): void {
     const { worker, key, step, samples } = record;
     const piece = this.pieces.get(Number(key));
-    // One that came later than the others may have pushed, and is not here yet.
-    this.core.admit(worker);
-    if (piece === undefined || this.core.nextStep(worker, key) !== step) return;
+    if (!this.#replayed.has(worker)) {
+      // One that came later than the others may have pushed, and is not here yet.
+      this.core.admit(worker);
+      this.#replayed.add(worker);
+    }
+    const expected = piece && this.core.nextStep(worker, key);
+    if (piece === undefined || expected !== step) throw this.#gap(record, expected);
+    const push = { worker, key, step, samples };
+    if (record.kind === 'skipped')
+      return this.core.push({ ...push, gradient: piece.value, isSkipped: true }, ignore);
     const elements = record.kind === 'rows' ? record.rows.length : piece.value.length;
     const indexCount = record.kind === 'rows' ? record.indices.length : 0;
     const segment = this.space.allocate(4 * (elements + indexCount) + 128);
-    const values = segment.allocate('float32', elements);
-    const push = { worker, key, step, samples };
-    if (record.kind === 'rows') {
-      const indices = segment.allocate('int32', indexCount);
-      indices.view.set(record.indices);
-      values.view.set(record.rows);
-      this.core.pushRows({ ...push, indices, rows: values }, ignore);
-    } else {
-      for (const { start, values: part } of record.pieces) values.view.set(part, start);
-      this.core.push({ ...push, gradient: values }, ignore);
+    try {
+      const values = segment.allocate('float32', elements);
+      if (record.kind === 'rows') {
+        const indices = segment.allocate('int32', indexCount);
+        indices.view.set(record.indices);
+        values.view.set(record.rows);
+        this.core.pushRows({ ...push, indices, rows: values }, ignore);
+      } else {
+        for (const { start, values: part } of record.pieces) values.view.set(part, start);
+        this.core.push({ ...push, gradient: values }, ignore);
+      }
+    } finally {
+      segment.close();
     }
-    segment.close();
+  }
+
+  /** Nobody waits for a worker that has pushed and is gone. */
+  endReplay(): void {
+    for (const worker of this.#replayed) if (!this.#attendance!.isCounted(worker)) this.core.release(worker);
+    this.#replayed.clear();
+  }
+
+  #gap({ worker, key, step }: PushRecord, expected: number | undefined): UsageError {
+    const { namespace, logFolder: path } = this.service;
+    return new UsageError(
+      'CHECKPOINT_CORRUPT',
+      expected === undefined
+        ? `A push log of '${namespace}' in ${path} has a push of piece ${key}, whose first values are in none. Restore the logs from a copy, or give another folder.`
+        : `A push log of '${namespace}' in ${path} goes on with push ${step} of piece ${key} by worker ${worker}, expected push ${expected}. Restore the logs from a copy, or give another folder.`,
+      { namespace, path, worker, piece: key, expected, actual: step },
+    );
+  }
+
+  /** What a checkpoint keeps of the batches that have values. */
+  storedBatches(): readonly StoredBatch[] {
+    return [...this.batches].flatMap(([batch, { isFilled, plan }]) => (isFilled ? [{ batch, plan }] : []));
+  }
+
+  /** Keys that were there before the server was started again, with these values; none: they are put back later. */
+  *openAgain({ batch: number, plan, values: [values] }: ValuesRecord): Generator<Task, void> {
+    const [keys, pieces, firstPiece] = JSON.parse(plan) as [KeyShape[], PieceShape[], number];
+    let batch: Batch | undefined;
+    yield (done, fail) => {
+      const opened = (one: Batch) => {
+        batch = one;
+        done();
+      };
+      this.openBatch(number, { keys, pieces, firstPiece }, true, opened, fail);
+    };
+    let at = 0;
+    for (const { shape, value } of this.#piecesOf(batch!)) {
+      for (const [start, length] of values ? shape.ranges : []) {
+        value.view.set(values!.subarray(at, at + length), start);
+        at += length;
+      }
+    }
+    this.fill(batch!);
+  }
+
+  /** Takes memory for keys; `done` as soon as it is there. */
+  openBatch(
+    number: number,
+    { keys, pieces, firstPiece }: BatchPlan,
+    isRecovered: boolean,
+    done: (batch: Batch) => void,
+    fail: (error: TributaryError) => void,
+  ): void {
+    this.reserveChunks(pieces);
+    const batch: Batch = {
+      keys: new Set(keys.map(({ key }) => key)),
+      plan: planText({ keys, pieces, firstPiece }),
+      ...{ firstPiece, pieceCount: pieces.length, isRecovered },
+      ...{ memory: undefined, isFilled: false, waiting: [] },
+    };
+    this.batches.set(number, batch);
+    this.pieceCount += pieces.length;
+    this.#office.ask(
+      { kind: 'keys', namespace: this.service.namespace, keys, slots: this.#slotNames },
+      (memory) => {
+        this.addPieces(batch, keys, pieces, memory);
+        done(batch);
+        for (const { go } of batch.waiting.splice(0)) go();
+      },
+      (error) => {
+        this.batches.delete(number);
+        this.giveBackChunks(pieces);
+        this.pieceCount = firstPiece;
+        fail(error);
+        for (const waiting of batch.waiting.splice(0)) waiting.fail(error);
+      },
+    );
+  }
+
+  /** The first values of a batch are in its memory: they count as soon as they are safe from a crash. */
+  begin(number: number, batch: Batch): void {
+    try {
+      const { plan, firstPiece, pieceCount } = batch;
+      // What would be refused after it was logged would be refused again by every restart.
+      for (let i = firstPiece; i < firstPiece + pieceCount; i++) {
+        for (const slot of this.#slotNames) this.#slotRegion(i, slot);
+      }
+      const values = [...this.#piecesOf(batch)].flatMap(({ shape, value }) =>
+        shape.ranges.map(([start, length]) => value.view.subarray(start, start + length)),
+      );
+      this.journal.log({ kind: 'values', batch: number, plan, values });
+    } catch (error) {
+      for (const { fail } of batch.waiting.splice(0)) fail(asTributaryError(error));
+      throw error;
+    }
+    this.fill(batch);
   }
 
   /** Opens what a batch was given memory for; values are those in the memory. */
   fill(batch: Batch): void {
-    for (let i = batch.firstPiece; i < batch.firstPiece + batch.pieceCount; i++) {
-      const { shape, key, value } = this.pieces.get(i)!;
+    let number = batch.firstPiece;
+    for (const { shape, key, value } of this.#piecesOf(batch)) {
       const chunks = shape.ranges.map(([start, length]) => ({ start, length }));
-      this.core.open({ name: String(i), title: key.key, value, chunks, rowLength: key.rowLength });
+      this.core.open({ name: String(number++), title: key.key, value, chunks, rowLength: key.rowLength });
     }
     batch.isFilled = true;
-    for (const go of batch.waiting.splice(0)) go();
+    for (const { go } of batch.waiting.splice(0)) go();
+  }
+
+  *#piecesOf({ firstPiece, pieceCount }: Batch): Iterable<Piece> {
+    for (let i = firstPiece; i < firstPiece + pieceCount; i++) yield this.pieces.get(i)!;
   }
 
   addPieces(
@@ -261,29 +383,17 @@ export class Tenant {
   }
 
   /** Chunks are counted before they are made. */
-  reserveChunks(worker: number, pieces: readonly PieceShape[]): void {
+  reserveChunks(pieces: readonly PieceShape[]): void {
     const wanted = pieces.reduce((sum, { ranges }) => sum + ranges.length, 0);
     const { maxChunks, namespace } = this.service;
     if (this.#chunks + wanted > maxChunks) {
       throw new UsageError(
         'INVALID_ARGUMENT',
-        `worker ${worker} wants ${wanted} chunks more in namespace '${namespace}', which has ${this.#chunks} of ${maxChunks} on this core; use larger chunks or ask for a larger quota`,
-        { worker, namespace, expected: maxChunks, actual: this.#chunks + wanted },
+        `${wanted} chunks more are wanted in namespace '${namespace}', which has ${this.#chunks} of ${maxChunks} on this core; use larger chunks or ask for a larger quota`,
+        { namespace, expected: maxChunks, actual: this.#chunks + wanted },
       );
     }
     this.#chunks += wanted;
-  }
-
-  /** Told when the last checkpoint is on the disk, or is not going to be. */
-  whenWritten(done: () => void, fail: (error: TributaryError) => void): void {
-    this.#awaitingWrite.push({ done, fail });
-  }
-
-  written(error?: TributaryError): void {
-    for (const { done, fail } of this.#awaitingWrite.splice(0)) {
-      if (error) fail(error);
-      else done();
-    }
   }
 
   /** All workers set it, the first one's counts: the others wait until it has. */
@@ -312,7 +422,7 @@ export class Tenant {
   setLearningRate(lr: number): void {
     this.core.checkLearningRate(lr);
     const spec = { ...(this.#optimizer as object), lr };
-    this.recovery.log({ kind: 'optimizer', spec });
+    this.journal.log({ kind: 'optimizer', spec });
     this.core.setLearningRate(lr);
     this.#optimizer = spec;
   }
@@ -326,14 +436,13 @@ export class Tenant {
   ): void {
     const rule = optimizerRule(this.#kernels, spec as never);
     const opening = [...this.batches.values()].find(({ memory }) => memory === undefined);
-    if (opening) return void opening.waiting.push(() => this.setOptimizer(spec, done, fail, isLogged));
+    if (opening) {
+      const go = () => this.setOptimizer(spec, done, fail, isLogged);
+      return void opening.waiting.push({ go, fail });
+    }
     const set = () => {
-      try {
-        // Pushes that are logged after it are replayed by it.
-        if (isLogged) this.recovery.log({ kind: 'optimizer', spec });
-      } catch (error) {
-        return fail(error as TributaryError);
-      }
+      // Pushes that are logged after it are replayed by it.
+      if (isLogged) this.journal.log({ kind: 'optimizer', spec });
       this.#slotNames = rule.slots;
       this.core.setRule(rule);
       this.#optimizer = spec;
@@ -355,7 +464,7 @@ export class Tenant {
 
   close(): void {
     this.#core?.close();
-    this.recovery.close();
+    this.journal.close();
     this.kept.close();
   }
 
@@ -372,6 +481,7 @@ export class Tenant {
       heldMemory: this.kept,
       // Workers look before they push; one that does not only harms its own tenant.
       nonFinite: 'accept',
+      beforePush: (key, ...push) => this.journal.logPush(String(key), ...push),
       slotRegion: (name, slot) => this.#slotRegion(Number(name), slot),
     });
     this.#attendance = new Attendance(this.service, settings.workers);
@@ -402,6 +512,11 @@ export class Tenant {
 
 function slotName(slot: string, key: StoreKey): string {
   return `${slot} of ${keyName(key)}`;
+}
+
+/** What every worker must say alike, and a log or a checkpoint keeps. */
+export function planText({ keys, pieces, firstPiece }: BatchPlan): string {
+  return JSON.stringify([keys, pieces, firstPiece]);
 }
 
 const ignore = () => undefined;

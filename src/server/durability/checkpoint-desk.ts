@@ -8,14 +8,14 @@ import type { ErrorCode, Facts } from '../../base/index.ts';
 import type { Host } from '../../sockets/index.ts';
 import type { CheckpointContent } from './checkpoint-file.ts';
 import { CheckpointFolder } from './checkpoint-folder.ts';
-import type { Listing } from './checkpoint-folder.ts';
+import type { Kept, Listing } from './checkpoint-folder.ts';
 import type { Manifest } from './server-state.ts';
 
 /** What can be asked, and what is answered. */
 export interface Questions {
   open: { ask: null; answer: null };
   /** The data lies on shared memory. */
-  write: { ask: { manifest: Manifest; data: Float32Array[] }; answer: null };
+  write: { ask: { manifest: Manifest; data: Float32Array[] }; answer: Kept[] };
   read: { ask: number; answer: CheckpointContent };
   list: { ask: null; answer: Listing };
 }
@@ -70,8 +70,7 @@ function answerTo(question: Question, folder: CheckpointFolder): Questions[Quest
     case 'open':
       return null;
     case 'write':
-      folder.write(question.ask.manifest, question.ask.data);
-      return null;
+      return folder.write(question.ask.manifest, question.ask.data);
     case 'read':
       return folder.read(question.ask);
     case 'list':

@@ -6,7 +6,7 @@
  */
 import { createHash } from 'node:crypto';
 import { constants } from 'node:fs';
-import { readFully, UsageError, writeFully } from '../../base/index.ts';
+import { OWNER_FILE, readFully, UsageError, writeFully } from '../../base/index.ts';
 import type { Files } from '../../base/index.ts';
 import { elementCount, FORMAT, isCount, manifestFault, totalElements } from './server-state.ts';
 import type { Manifest } from './server-state.ts';
@@ -32,7 +32,7 @@ export function writeCheckpointFile(
   data: readonly Float32Array[],
 ): void {
   const { O_CREAT, O_EXCL, O_WRONLY } = constants;
-  const file = files.open(path, O_WRONLY | O_CREAT | O_EXCL, 0o666);
+  const file = files.open(path, O_WRONLY | O_CREAT | O_EXCL, OWNER_FILE);
   try {
     // The hashes are known last but stand first: the manifest has the same length with and without them.
     let at = MANIFEST_AT + manifestBytes(manifest).length;

@@ -6,7 +6,7 @@
  */
 import { endianness } from 'node:os';
 import { join } from 'node:path';
-import { flushFolder, InternalError, UsageError } from '../../base/index.ts';
+import { InternalError, makeDurableFolder, OWNER_FOLDER, putInPlace, UsageError } from '../../base/index.ts';
 import type { Files } from '../../base/index.ts';
 import type { Host } from '../../sockets/index.ts';
 import { readCheckpointFile, writeCheckpointFile } from './checkpoint-file.ts';
@@ -16,6 +16,12 @@ import type { Manifest } from './server-state.ts';
 const FINAL_NAME = /^step-(\d{12,16})\.checkpoint$/;
 const TEMPORARY_NAME = /^\.writing-step-\d{12,16}-[0-9a-f]{16}$/;
 const KEPT = 2;
+
+/** A good checkpoint, and for each core the push log that follows it. */
+export interface Kept {
+  readonly step: number;
+  readonly logs: readonly (number | null)[];
+}
 
 export interface Listing {
   /** Steps of the good ones, ascending. */
@@ -28,8 +34,8 @@ export class CheckpointFolder {
   readonly #files: Files;
   readonly #randomHex: Host['randomHex'];
   readonly #folder: string;
-  /** Steps whose files this process has written or verified, so that they are not read again before each removal. */
-  readonly #good = new Set<number>();
+  /** The files that this process has written or verified, by step, so that they are not read again before each removal. */
+  readonly #good = new Map<number, Kept>();
 
   /** Makes the folder and removes what killed writes have left. */
   constructor({ files, randomHex }: Pick<Host, 'files' | 'randomHex'>, folder: string) {
@@ -40,7 +46,7 @@ export class CheckpointFolder {
     this.#randomHex = randomHex;
     this.#folder = folder;
     try {
-      files.makeFolder(folder, 0o777);
+      makeDurableFolder(files, folder, OWNER_FOLDER);
       for (const name of files.list(folder)) {
         if (TEMPORARY_NAME.test(name)) files.remove(join(folder, name));
       }
@@ -54,22 +60,18 @@ export class CheckpointFolder {
     }
   }
 
-  write(manifest: Manifest, data: readonly Float32Array[]): void {
+  /** Gives those that are kept, oldest first. */
+  write(manifest: Manifest, data: readonly Float32Array[]): Kept[] {
     const { step } = manifest;
     const path = this.#pathOf(step);
     try {
       const newer = this.#stored().find((other) => other > step && this.#isGood(other));
       if (newer !== undefined) throw wouldGoBack(this.#folder, step, newer);
       const temporary = join(this.#folder, `.writing-${nameOf(step)}-${this.#randomHex(8)}`);
-      try {
-        writeCheckpointFile(this.#files, temporary, manifest, data);
-        this.#files.rename(temporary, path);
-      } catch (cause) {
-        this.#files.remove(temporary);
-        throw cause;
-      }
-      flushFolder(this.#files, this.#folder);
-      this.#good.add(step);
+      putInPlace(this.#files, { temporary, path }, () =>
+        writeCheckpointFile(this.#files, temporary, manifest, data),
+      );
+      this.#good.set(step, keptOf(manifest));
     } catch (cause) {
       if (cause instanceof UsageError) throw cause;
       throw new UsageError(
@@ -80,7 +82,7 @@ export class CheckpointFolder {
         cause,
       );
     }
-    this.#prune();
+    return this.#prune();
   }
 
   read(step: number): CheckpointContent {
@@ -93,8 +95,8 @@ export class CheckpointFolder {
     this.#good.clear();
     for (const step of this.#stored().reverse()) {
       try {
-        readCheckpointFile(this.#files, this.#pathOf(step), step, false);
-        this.#good.add(step);
+        const { manifest } = readCheckpointFile(this.#files, this.#pathOf(step), step, false);
+        this.#good.set(step, keptOf(manifest));
         steps.push(step);
       } catch (cause) {
         problems.push(messageOf(cause));
@@ -104,11 +106,11 @@ export class CheckpointFolder {
   }
 
   /** What cannot be removed costs room, not safety: the checkpoint itself is written, so nothing fails. */
-  #prune(): void {
-    let good = 0;
+  #prune(): Kept[] {
+    const kept: Kept[] = [];
     for (const step of this.#stored()) {
-      if (good < KEPT) {
-        if (this.#isGood(step)) good++;
+      if (kept.length < KEPT) {
+        if (this.#isGood(step)) kept.unshift(this.#good.get(step)!);
         continue;
       }
       this.#good.delete(step);
@@ -118,13 +120,13 @@ export class CheckpointFolder {
         // Tried again after the next checkpoint.
       }
     }
+    return kept;
   }
 
   /** Steps that have a file, newest first. */
   #stored(): number[] {
     return this.#files
       .list(this.#folder)
-
       .map((name) => FINAL_NAME.exec(name))
       .flatMap((match) =>
         match && `${nameOf(Number(match[1]))}.checkpoint` === match[0] ? [Number(match[1])] : [],
@@ -135,17 +137,21 @@ export class CheckpointFolder {
   #isGood(step: number): boolean {
     if (this.#good.has(step)) return true;
     try {
-      readCheckpointFile(this.#files, this.#pathOf(step), step, false);
+      const { manifest } = readCheckpointFile(this.#files, this.#pathOf(step), step, false);
+      this.#good.set(step, keptOf(manifest));
+      return true;
     } catch {
       return false;
     }
-    this.#good.add(step);
-    return true;
   }
 
   #pathOf(step: number): string {
     return join(this.#folder, `${nameOf(step)}.checkpoint`);
   }
+}
+
+function keptOf({ step, cores }: Manifest): Kept {
+  return { step, logs: cores.map(({ log }) => log) };
 }
 
 function nameOf(step: number): string {

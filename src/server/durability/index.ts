@@ -1,6 +1,9 @@
-export { LogReplay } from './log-replay.ts';
-export type { ReplayStop } from './log-replay.ts';
-export { PushLog } from './push-log.ts';
+export type { Kept } from './checkpoint-folder.ts';
+export { LogChain } from './log-chain.ts';
+export type { ChainOptions } from './log-chain.ts';
+export { LogReplay, readLogOrigin } from './log-replay.ts';
+export type { LogOrigin, ReplayStop } from './log-replay.ts';
+export { listLogs, PushLog } from './push-log.ts';
 export type { PushLogOptions, StoredLog } from './push-log.ts';
 export type {
   DensePushRecord,
@@ -9,7 +12,9 @@ export type {
   OptimizerRecord,
   PushRecord,
   RowsPushRecord,
+  SkippedPushRecord,
+  ValuesRecord,
 } from './push-record.ts';
 export { ServerCheckpoints } from './server-checkpoints.ts';
 export type { ServerCheckpointsOptions } from './server-checkpoints.ts';
-export type { ElementRange, KeyState, ServerState, TensorState } from './server-state.ts';
+export type { CoreState, ElementRange, KeyState, ServerState, TensorState } from './server-state.ts';

@@ -1,8 +1,7 @@
 /**
- * What a push log holds, a push or the optimizer of those that follow, and its layout: a head of 56 bytes, the key's name
- * (of an optimizer its specification as JSON), whole numbers (starts and lengths
- * of the pieces, or row indices), the elements, and a CRC-32 of all before it; little-endian, each part a multiple of 4
- * bytes long. No files here. Invariant: the length of a record follows from its head alone.
+ * What a push log holds, and its layout: a head of 64 bytes, a text (the key's name, a plan or an optimizer as JSON), whole
+ * numbers (starts and lengths of the pieces, or row indices), the elements, and a CRC-32 of all before it; little-endian,
+ * each part a multiple of 4 bytes long. No files here. Invariant: the length of a record follows from its head alone.
  */
 import { UsageError } from '../../base/index.ts';
 import { crc32 } from './crc32.ts';
@@ -35,74 +34,75 @@ export interface RowsPushRecord extends Pushed {
   readonly rows: Float32Array;
 }
 
-export type PushRecord = DensePushRecord | RowsPushRecord;
+/** A push that counts although its values are left out: without it, those that follow would not fit. */
+export interface SkippedPushRecord extends Pushed {
+  readonly kind: 'skipped';
+}
 
-/** Records behind it were applied by this optimizer, at its learning rate. */
+export type PushRecord = DensePushRecord | RowsPushRecord | SkippedPushRecord;
+
+/** Records behind it were applied by this optimizer. */
 export interface OptimizerRecord {
   readonly kind: 'optimizer';
   /** As JSON brings it back; null for none. */
   readonly spec: unknown;
 }
 
-export type LogRecord = PushRecord | OptimizerRecord;
+/** Keys that were opened together, and their first values. */
+export interface ValuesRecord {
+  readonly kind: 'values';
+  readonly batch: number;
+  /** The keys and the pieces of them that belong to the core, as JSON. */
+  readonly plan: string;
+  /** The elements of all pieces; one array or several that follow each other. Read back as one. */
+  readonly values: readonly Float32Array[];
+}
 
-export const HEAD_BYTES = 56;
+export type LogRecord = PushRecord | OptimizerRecord | ValuesRecord;
+
+export const HEAD_BYTES = 64;
 export const CHECKSUM_BYTES = 4;
 /** A checksum of the head alone: lengths that can be trusted tell a torn record from a damaged one. */
-const HEAD_SUM_AT = 52;
-const MARK = 0x50495254;
-const KINDS = ['dense', 'rows', 'optimizer'] as const;
+const HEAD_SUM_AT = 60;
+export const RECORD_MARK = 0x50495254;
+const KINDS = ['dense', 'rows', 'optimizer', 'values', 'skipped'] as const;
 
 export interface RecordHead {
   readonly kind: (typeof KINDS)[number];
   readonly worker: number;
+  /** Of values: the number of the batch. */
   readonly step: number;
   readonly samples: number;
-  readonly keyBytes: number;
+  readonly textBytes: number;
   readonly numbers: number;
   readonly elements: number;
+  /** Bytes of the log that were acknowledged, or about to be, when the record was written: damage before is a loss. */
+  readonly safeBytes: number;
 }
 
 /** Bytes of the whole record. */
-export function recordBytes({ keyBytes, numbers, elements }: RecordHead): number {
-  return HEAD_BYTES + padded(keyBytes) + 4 * (numbers + elements) + CHECKSUM_BYTES;
+export function recordBytes({ textBytes, numbers, elements }: RecordHead): number {
+  return HEAD_BYTES + padded(textBytes) + 4 * (numbers + elements) + CHECKSUM_BYTES;
 }
 
 /** The record's parts without the checksum, to be written one after the other; the elements are not copied. */
-export function recordParts(record: LogRecord): Uint8Array[] {
-  if (record.kind === 'optimizer') return [frontOf({ ...NO_PUSH, kind: record.kind }, textOf(record.spec))];
-  checkRecord(record);
-  const key = Buffer.from(record.key);
-  const [numbers, arrays] =
-    record.kind === 'dense'
-      ? [piecesTable(record.pieces), record.pieces.map(({ values }) => values)]
-      : [record.indices, [record.rows]];
+export function recordParts(record: LogRecord, safeBytes: number): Uint8Array[] {
+  const { text, numbers, arrays, ...fields } = contentOf(record);
+  const bytes = Buffer.from(text);
   const elements = arrays.reduce((sum, { length }) => sum + length, 0);
-  const { kind, worker, step, samples } = record;
-  const front = frontOf({ kind, worker, step, samples, numbers: numbers.length, elements }, key);
-  return [front, bytesOf(numbers), ...arrays.map(bytesOf)];
-}
-
-const NO_PUSH = { worker: 0, step: 0, samples: 0, numbers: 0, elements: 0 };
-
-/** The head, and the key behind it. */
-function frontOf(head: Omit<RecordHead, 'keyBytes'>, key: Buffer): Buffer {
-  const front = Buffer.alloc(HEAD_BYTES + padded(key.length));
-  front.writeUInt32LE(MARK, 0);
-  front.writeUInt32LE(KINDS.indexOf(head.kind), 4);
-  front.writeDoubleLE(head.worker, 8);
-  front.writeDoubleLE(head.step, 16);
-  front.writeDoubleLE(head.samples, 24);
-  front.writeDoubleLE(head.numbers, 32);
-  front.writeDoubleLE(head.elements, 40);
-  front.writeUInt32LE(key.length, 48);
+  const front = Buffer.alloc(HEAD_BYTES + padded(bytes.length));
+  front.writeUInt32LE(RECORD_MARK, 0);
+  front.writeUInt32LE(KINDS.indexOf(record.kind), 4);
+  front.writeDoubleLE(fields.worker, 8);
+  front.writeDoubleLE(fields.step, 16);
+  front.writeDoubleLE(fields.samples, 24);
+  front.writeDoubleLE(numbers.length, 32);
+  front.writeDoubleLE(elements, 40);
+  front.writeUInt32LE(bytes.length, 48);
+  front.writeDoubleLE(safeBytes, 52);
   front.writeUInt32LE(crc32(front.subarray(0, HEAD_SUM_AT), 0), HEAD_SUM_AT);
-  key.copy(front, HEAD_BYTES);
-  return front;
-}
-
-function textOf(spec: unknown): Buffer {
-  return Buffer.from(JSON.stringify(spec ?? null));
+  bytes.copy(front, HEAD_BYTES);
+  return [front, bytesOf(numbers), ...arrays.map(bytesOf)];
 }
 
 /** The head at the beginning of `bytes`, or undefined if there is none. Its lengths are not yet compared with anything. */
@@ -115,25 +115,29 @@ export function readHead(bytes: Buffer): RecordHead | undefined {
     samples: bytes.readDoubleLE(24),
     numbers: bytes.readDoubleLE(32),
     elements: bytes.readDoubleLE(40),
-    keyBytes: bytes.readUInt32LE(48),
+    textBytes: bytes.readUInt32LE(48),
+    safeBytes: bytes.readDoubleLE(52),
   };
-  const { worker, step, samples, numbers, elements } = head;
-  const isSound = isCount(worker) && isCount(step) && isCount(numbers) && isCount(elements);
-  if (bytes.readUInt32LE(0) !== MARK || kind === undefined || !isSound || !isWeight(samples))
+  const { worker, step, samples, numbers, elements, safeBytes } = head;
+  const isSound = [worker, step, numbers, elements, safeBytes].every(isCount);
+  if (bytes.readUInt32LE(0) !== RECORD_MARK || kind === undefined || !isSound || !isWeight(samples))
     return undefined;
   return { kind, ...head };
 }
 
 /** The record of a head and of the bytes between head and checksum, or undefined if they do not fit together. */
 export function readBody(head: RecordHead, body: Buffer): LogRecord | undefined {
-  const { kind, worker, step, samples, keyBytes, numbers, elements } = head;
-  const key = body.toString('utf8', 0, keyBytes);
-  if (kind === 'optimizer') return readOptimizer(key);
-  if (!isName(key)) return undefined;
-  const numbersAt = body.byteOffset + padded(keyBytes);
+  const { kind, worker, step, samples, textBytes, numbers, elements } = head;
+  const text = body.toString('utf8', 0, textBytes);
+  const numbersAt = body.byteOffset + padded(textBytes);
   const values = new Float32Array(body.buffer as ArrayBuffer, numbersAt + 4 * numbers, elements);
   const whole = new Int32Array(body.buffer as ArrayBuffer, numbersAt, numbers);
-  if (kind === 'rows') return { kind, worker, key, step, samples, indices: whole, rows: values };
+  if (kind === 'optimizer') return readOptimizer(text);
+  if (kind === 'values') return { kind, batch: step, plan: text, values: [values] };
+  if (!isName(text)) return undefined;
+  const pushed = { worker, key: text, step, samples };
+  if (kind === 'skipped') return { kind, ...pushed };
+  if (kind === 'rows') return { kind, ...pushed, indices: whole, rows: values };
   const pieces: GradientPiece[] = [];
   let at = 0;
   for (let i = 0; i + 1 < whole.length; i += 2) {
@@ -143,7 +147,30 @@ export function readBody(head: RecordHead, body: Buffer): LogRecord | undefined 
     at += length;
   }
   if (at !== elements || whole.length % 2 !== 0) return undefined;
-  return { kind, worker, key, step, samples, pieces };
+  return { kind, ...pushed, pieces };
+}
+
+interface Content {
+  readonly text: string;
+  readonly worker: number;
+  readonly step: number;
+  readonly samples: number;
+  readonly numbers: Int32Array;
+  readonly arrays: readonly Float32Array[];
+}
+
+function contentOf(record: LogRecord): Content {
+  const none = { worker: 0, step: 0, samples: 0, numbers: new Int32Array(), arrays: [] };
+  if (record.kind === 'optimizer') return { ...none, text: JSON.stringify(record.spec ?? null) };
+  if (record.kind === 'values')
+    return { ...none, text: record.plan, step: record.batch, arrays: record.values };
+  checkPush(record);
+  const { worker, step, samples, key: text } = record;
+  const pushed = { ...none, text, worker, step, samples };
+  if (record.kind === 'skipped') return pushed;
+  if (record.kind === 'rows') return { ...pushed, numbers: record.indices, arrays: [record.rows] };
+  const arrays = record.pieces.map(({ values }) => values);
+  return { ...pushed, numbers: piecesTable(record.pieces), arrays };
 }
 
 function readOptimizer(text: string): OptimizerRecord | undefined {
@@ -154,10 +181,10 @@ function readOptimizer(text: string): OptimizerRecord | undefined {
   }
 }
 
-function checkRecord(record: PushRecord): void {
+function checkPush(record: PushRecord): void {
   const { worker, key, step, samples } = record;
   const isPlaced =
-    record.kind === 'rows' ||
+    record.kind !== 'dense' ||
     record.pieces.every(({ start, values }) => isCount(start) && start + values.length < 2 ** 31);
   if (isCount(worker) && isName(key) && isCount(step) && isWeight(samples) && isPlaced) return;
   throw new UsageError(

@@ -6,6 +6,7 @@
 import { UsageError } from '../../base/index.ts';
 import type { Clock } from '../../base/index.ts';
 import type { ServerHost } from '../server-host.ts';
+import type { Kept, Listing } from './checkpoint-folder.ts';
 import { CheckpointLink } from './checkpoint-link.ts';
 import { assembleState, describeState, isCount } from './server-state.ts';
 import type { ServerState } from './server-state.ts';
@@ -54,17 +55,23 @@ export class ServerCheckpoints {
   /**
    * Writes a checkpoint; done when it is durable and older ones than the last two are removed. The tensors must stand
    * still until then: what changes meanwhile is written half old, half new. Steps grow; the newest may be rewritten.
+   * Gives those that are kept, oldest first.
    */
-  async write(step: number, state: ServerState): Promise<void> {
+  async write(step: number, state: ServerState): Promise<readonly Kept[]> {
     const { manifest, data } = describeState(step, state);
-    await this.#link.ask('write', { manifest, data: await onSharedMemory(data, this.#clock) });
+    return this.#link.ask('write', { manifest, data: await onSharedMemory(data, this.#clock) });
   }
 
   /** The steps whose checkpoints are good to the last byte, ascending. */
   async list(): Promise<number[]> {
-    const { steps, problems } = await this.#link.ask('list', null);
-    for (const problem of problems) this.#onProblem(problem);
-    return steps;
+    return (await this.look()).steps;
+  }
+
+  /** The same, with what is wrong with each of the others. */
+  async look(): Promise<Listing> {
+    const found = await this.#link.ask('list', null);
+    for (const problem of found.problems) this.#onProblem(problem);
+    return found;
   }
 
   /** Reads one, every byte checked: CHECKPOINT_CORRUPT if it is damaged, FILE_NOT_FOUND if it is not there. */

@@ -30,10 +30,20 @@ export interface KeyState {
   readonly tensors: readonly TensorState[];
 }
 
-export interface ServerState {
-  readonly namespace: string;
+/** What one core of the server had besides its tensors. */
+export interface CoreState {
   /** Any JSON value; null for none. */
   readonly optimizer: unknown;
+  /** Number of the push log that begins with this state; null: pushes are not logged. */
+  readonly log: number | null;
+  /** The keys that were opened together, as the core needs them to open them again: any JSON value. */
+  readonly batches: unknown;
+}
+
+export interface ServerState {
+  readonly namespace: string;
+  /** By core. */
+  readonly cores: readonly CoreState[];
   readonly generation: number;
   readonly keys: readonly KeyState[];
 }
@@ -56,7 +66,7 @@ export interface Manifest extends Omit<ServerState, 'keys'> {
   readonly keys: readonly KeyManifest[];
 }
 
-export const FORMAT = 1;
+export const FORMAT = 2;
 /** Stands where a hash will be, so that the manifest's length is known before the hashes are. */
 export const UNKNOWN_HASH = '0'.repeat(64);
 
@@ -89,8 +99,8 @@ export function describeState(
       return { name: tensor.name, ranges, sha256: UNKNOWN_HASH };
     }),
   }));
-  const { namespace, optimizer, generation } = state;
-  const manifest: Manifest = { format: FORMAT, step, namespace, generation, optimizer, keys };
+  const { namespace, cores, generation } = state;
+  const manifest: Manifest = { format: FORMAT, step, namespace, generation, cores, keys };
   fault ??= manifestFault(manifest);
   if (fault === undefined) return { manifest, data };
   throw new UsageError(
@@ -102,7 +112,7 @@ export function describeState(
 
 /** The state that `describeState` took apart. */
 export function assembleState(manifest: Manifest, data: readonly Float32Array[]): ServerState {
-  const { namespace, optimizer, generation } = manifest;
+  const { namespace, cores, generation } = manifest;
   let next = 0;
   const keys = manifest.keys.map(({ name, length, rowLength, version, lastSteps, tensors }) => ({
     name,
@@ -116,7 +126,7 @@ export function assembleState(manifest: Manifest, data: readonly Float32Array[])
       data: data[next++]!,
     })),
   }));
-  return { namespace, optimizer, generation, keys };
+  return { namespace, cores, generation, keys };
 }
 
 /** Elements of a tensor with these ranges. */
@@ -136,12 +146,14 @@ export function totalElements({ keys }: Manifest): number {
 /** What is wrong with a manifest of unknown origin, or undefined if it is one. */
 export function manifestFault(value: unknown): string | undefined {
   if (!isObject(value)) return 'the manifest is not an object';
-  const { format, step, namespace, generation, optimizer, keys } = value;
+  const { format, step, namespace, generation, cores, keys } = value;
   if (format !== FORMAT) return `the format is ${text(format)}, not ${FORMAT}`;
   if (!isCount(step)) return `the step is ${text(step)}, not a whole number from 0`;
   if (!isName(namespace)) return `the namespace ${text(namespace)} is no name`;
   if (!isCount(generation)) return `the generation is ${text(generation)}, not a whole number from 0`;
-  if (!isJson(optimizer, MAX_JSON_DEPTH)) return 'the optimizer is not a JSON value';
+  if (!Array.isArray(cores)) return 'the cores are not a list';
+  const coreProblem = firstFault(cores, coreFault);
+  if (coreProblem !== undefined) return coreProblem;
   if (!Array.isArray(keys)) return 'the keys are not a list';
   const fault = firstFault(keys, keyFault) ?? repeatedName(keys as KeyManifest[], 'key');
   if (fault !== undefined) return fault;
@@ -149,6 +161,14 @@ export function manifestFault(value: unknown): string | undefined {
   return elements > MAX_ELEMENTS
     ? `all tensors have ${elements} elements, more than ${MAX_ELEMENTS}`
     : undefined;
+}
+
+function coreFault(value: unknown): string | undefined {
+  if (!isObject(value)) return 'a core is not an object';
+  const { optimizer, log, batches } = value;
+  if (!isJson(optimizer, MAX_JSON_DEPTH)) return 'the optimizer is not a JSON value';
+  if (log !== null && !isCount(log)) return `the log of a core is ${text(log)}, not a whole number from 0`;
+  return isJson(batches, MAX_JSON_DEPTH) ? undefined : 'the batches of a core are not a JSON value';
 }
 
 function keyFault(value: unknown): string | undefined {

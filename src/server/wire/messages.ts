@@ -195,6 +195,8 @@ export type Request = { readonly id: number } & (
   | { readonly op: 'beat' }
   /** The parameters as they are after a step are to be kept; answered at once or when they are on the disk. */
   | { readonly op: 'checkpoint'; readonly step: number; readonly isDurable: boolean }
+  /** Answered when all checkpoints that the worker asked for are written; an error if one was not, and it was not told. */
+  | { readonly op: 'checkpoints-written' }
   /** Something was lost: all workers meet before they go back to a checkpoint. */
   | { readonly op: 'rewind'; readonly attempt: string }
   /** On the first core: `steps` are those that the worker could go back to. */
@@ -344,6 +346,7 @@ export function readRequest(header: Header): Request {
       check(isNonce(attempt) && Array.isArray(steps) && steps.every(Number.isSafeInteger), op, header);
       return { id, op, attempt, steps: steps as number[] };
     }
+    case 'checkpoints-written':
     case 'bye':
       return { id, op };
     default:

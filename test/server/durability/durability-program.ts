@@ -1,9 +1,9 @@
 /** A process that writes checkpoints or appends pushes until it is killed, and says on its output what is safe. */
 import { writeSync } from 'node:fs';
 import { systemFiles } from '../../../src/base/index.ts';
-import { PushLog, ServerCheckpoints } from '../../../src/server/durability/index.ts';
+import { listLogs, LogReplay, PushLog, ServerCheckpoints } from '../../../src/server/durability/index.ts';
 import { systemServerHost } from '../../../src/server/server-host.ts';
-import { samplePush, sampleState } from './samples.ts';
+import { FIRST, samplePush, sampleState } from './samples.ts';
 
 const [role, folder = '', size = '0'] = process.argv.slice(2);
 
@@ -26,14 +26,17 @@ if (role === 'checkpoints') {
     say(step);
   }
 } else if (role === 'log') {
-  const log = new PushLog({ files: systemFiles, folder, name: 'core-0', step: 0 });
-  for (let index = [...PushLog.replay(systemFiles, log.path)].length; ; index++) {
+  const logged = listLogs(systemFiles, folder, 'core-0').flatMap(({ path }) => [
+    ...new LogReplay(systemFiles, path),
+  ]);
+  const log = new PushLog({ files: systemFiles, folder, name: 'core-0', origin: FIRST, isFlushed: false });
+  for (let index = logged.length; ; index++) {
     log.append(samplePush(index));
     say(index + 1);
   }
 } else if (role === 'full') {
   // Files of this process cannot grow beyond a limit: writes fail in the middle.
-  const log = new PushLog({ files: systemFiles, folder, name: 'core-0', step: 0 });
+  const log = new PushLog({ files: systemFiles, folder, name: 'core-0', origin: FIRST, isFlushed: false });
   const long = { worker: 0, key: 'k', step: 2, samples: 1, kind: 'dense' } as const;
   log.append(samplePush(0));
   try {

@@ -14,10 +14,18 @@ import zlib from 'node:zlib';
 import fc from 'fast-check';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { systemFiles } from '../../../src/base/index.ts';
-import { PushLog } from '../../../src/server/durability/index.ts';
-import type { LogRecord, PushRecord } from '../../../src/server/durability/index.ts';
+import type { Files } from '../../../src/base/index.ts';
+import {
+  listLogs,
+  LogChain,
+  LogReplay,
+  PushLog,
+  readLogOrigin,
+} from '../../../src/server/durability/index.ts';
+import type { LogOrigin, LogRecord, PushRecord } from '../../../src/server/durability/index.ts';
 import { crc32, tableCrc32 } from '../../../src/server/durability/crc32.ts';
-import { samplePush } from './samples.ts';
+import { FaultyFiles } from './faulty-files.ts';
+import { FIRST, samplePush } from './samples.ts';
 
 let folder: string;
 
@@ -28,18 +36,19 @@ beforeEach(() => {
 afterEach(() => rmSync(folder, { recursive: true, force: true }));
 
 const refused = (code: string) => expect.objectContaining({ name: 'UsageError', code }) as Error;
-const open = (step: number) => new PushLog({ files: systemFiles, folder, name: 'core-0', step });
+const open = (origin: LogOrigin = FIRST, isFlushed = false, files: Files = systemFiles) =>
+  new PushLog({ files, folder, name: 'core-0', origin, isFlushed });
 
 /** Writes these, closes, and gives the path. */
-function logOf(records: readonly LogRecord[], step = 0): string {
-  const log = open(step);
+function logOf(records: readonly LogRecord[], origin?: LogOrigin): string {
+  const log = open(origin);
   for (const record of records) log.append(record);
   log.close();
   return log.path;
 }
 
 function replay(path: string) {
-  const log = PushLog.replay(systemFiles, path);
+  const log = new LogReplay(systemFiles, path);
   const records = [...log];
   return { records, stop: log.stop! };
 }
@@ -63,12 +72,23 @@ const rows = fc.record({
   rows: floats,
 });
 
+const skipped = fc.record({ ...common, kind: fc.constant('skipped' as const) });
+const others = fc.oneof(
+  fc.record({
+    kind: fc.constant('optimizer' as const),
+    spec: fc.jsonValue({ maxDepth: 3 }).map((value) => JSON.parse(JSON.stringify(value)) as unknown),
+  }),
+  fc.record({
+    ...{ kind: fc.constant('values' as const), batch: fc.nat(), plan: fc.string({ unit: 'grapheme' }) },
+    values: floats.map((values) => [values]),
+  }),
+);
+
 describe('a push log', () => {
   it('gives back what was appended, in order', () => {
-    let step = 0;
     fc.assert(
-      fc.property(fc.array(fc.oneof(dense, rows), { maxLength: 6 }), (records) => {
-        const path = logOf(records, ++step);
+      fc.property(fc.array(fc.oneof(dense, rows, skipped, others), { maxLength: 6 }), (records) => {
+        const path = logOf(records);
         const { records: read, stop } = replay(path);
         expect(read).toEqual(records);
         expect(stop).toEqual({
@@ -94,63 +114,44 @@ describe('a push log', () => {
     );
   });
 
-  it('goes on behind its last whole record when it is opened again', () => {
-    const path = logOf([samplePush(0), samplePush(1)]);
-    const whole = readFileSync(path).length;
-    logOf([samplePush(2)]);
-    truncateSync(path, whole + 300);
-    expect(replay(path).stop).toMatchObject({ records: 2, atByte: whole, why: 'torn' });
-    // Shorter than what was torn: nothing of that may show behind it.
-    logOf([samplePush(0)]);
-    expect(replay(path)).toMatchObject({
-      records: [0, 1, 0].map(samplePush),
-      stop: { why: 'end' },
-    });
-  });
-
-  it('is rotated at a checkpoint and removed when the checkpoint is durable', () => {
-    const log = open(0);
-    log.append(samplePush(0));
-    log.rotate(5);
-    log.append(samplePush(1));
-    log.rotate(9);
-    log.append(samplePush(2));
-    const all = () =>
-      PushLog.list(systemFiles, folder, 'core-0').map(({ step, path }) => [step, replay(path).records]);
-    expect(all()).toEqual([
-      [0, [samplePush(0)]],
-      [5, [samplePush(1)]],
-      [9, [samplePush(2)]],
+  it('is begun anew behind those that there are, and keeps to its own name', () => {
+    expect(readLogOrigin(systemFiles, logOf([samplePush(0)]))).toEqual(FIRST);
+    const next = { ...FIRST, previous: { number: 1, records: 1 }, isFirst: false };
+    expect(readLogOrigin(systemFiles, logOf([], next))).toEqual(next);
+    new PushLog({
+      ...{ files: systemFiles, folder, name: 'core-00' },
+      origin: FIRST,
+      isFlushed: false,
+    }).close();
+    expect(listLogs(systemFiles, folder, 'core-0').map(({ number }) => number)).toEqual([1, 2]);
+    expect(readdirSync(folder).sort()).toEqual([
+      'core-0.000000000001.pushes',
+      'core-0.000000000002.pushes',
+      'core-00.000000000001.pushes',
     ]);
-    log.removeBefore(5);
-    expect(all().map(([step]) => step)).toEqual([5, 9]);
-    log.removeBefore(1000);
-    expect(all()).toEqual([[9, [samplePush(2)]]]);
-    expect(() => log.rotate(9)).toThrow(refused('INVALID_ARGUMENT'));
+    expect(() => listLogs(systemFiles, folder, '../core')).toThrow(refused('INVALID_ARGUMENT'));
+    expect(listLogs(systemFiles, join(folder, 'nowhere'), 'core-0')).toEqual([]);
+    expect(() => [...new LogReplay(systemFiles, join(folder, 'nowhere'))]).toThrow(refused('FILE_NOT_FOUND'));
+    const log = open();
     log.close();
-    expect(() => log.rotate(10)).toThrow(refused('FILE_NOT_WRITTEN'));
     expect(() => log.append(samplePush(0))).toThrow(refused('FILE_NOT_WRITTEN'));
-    expect(() => open(8)).toThrow(refused('INVALID_ARGUMENT'));
-    expect(readdirSync(folder)).toEqual(['core-0.000000000009.pushes']);
   });
 
-  it('keeps to its own name', () => {
-    logOf([samplePush(0)]);
-    const other = new PushLog({ files: systemFiles, folder, name: 'core-00', step: 4 });
-    other.removeBefore(4);
-    other.close();
-    expect(PushLog.list(systemFiles, folder, 'core-0').map(({ step }) => step)).toEqual([0]);
-    expect(() => new PushLog({ files: systemFiles, folder, name: '../core', step: 0 })).toThrow(
-      refused('INVALID_ARGUMENT'),
-    );
-    expect(PushLog.list(systemFiles, join(folder, 'nowhere'), 'core-0')).toEqual([]);
-    expect(() => [...PushLog.replay(systemFiles, join(folder, 'nowhere'))]).toThrow(
-      refused('FILE_NOT_FOUND'),
-    );
+  it('that cannot be begun leaves nothing behind', () => {
+    const files = new FaultyFiles();
+    files.fault = (call, path) => (call === 'write' && path.endsWith('.pushes') ? 'ENOSPC' : undefined);
+    expect(() => open(FIRST, true, files)).toThrow(refused('FILE_NOT_WRITTEN'));
+    expect(readdirSync(folder)).toEqual([]);
+  });
+
+  it('of another release is named', () => {
+    const path = logOf([samplePush(0)]);
+    writeFileSync(path, Buffer.concat([Buffer.from('tributary-log-1\n'), readFileSync(path).subarray(16)]));
+    expect(() => replay(path)).toThrow(refused('CHECKPOINT_MISMATCH'));
   });
 
   it('refuses what it could not give back', () => {
-    const log = open(0);
+    const log = open();
     const good = samplePush(0);
     for (const faulty of [
       { ...good, worker: -1 },
@@ -180,44 +181,184 @@ describe('a damaged push log', () => {
       flipped[at]! ^= 1 << (at % 8);
       writeFileSync(path, flipped);
       const { records: read, stop } = replay(path);
-      expect(stop.why).toBe('damaged');
+      expect(stop.why, `byte ${at}`).toBe('damaged');
       expect(stop.atByte).toBeLessThanOrEqual(at);
       expect(read).toEqual(whole.slice(0, read.length));
-      expect(() => open(0)).toThrow(refused('CHECKPOINT_CORRUPT'));
-      expect(readFileSync(path).equals(flipped)).toBe(true);
+      expect(() => [...chainOf().records()]).toThrow(refused('CHECKPOINT_CORRUPT'));
     }
   });
 
-  it('gives the whole records before the cut, wherever it is cut', () => {
+  it('gives the whole records before the cut, wherever it is cut, and zeros count as nothing', () => {
+    const origin = readFileSync(logOf([])).length;
     const path = logOf(records.map(short));
     const good = readFileSync(path);
     const whole = replay(path).records;
-    const ends = whole.map((_, i) => {
-      const part = logOf(whole.slice(0, i + 1), i + 1);
-      return readFileSync(part).length;
-    });
+    const ends = whole.map((_, i) => readFileSync(logOf(whole.slice(0, i + 1))).length);
     for (let length = 0; length < good.length; length++) {
+      const expected = whole.slice(0, ends.filter((end) => end <= length).length);
       writeFileSync(path, good.subarray(0, length));
-      const { records: read, stop } = replay(path);
-      expect(read).toEqual(whole.slice(0, ends.filter((end) => end <= length).length));
-      expect(stop.why).toBe(length === 16 || ends.includes(length) ? 'end' : 'torn');
+      const cut = replay(path);
+      expect(cut.records).toEqual(expected);
+      expect(cut.stop.why).toBe(length === origin || ends.includes(length) ? 'end' : 'torn');
+      writeFileSync(path, Buffer.concat([good.subarray(0, length), Buffer.alloc(good.length - length + 16)]));
+      const zeroed = replay(path);
+      // Zeros that were written are the same as zeros that are left.
+      expect(zeroed.records.length).toBeGreaterThanOrEqual(expected.length);
+      expect(zeroed.records).toEqual(whole.slice(0, zeroed.records.length));
+      expect(zeroed.stop.why, `zeros from ${length}`).toBe('torn');
     }
+  });
+
+  it('is torn only behind what was acknowledged: bytes of one flush may be lost in any order', () => {
+    const log = open(FIRST, true);
+    const bytes = () => readFileSync(log.path).length;
+    const ends = [bytes()];
+    for (const record of records) {
+      log.append(record);
+      ends.push(bytes());
+      if (ends.length === 3) log.flush();
+    }
+    log.close();
+    const good = readFileSync(log.path);
+    const without = (record: number, from = 0) => {
+      const lost = Buffer.from(good);
+      lost.fill(0, ends[record]! + from, ends[record + 1]);
+      writeFileSync(log.path, lost);
+      return replay(log.path).stop;
+    };
+    // Of the second flush, which was never done.
+    expect(without(2)).toMatchObject({ records: 2, why: 'torn' });
+    expect(without(2, 100)).toMatchObject({ records: 2, why: 'torn' });
+    expect(without(3)).toMatchObject({ records: 3, why: 'torn' });
+    // Of the first.
+    expect(without(1)).toMatchObject({ records: 1, why: 'damaged' });
+    expect(without(0)).toMatchObject({ records: 0, why: 'damaged' });
   });
 
   it('does not take trailing rubbish for records', () => {
     const path = logOf(records);
     appendFileSync(path, Buffer.alloc(4096));
-    expect(replay(path)).toMatchObject({ records, stop: { records: 4, why: 'damaged' } });
+    expect(replay(path)).toMatchObject({ records, stop: { records: 4, why: 'torn' } });
+    appendFileSync(path, Buffer.alloc(4096, 7));
+    expect(replay(path)).toMatchObject({ records, stop: { records: 4 } });
   });
 
   /** The same push with few elements, so that every byte can be tried. */
-  function short(record: PushRecord): PushRecord {
+  function short(record: ReturnType<typeof samplePush>): PushRecord {
     if (record.kind === 'rows') {
       return { ...record, indices: record.indices.slice(0, 3), rows: record.rows.slice(0, 12) };
     }
     const pieces = record.pieces.map(({ start, values }) => ({ start, values: values.slice(0, 5) }));
     return { ...record, pieces };
   }
+});
+
+/** The logs of the core in the folder. */
+function chainOf(first?: number, more: Partial<ConstructorParameters<typeof LogChain>[0]> = {}): LogChain {
+  return new LogChain({
+    ...{ files: systemFiles, folder, name: 'core-0', first, cores: 1, settings: '{}', ...more },
+  });
+}
+
+describe('a chain of logs', () => {
+  const pathOf = (number: number) => join(folder, `core-0.${String(number).padStart(12, '0')}.pushes`);
+  const [a, b, c, d] = [0, 1, 2, 4].map(samplePush) as [PushRecord, PushRecord, PushRecord, PushRecord];
+  const after = (number: number, records: number): LogOrigin => ({
+    ...{ ...FIRST, isFirst: false },
+    previous: { number, records },
+  });
+  const alone: LogOrigin = { ...FIRST, isFirst: false };
+
+  it('gives all records from a log on, through logs without any', () => {
+    logOf([a, b]);
+    logOf([], after(1, 2));
+    logOf([c], after(2, 0));
+    logOf([]);
+    logOf([d], after(3, 1));
+    for (const [first, expected] of [
+      [undefined, [a, b, c, d]],
+      [1, [a, b, c, d]],
+      [2, [c, d]],
+      [3, [c, d]],
+      [5, [d]],
+    ] as const) {
+      const chain = chainOf(first);
+      expect([...chain.records()]).toEqual(expected);
+      expect(chain.end).toEqual({ number: 5, records: 1 });
+    }
+  });
+
+  it('of nothing gives nothing', () => {
+    const chain = chainOf();
+    expect([...chain.records()]).toEqual([]);
+    expect(chain.end).toBeNull();
+  });
+
+  it('ends where its last log is torn, and goes on from there', () => {
+    const path = logOf([a, b]);
+    truncateSync(path, readFileSync(path).length - 4);
+    const torn = chainOf();
+    expect([...torn.records()]).toEqual([a]);
+    expect(torn.torn).toMatchObject({ path, records: 1 });
+    logOf([c], after(1, 1));
+    expect([...chainOf().records()]).toEqual([a, c]);
+  });
+
+  it('passes over a log that was to follow a checkpoint, if nothing came into it', () => {
+    logOf([a, b]);
+    logOf([], alone);
+    expect([...chainOf().records()]).toEqual([a, b]);
+    logOf([c], after(1, 2));
+    expect([...chainOf().records()]).toEqual([a, b, c]);
+  });
+
+  it.each<[string, () => void, number?]>([
+    [
+      'a log is missing',
+      () => (logOf([a]), logOf([b], after(1, 1)), logOf([c], after(2, 1)), rmSync(pathOf(2))),
+    ],
+    ['the first is missing', () => void logOf([a], after(1, 1))],
+    ['that of the checkpoint is missing', () => void logOf([a]), 2],
+    ['an earlier log has lost records', () => (logOf([a]), logOf([c], after(1, 2)))],
+    ['an earlier log has lost all its records', () => (logOf([]), logOf([], after(1, 2)))],
+    ['an earlier log has more than it had', () => (logOf([a, b]), logOf([c], after(1, 1)))],
+    ['the checkpoint of a log is gone', () => (logOf([a]), logOf([b], alone))],
+    ['two logs continue the same', () => (logOf([a]), logOf([b], after(1, 1)), logOf([c], after(1, 1)))],
+  ])('is refused by name where %s', (_, write, first) => {
+    write();
+    const read = () => [...chainOf(first).records()];
+    expect(read).toThrow(refused('CHECKPOINT_CORRUPT'));
+    expect(read).toThrow(folder);
+  });
+
+  it('of other cores or another training is refused by name', () => {
+    logOf([a]);
+    expect(() => chainOf(undefined, { cores: 2 })).toThrow(refused('CHECKPOINT_MISMATCH'));
+    expect(() => chainOf(undefined, { settings: '{"combine":"mean"}' })).toThrow(
+      refused('CHECKPOINT_MISMATCH'),
+    );
+    expect(() => chainOf(undefined, { name: 'core-1', cores: 2 })).toThrow(refused('CHECKPOINT_MISMATCH'));
+  });
+});
+
+describe('a log whose flush failed', () => {
+  it('takes nothing any more, and no later flush makes it good', () => {
+    const files = new FaultyFiles();
+    const log = open(FIRST, true, files);
+    log.append(samplePush(0));
+    log.flush();
+    log.append(samplePush(1));
+    expect(log.isDirty).toBe(true);
+    files.fault = (call) => (call === 'flush' ? 'EIO' : undefined);
+    expect(() => log.flush()).toThrow(refused('FILE_NOT_WRITTEN'));
+    files.fault = () => undefined;
+    expect(log.isDirty).toBe(false);
+    expect(log.failure).toEqual(refused('FILE_NOT_WRITTEN'));
+    expect(() => log.append(samplePush(2))).toThrow(refused('FILE_NOT_WRITTEN'));
+    log.close();
+    files.cutPower('zeros');
+    expect(replay(log.path)).toMatchObject({ records: [samplePush(0)], stop: { why: 'torn' } });
+  });
 });
 
 describe('the checksum', () => {

@@ -1,6 +1,11 @@
 /** States and pushes whose every bit follows from a number, so that another process can tell what they must be. */
 import { isDeepStrictEqual } from 'node:util';
-import type { PushRecord, ServerState } from '../../../src/server/durability/index.ts';
+import type {
+  DensePushRecord,
+  LogOrigin,
+  RowsPushRecord,
+  ServerState,
+} from '../../../src/server/durability/index.ts';
 
 /** Much faster on long arrays than comparing element by element with a report. */
 export const isSame = (a: unknown, b: unknown): boolean => isDeepStrictEqual(a, b);
@@ -24,7 +29,7 @@ export function sampleState(step: number, elements: number): ServerState {
   ];
   return {
     namespace: 'tenant-a',
-    optimizer: { kind: 'momentum', learningRate: 0.1 },
+    cores: [{ optimizer: { kind: 'momentum', learningRate: 0.1 }, log: 7, batches: [] }],
     generation: 3,
     keys: [
       {
@@ -43,7 +48,7 @@ export function sampleState(step: number, elements: number): ServerState {
 }
 
 /** The push that is appended as number `index`; lengths vary, some are longer than the log's buffer. */
-export function samplePush(index: number): PushRecord {
+export function samplePush(index: number): DensePushRecord | RowsPushRecord {
   const common = { worker: index % 3, key: `ключ-${index % 5}`, step: index + 1, samples: index % 7 };
   const length = index % 7 === 5 ? 200_000 + index : (index * 37) % 3000;
   if (index % 4 === 3) {
@@ -58,3 +63,6 @@ export function samplePush(index: number): PushRecord {
   ];
   return { ...common, kind: 'dense', pieces };
 }
+
+/** What a log says of itself that is the first of a server with one core. */
+export const FIRST: LogOrigin = { cores: 1, settings: '{}', previous: null, isFirst: true };

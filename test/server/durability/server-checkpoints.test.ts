@@ -71,7 +71,10 @@ const key: fc.Arbitrary<KeyState> = fc
   }));
 const state: fc.Arbitrary<ServerState> = fc.record({
   namespace: name,
-  optimizer: json,
+  cores: fc.array(
+    fc.record({ optimizer: json, log: fc.option(fc.maxSafeNat(), { nil: null }), batches: json }),
+    { maxLength: 3 },
+  ),
   generation: fc.maxSafeNat(),
   keys: fc.uniqueArray(key, { maxLength: 4, selector: (one) => one.name }),
 });
@@ -110,6 +113,10 @@ describe('a checkpoint of a server', () => {
   it('is one of the last two, which are all that stay', async () => {
     for (const step of [3, 4, 10, 10, 200]) await checkpoints.write(step, sampleState(step, 16));
     expect(await checkpoints.list()).toEqual([10, 200]);
+    expect(await checkpoints.write(200, sampleState(200, 16))).toEqual([
+      { step: 10, logs: [7] },
+      { step: 200, logs: [7] },
+    ]);
     expect(readdirSync(folder)).toHaveLength(2);
     await expect(checkpoints.read(4)).rejects.toEqual(refused('FILE_NOT_FOUND'));
     await expect(checkpoints.write(11, sampleState(11, 16))).rejects.toEqual(refused('INVALID_ARGUMENT'));
@@ -147,9 +154,12 @@ describe('a checkpoint of a server', () => {
       [1.5, good],
       [1, { ...good, namespace: '' }],
       [1, { ...good, generation: -1 }],
-      [1, { ...good, optimizer: undefined }],
-      [1, { ...good, optimizer: { rule: () => 0 } }],
-      [1, { ...good, optimizer: { rate: NaN } }],
+      [1, { ...good, cores: undefined }],
+      [1, { ...good, cores: [{ ...good.cores[0], optimizer: undefined }] }],
+      [1, { ...good, cores: [{ ...good.cores[0], optimizer: { rule: () => 0 } }] }],
+      [1, { ...good, cores: [{ ...good.cores[0], optimizer: { rate: NaN } }] }],
+      [1, { ...good, cores: [{ ...good.cores[0], log: 0.5 }] }],
+      [1, { ...good, cores: [{ ...good.cores[0], batches: undefined }] }],
       [1, { ...good, keys: [one, one] }],
       [1, { ...good, keys: [{ ...one, name: '\ud800' }] }],
       [1, { ...good, keys: [{ ...one, length: 15 }] }],
@@ -220,7 +230,7 @@ describe('a damaged checkpoint', () => {
     const forgeries = [
       'null',
       '[]',
-      '{"format":1}',
+      '{"format":2}',
       'not JSON',
       text.replace('"length":16', '"length":1e300'),
       text.replace('"length":16', '"length":-16'),
@@ -238,7 +248,7 @@ describe('a damaged checkpoint', () => {
       forge(forgery);
       await expect(checkpoints.read(1), forgery.slice(0, 200)).rejects.toEqual(refused('CHECKPOINT_CORRUPT'));
     }
-    forge(text.replace('"format":1', '"format":2'));
+    forge(text.replace('"format":2', '"format":3'));
     await expect(checkpoints.read(1)).rejects.toEqual(refused('CHECKPOINT_MISMATCH'));
   });
 });

@@ -1,0 +1,57 @@
+/**
+ * Folders whose entries survive a power cut, and files or folders that appear in them whole or not at all: written beside,
+ * flushed, renamed, the folder flushed. It knows nothing of what is written. Invariants: when a function here has returned,
+ * what it made is found after a power cut; whatever happens, what is found under a final name is whole.
+ */
+import { dirname, resolve } from 'node:path';
+import { flushFolder } from './files.ts';
+import type { Files } from './files.ts';
+
+/** Modes for what holds parameters: nobody but the owner may read it. */
+export const OWNER_FILE = 0o600;
+export const OWNER_FOLDER = 0o700;
+
+/**
+ * Makes a folder, with those above it that are missing; each new entry is flushed where it stands. That of the folder itself is
+ * flushed also if it was there: an earlier attempt may have made it and failed to flush it.
+ */
+export function makeDurableFolder(files: Files, path: string, mode: number): void {
+  const whole = resolve(path);
+  const first = files.makeFolder(path, mode);
+  if (first === undefined) return flushWhereAllowed(files, dirname(whole));
+  const top = dirname(resolve(first));
+  for (let made = whole; made !== top; made = dirname(made)) flushFolder(files, dirname(made));
+}
+
+/** Whoever may not read a folder has made nothing in it. */
+function flushWhereAllowed(files: Files, folder: string): void {
+  try {
+    flushFolder(files, folder);
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code !== 'EACCES') throw error;
+  }
+}
+
+/**
+ * Lets `write` make a file or a folder under the name `temporary`, flushed, and gives it its final name. `discard` removes
+ * what a failed attempt leaves. Default: as a file.
+ */
+export function putInPlace(
+  files: Files,
+  { temporary, path }: { readonly temporary: string; readonly path: string },
+  write: (temporary: string) => void,
+  discard: (temporary: string) => void = (left) => files.remove(left),
+): void {
+  try {
+    write(temporary);
+    files.rename(temporary, path);
+  } catch (cause) {
+    try {
+      discard(temporary);
+    } catch {
+      // What cannot be removed costs room, not safety; the cause tells more.
+    }
+    throw cause;
+  }
+  flushFolder(files, dirname(path));
+}

@@ -1,0 +1,548 @@
+/**
+ * What a server that keeps checkpoints and logs has acknowledged is there after a restart or a power cut, and what it could
+ * not keep is refused by name: with disks that are full, flushes that fail, and files that are damaged or missing.
+ */
+import {
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  statSync,
+  truncateSync,
+  writeFileSync,
+} from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import { SharedSpace } from '../../../src/memory/index.ts';
+import { RemoteStore, runSteps } from '../../../src/kvstore/index.ts';
+import type { RemoteStoreOptions } from '../../../src/kvstore/index.ts';
+import { ParameterServer } from '../../../src/server/index.ts';
+import type { ServiceOptions } from '../../../src/server/index.ts';
+import { FaultyFiles } from './faulty-files.ts';
+import { OneThreadHost } from './one-thread-host.ts';
+
+const ACCESS = { namespace: 'kept', nonce: 'ab'.repeat(32) };
+const ASYNCHRONOUS = { consistency: { kind: 'asynchronous' } } as const;
+const LENGTH = 300;
+
+let root: string;
+let folder: string;
+let files: FaultyFiles;
+let server: ParameterServer;
+let stores: RemoteStore[] = [];
+let log: string[] = [];
+
+beforeEach(() => {
+  root = mkdtempSync(join(tmpdir(), 'tributary-promises-'));
+  folder = join(root, 'deep', 'kept');
+  files = new FaultyFiles();
+  log = [];
+});
+
+afterEach(async () => {
+  await end();
+  rmSync(root, { recursive: true, force: true });
+});
+
+async function start(
+  options: Partial<ServiceOptions> & { cores?: number } = {},
+  space?: SharedSpace,
+): Promise<void> {
+  const { cores = 1, ...service } = options;
+  const host = new OneThreadHost(files);
+  server = await ParameterServer.start({ cores, space, log: (line) => log.push(line) }, host);
+  server.createService({ ...ACCESS, folder, ...service });
+}
+
+async function end(): Promise<void> {
+  await Promise.all(stores.map((store) => store.close()));
+  stores = [];
+  await server.close();
+}
+
+/** Started again on what is in the folder. */
+async function restart(options: Partial<ServiceOptions> & { cores?: number } = {}): Promise<void> {
+  await end();
+  await start(options);
+}
+
+async function connect(workers: number, options: Partial<RemoteStoreOptions> = {}): Promise<RemoteStore[]> {
+  const servers = [`${server.address}:${server.port}`];
+  const connecting = Array.from({ length: workers }, (_, worker) =>
+    RemoteStore.connect({ servers, access: ACCESS, worker, workers, chunkBytes: 256, ...options }),
+  );
+  const connected = await Promise.all(connecting);
+  stores.push(...connected);
+  return connected;
+}
+
+function init(all: readonly RemoteStore[], key = 'w'): Promise<unknown> {
+  return Promise.all(all.map((store) => store.init({ key, value: new Float32Array(LENGTH) })));
+}
+
+const ones = () => new Float32Array(LENGTH).fill(1);
+
+/** Pushes ones so often; every one of them is acknowledged. */
+async function push(store: RemoteStore, times: number, key = 'w'): Promise<void> {
+  for (let i = 0; i < times; i++) await store.push({ key, gradient: ones() });
+}
+
+/** How many pushes of ones a key has seen; it is the same in all its elements. */
+async function count(store: RemoteStore, key = 'w'): Promise<number> {
+  const into = new Float32Array(LENGTH);
+  await store.pull({ key, into });
+  expect(new Set(into).size, 'every element has seen the same pushes').toBe(1);
+  return into[0]!;
+}
+
+const named = (name: string, code: string) => expect.objectContaining({ name, code }) as Error;
+const notWritten = named('UsageError', 'CHECKPOINT_NOT_WRITTEN');
+const corrupt = named('UsageError', 'CHECKPOINT_CORRUPT');
+const logs = () =>
+  readdirSync(folder)
+    .filter((name) => name.endsWith('.pushes'))
+    .sort();
+const fullDisk = (pattern: RegExp) => (call: string, path: string) =>
+  call === 'write' && pattern.test(path) ? 'ENOSPC' : undefined;
+
+describe('a durable checkpoint', () => {
+  it('that failed is tried again when it is asked for again, and says what came of it', async () => {
+    await start();
+    const [store] = await connect(1);
+    await init([store!]);
+    await push(store!, 1);
+    files.fault = fullDisk(/writing-step/);
+    await expect(store!.checkpoint(1, { isDurable: true })).rejects.toEqual(notWritten);
+    await expect(store!.checkpoint(1, { isDurable: true })).rejects.toEqual(notWritten);
+    files.fault = () => undefined;
+    await store!.checkpoint(1, { isDurable: true });
+    expect(readdirSync(folder)).toContain('step-000000000001.checkpoint');
+  });
+
+  it.each(['synchronous', 'asynchronous'] as const)(
+    'that cannot be taken on one core fails for all workers, and so does the next attempt: %s',
+    async (kind) => {
+      await start({ cores: 2 });
+      const both = await connect(2, { consistency: { kind } });
+      await init(both);
+      let steps = 0;
+      for (let attempt = 0; attempt < 2; attempt++) {
+        steps++;
+        files.fault = (call, path) =>
+          call === 'open' && /core-1\.0+[2-9]\.pushes|writing-step/.test(path) ? 'ENOSPC' : undefined;
+        const asked = both.map((store) => store.checkpoint(steps, { isDurable: true }));
+        for (const one of await Promise.allSettled(asked)) {
+          expect(one).toEqual({ status: 'rejected', reason: notWritten });
+        }
+      }
+      files.fault = () => undefined;
+      await Promise.all(both.map((store) => store.checkpoint(steps, { isDurable: true })));
+    },
+  );
+
+  it('for which there is no memory fails for all workers, and so does the next attempt', async () => {
+    await start({}, SharedSpace.create({ maxBytes: 16 * 2 ** 20 }));
+    const both = await connect(2);
+    const value = new Float32Array(2.5 * 2 ** 20);
+    await Promise.all(both.map((store) => store.init({ key: 'large', value })));
+    for (const step of [1, 1, 2]) {
+      const asked = both.map((store) => store.checkpoint(step, { isDurable: true }));
+      for (const one of await Promise.allSettled(asked)) {
+        expect(one).toEqual({ status: 'rejected', reason: notWritten });
+      }
+    }
+  });
+
+  it('of a folder that could not be used at first is written as soon as it can be', async () => {
+    writeFileSync(join(root, 'deep'), 'in the way');
+    await start();
+    const [store] = await connect(1);
+    await init([store!]);
+    await expect(store!.checkpoint(1, { isDurable: true })).rejects.toEqual(notWritten);
+    rmSync(join(root, 'deep'));
+    await store!.checkpoint(1, { isDurable: true });
+    expect(readdirSync(folder)).toEqual(['step-000000000001.checkpoint']);
+  });
+});
+
+describe('runSteps', () => {
+  const train = (store: RemoteStore, more: object = {}) =>
+    runSteps(store, {
+      ...{ steps: 6, checkpointEvery: 2, ...more },
+      step: async () => void (await store.push({ key: 'w', gradient: ones() })),
+    });
+
+  it('does not train without checkpoints because the disk is full at the first', async () => {
+    await start();
+    const [store] = await connect(1);
+    await init([store!]);
+    files.fault = fullDisk(/writing-step/);
+    await expect(train(store!)).rejects.toEqual(notWritten);
+    expect(await count(store!)).toBe(0);
+  });
+
+  it('trains without checkpoints where the service keeps none', async () => {
+    await start({ folder: undefined });
+    const [store] = await connect(1);
+    await init([store!]);
+    await train(store!);
+    expect(await count(store!)).toBe(6);
+    await expect(store!.checkpoint(7)).rejects.toEqual(named('UsageError', 'NO_CHECKPOINTS'));
+  });
+
+  it('hears of a checkpoint in the background that failed', async () => {
+    await start();
+    const [store] = await connect(1);
+    await init([store!]);
+    files.fault = fullDisk(/writing-step-0+2-/);
+    await expect(train(store!)).rejects.toEqual(notWritten);
+    // The one that reported it was taken all the same.
+    await store!.checkpointsWritten();
+  });
+
+  it('hears at its end of the last one that failed', async () => {
+    await start();
+    const [store] = await connect(1);
+    await init([store!]);
+    files.fault = fullDisk(/writing-step-0+6-/);
+    await expect(train(store!)).rejects.toEqual(notWritten);
+    expect(await count(store!)).toBe(6);
+  });
+
+  it('goes on if somebody takes the problem', async () => {
+    await start();
+    const [store] = await connect(1);
+    await init([store!]);
+    files.fault = fullDisk(/writing-step-0+[26]-/);
+    const problems: unknown[] = [];
+    await train(store!, { onProblem: (error: unknown) => problems.push(error) });
+    expect(problems).toEqual([notWritten, notWritten]);
+    expect(await count(store!)).toBe(6);
+  });
+});
+
+describe.each(['process', 'disk'] as const)('asynchronous pushes, durability %s', (durability) => {
+  it('are there after a restart, with first values and optimizers, without any checkpoint', async () => {
+    await start({ cores: 2, durability });
+    const both = await connect(2, ASYNCHRONOUS);
+    await init(both);
+    await Promise.all(both.map((store) => push(store, 5)));
+    await Promise.all(both.map((store) => store.setOptimizer({ name: 'sgd', lr: 0.5 })));
+    await push(both[0]!, 2);
+    await init(both, 'later');
+    await push(both[1]!, 3, 'later');
+    for (let again = 0; again < 2; again++) {
+      await restart({ cores: 2, durability });
+      const [store, other] = await connect(2, ASYNCHRONOUS);
+      await Promise.all([init([store!, other!]), init([store!, other!], 'later')]);
+      expect(await count(store!)).toBe(9 - again * 0.5);
+      expect(await count(store!, 'later')).toBe(-1.5);
+      // By the optimizer that was set.
+      await push(store!, 1);
+      expect(await count(store!)).toBe(8.5 - again * 0.5);
+    }
+  });
+
+  it('whose values were skipped are counted after a restart', async () => {
+    await start({ durability });
+    const [store] = await connect(1, { ...ASYNCHRONOUS, nonFinite: 'skip' });
+    await init([store!]);
+    await push(store!, 1);
+    await store!.push({ key: 'w', gradient: new Float32Array(LENGTH).fill(NaN) });
+    await push(store!, 1);
+    await restart({ durability });
+    const [again] = await connect(1, ASYNCHRONOUS);
+    await init([again!]);
+    expect(await count(again!)).toBe(2);
+    await push(again!, 1);
+    expect(await count(again!)).toBe(3);
+  });
+
+  it('that were refused do not come back, and those after them do', async () => {
+    await start({ durability });
+    const [store] = await connect(1, ASYNCHRONOUS);
+    const table = { key: 't', value: new Float32Array(12), rowLength: 3 };
+    await store!.init([table]);
+    await store!.pushRows('t', Int32Array.of(1), new Float32Array(3).fill(1));
+    const outside = store!.pushRows('t', Int32Array.of(4), new Float32Array(3).fill(1));
+    await expect(outside).rejects.toMatchObject({ code: 'OUT_OF_BOUNDS' });
+    await restart({ durability });
+    const [again] = await connect(1, ASYNCHRONOUS);
+    await again!.init([table]);
+    const into = new Float32Array(12);
+    await again!.pull({ key: 't', into });
+    expect([...into]).toEqual([0, 0, 0, 1, 1, 1, 0, 0, 0, 0, 0, 0]);
+  });
+
+  it('are refused while the log cannot be written, and change nothing', async () => {
+    await start({ durability });
+    const [store] = await connect(1, ASYNCHRONOUS);
+    await init([store!]);
+    await push(store!, 1);
+    files.fault = fullDisk(/\.pushes$/);
+    await expect(push(store!, 1)).rejects.toMatchObject({ code: 'FILE_NOT_WRITTEN' });
+    files.fault = () => undefined;
+    expect(await count(store!)).toBe(1);
+    await restart({ durability });
+    const [again] = await connect(1, ASYNCHRONOUS);
+    await init([again!]);
+    expect(await count(again!)).toBe(1);
+  });
+
+  it('fail an init whose first values cannot be kept, on all workers', async () => {
+    await start({ durability });
+    const both = await connect(2, ASYNCHRONOUS);
+    files.fault = (call, path) =>
+      call === 'write' && path.endsWith('.pushes') ? fullAfterOrigin(path) : undefined;
+    for (const one of await Promise.allSettled(both.map((store) => init([store])))) {
+      expect(one).toMatchObject({ status: 'rejected', reason: { code: 'FILE_NOT_WRITTEN' } });
+    }
+  });
+
+  it('are kept over two restarts, checkpoints, and the loss of the newest checkpoint', async () => {
+    await start({ durability });
+    let pushed = 0;
+    const train = async () => {
+      const [store] = await connect(1, ASYNCHRONOUS);
+      await init([store!]);
+      expect(await count(store!)).toBe(pushed);
+      await push(store!, 3);
+      await store!.checkpoint(pushed + 3, { isDurable: true });
+      await push(store!, 2);
+      pushed += 5;
+    };
+    for (let run = 0; run < 4; run++) {
+      await train();
+      await restart({ durability });
+    }
+    const newest = readdirSync(folder)
+      .filter((name) => name.endsWith('.checkpoint'))
+      .sort()
+      .at(-1)!;
+    writeFileSync(join(folder, newest), 'damaged');
+    await restart({ durability });
+    const [store] = await connect(1, ASYNCHRONOUS);
+    await init([store!]);
+    expect(await count(store!)).toBe(pushed);
+  });
+
+  it('are all kept when the only checkpoint is damaged', async () => {
+    await start({ durability });
+    const [store] = await connect(1, ASYNCHRONOUS);
+    await init([store!]);
+    await push(store!, 3);
+    await store!.checkpoint(3, { isDurable: true });
+    await push(store!, 2);
+    await end();
+    writeFileSync(join(folder, 'step-000000000003.checkpoint'), 'damaged');
+    await start({ durability });
+    const [again] = await connect(1, ASYNCHRONOUS);
+    await init([again!]);
+    expect(await count(again!)).toBe(5);
+  });
+});
+
+/** The beginning of a log is written, its records are not. */
+function fullAfterOrigin(path: string): string | undefined {
+  return statSync(path).size > 0 ? 'ENOSPC' : undefined;
+}
+
+describe('a push log', () => {
+  /** Ten pushes, five before a checkpoint and five after it. */
+  async function tenPushes(): Promise<void> {
+    await start();
+    const [store] = await connect(1, ASYNCHRONOUS);
+    await init([store!]);
+    await push(store!, 5);
+    await store!.checkpoint(5, { isDurable: true });
+    await push(store!, 5);
+    await end();
+  }
+
+  async function recovered(): Promise<number> {
+    await start();
+    const [store] = await connect(1, ASYNCHRONOUS);
+    await init([store!]);
+    return count(store!);
+  }
+
+  const last = () => join(folder, logs().at(-1)!);
+
+  it('with one flipped byte is refused by name and offset, on all workers', async () => {
+    await tenPushes();
+    const path = last();
+    const bytes = readFileSync(path);
+    bytes[bytes.length - 2000]! ^= 4;
+    writeFileSync(path, bytes);
+    await start();
+    const both = await connect(2, ASYNCHRONOUS);
+    const asked = await Promise.allSettled(both.map((store) => init([store])));
+    for (const one of asked) {
+      expect(one).toEqual({ status: 'rejected', reason: corrupt });
+      const { message } = (one as PromiseRejectedResult).reason as Error;
+      expect(message).toContain(path);
+      expect(message).toMatch(/at byte \d+/);
+    }
+  });
+
+  it('with a zeroed tail is read up to there', async () => {
+    await tenPushes();
+    const bytes = readFileSync(last());
+    writeFileSync(last(), Buffer.concat([bytes, Buffer.alloc(5000)]));
+    expect(await recovered()).toBe(10);
+    await end();
+    expect(await recovered()).toBe(10);
+  });
+
+  it('with a gap in an older one is refused by name', async () => {
+    await tenPushes();
+    writeFileSync(join(folder, 'step-000000000005.checkpoint'), 'damaged');
+    const older = join(folder, logs()[0]!);
+    truncateSync(older, readFileSync(older).length - 3000);
+    await expect(recovered()).rejects.toEqual(corrupt);
+    await expect(connect(1, ASYNCHRONOUS).then(init)).rejects.toThrow(older);
+  });
+
+  it('that is missing is named', async () => {
+    await tenPushes();
+    rmSync(last());
+    await expect(recovered()).rejects.toEqual(corrupt);
+  });
+
+  it('is kept after a restart as long as the checkpoint before the last needs it', async () => {
+    await tenPushes();
+    await start();
+    const [store] = await connect(1, ASYNCHRONOUS);
+    await init([store!]);
+    await store!.checkpoint(10, { isDurable: true });
+    await end();
+    writeFileSync(join(folder, 'step-000000000010.checkpoint'), 'damaged');
+    expect(await recovered()).toBe(10);
+  });
+
+  it('of another number of cores is refused by name', async () => {
+    await tenPushes();
+    await start({ cores: 2 });
+    const [store] = await connect(1, ASYNCHRONOUS);
+    await expect(init([store!])).rejects.toEqual(named('UsageError', 'CHECKPOINT_MISMATCH'));
+  });
+
+  it('of keys that are cut otherwise is refused by name', async () => {
+    await tenPushes();
+    await start();
+    const [store] = await connect(1, { ...ASYNCHRONOUS, chunkBytes: 512 });
+    await expect(init([store!])).rejects.toEqual(named('UsageError', 'CHECKPOINT_MISMATCH'));
+  });
+
+  it('of another kind of training is refused by name', async () => {
+    await tenPushes();
+    await start();
+    const [store] = await connect(1);
+    await init([store!]);
+    await expect(store!.resume()).rejects.toEqual(named('UsageError', 'CHECKPOINT_MISMATCH'));
+  });
+});
+
+describe('a power cut', () => {
+  it.each(['zeros', 'nothing'] as const)(
+    'loses nothing that was acknowledged, leaving %s',
+    async (leaves) => {
+      await start({ durability: 'disk', cores: 2 });
+      const both = await connect(2, ASYNCHRONOUS);
+      await init(both);
+      await Promise.all(both.map((store) => push(store, 5)));
+      await both[0]!.checkpoint(5, { isDurable: true });
+      await Promise.all(both.map((store) => push(store, 5)));
+      await end();
+      files.cutPower(leaves);
+      await start({ durability: 'disk', cores: 2 });
+      const again = await connect(2, ASYNCHRONOUS);
+      await init(again);
+      expect(await count(again[0]!)).toBe(20);
+    },
+  );
+
+  it('loses nothing of a folder that was new', async () => {
+    await start({ durability: 'disk' });
+    const [store] = await connect(1, ASYNCHRONOUS);
+    await init([store!]);
+    const flushed = files.calls.filter((call) => call.startsWith('flush '));
+    for (const above of [root, join(root, 'deep'), folder]) expect(flushed).toContain(`flush ${above}`);
+  });
+
+  it('shares a flush between pushes that come together', async () => {
+    await start({ durability: 'disk' });
+    const all = await connect(6, ASYNCHRONOUS);
+    await init(all);
+    await Promise.all(all.map((store) => push(store, 1)));
+    const flushes = () => files.calls.filter((call) => call.startsWith('flush ')).length;
+    const before = flushes();
+    await Promise.all(all.map((store) => push(store, 5)));
+    expect(flushes() - before).toBeLessThan(30);
+    expect(flushes() - before).toBeGreaterThanOrEqual(5);
+  });
+});
+
+describe('a flush that failed', () => {
+  it('never becomes a success: pushes are refused until a checkpoint with all of it is on the disk', async () => {
+    await start({ durability: 'disk' });
+    const [store] = await connect(1, ASYNCHRONOUS);
+    await init([store!]);
+    await push(store!, 3);
+    files.fault = (call, path) => (call === 'flush' && path.endsWith('.pushes') ? 'EIO' : undefined);
+    const refused = { code: 'FILE_NOT_WRITTEN' };
+    await expect(push(store!, 1)).rejects.toMatchObject(refused);
+    files.fault = () => undefined;
+    // The next flush would succeed, without the bytes.
+    await expect(push(store!, 1)).rejects.toMatchObject(refused);
+    await store!.checkpoint(3, { isDurable: true });
+    const [other] = await connect(1, ASYNCHRONOUS);
+    await init([other!]);
+    const kept = await count(other!);
+    await push(other!, 2);
+    await end();
+    files.cutPower('zeros');
+    await start({ durability: 'disk' });
+    const [again] = await connect(1, ASYNCHRONOUS);
+    await init([again!]);
+    expect(await count(again!)).toBe(kept + 2);
+    expect([3, 4]).toContain(kept);
+  });
+
+  it('and a power cut before the next checkpoint leave what was acknowledged before', async () => {
+    await start({ durability: 'disk' });
+    const [store] = await connect(1, ASYNCHRONOUS);
+    await init([store!]);
+    await push(store!, 3);
+    files.fault = (call, path) =>
+      (call === 'flush' && path.endsWith('.pushes')) || /writing-step/.test(path) ? 'EIO' : undefined;
+    await expect(push(store!, 1)).rejects.toMatchObject({ code: 'FILE_NOT_WRITTEN' });
+    await expect(store!.checkpoint(3, { isDurable: true })).rejects.toEqual(notWritten);
+    await expect(push(store!, 1)).rejects.toMatchObject({ code: 'FILE_NOT_WRITTEN' });
+    await end();
+    files.fault = () => undefined;
+    files.cutPower('zeros');
+    await start({ durability: 'disk' });
+    const [again] = await connect(1, ASYNCHRONOUS);
+    await init([again!]);
+    expect(await count(again!)).toBe(3);
+    await push(again!, 1);
+    expect(await count(again!)).toBe(4);
+  });
+});
+
+describe('files and folders', () => {
+  it('are for their owner only', async () => {
+    await start();
+    const [store] = await connect(1, ASYNCHRONOUS);
+    await init([store!]);
+    await push(store!, 1);
+    await store!.checkpoint(1, { isDurable: true });
+    expect(statSync(folder).mode & 0o777).toBe(0o700);
+    expect(statSync(join(root, 'deep')).mode & 0o777).toBe(0o700);
+    const found = readdirSync(folder);
+    expect(found.length).toBeGreaterThan(1);
+    for (const name of found) expect(statSync(join(folder, name)).mode & 0o777, name).toBe(0o600);
+  });
+});
