@@ -185,6 +185,7 @@ class Run {
             return this.#found(textOf(error));
           process.note(`fails: ${error.code}: ${error.message}`);
           process.kill();
+          if (error.code === 'CHECKPOINT_CORRUPT' && tenant.mayLose) tenant.isDone = tenant.isRefused = true;
           this.#startAgain(name);
         },
       );
