@@ -32,6 +32,7 @@ export class TenantCheckpoints {
   readonly #log: (line: string) => void;
   readonly #gathering = new Map<number, Gathering>();
   #files: Promise<ServerCheckpoints> | undefined;
+  #before: Promise<readonly number[]> | undefined;
   /** The step of the last one that all cores have answered, unless it failed; earlier ones have no place after it. */
   #newest = 0;
   #written = 0;
@@ -61,6 +62,11 @@ export class TenantCheckpoints {
 
   /** Resolves when the parts of all cores are on the disk, with the oldest log that the core may still need. */
   async add({ core, step, part }: Part): Promise<Answered> {
+    // Workers that an earlier process has answered do not ask all cores again. In lock step what it wrote is the same.
+    if ('log' in part && part.log === null && (await this.#stepsBefore()).includes(step)) {
+      this.#release(part);
+      return { firstLog: undefined };
+    }
     if (step < this.#newest) {
       this.#release(part);
       throw this.#tooLate(step, this.#newest);
@@ -75,6 +81,18 @@ export class TenantCheckpoints {
     // Two that are good must be left to go back to, or all that was logged since the beginning.
     const logs = kept.map((one) => one.logs[core] ?? 0);
     return { firstLog: kept.length < 2 ? undefined : Math.min(...logs) };
+  }
+
+  /** The good checkpoints that there were when this process began. */
+  #stepsBefore(): Promise<readonly number[]> {
+    this.#before ??= this.#open().then(
+      (files) => files.list(),
+      () => {
+        this.#before = undefined;
+        return [];
+      },
+    );
+    return this.#before;
   }
 
   /** The newest good checkpoint, for a core that begins. */
