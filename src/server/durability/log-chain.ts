@@ -9,7 +9,7 @@ import { OWNER_FILE, putInPlace, readFully, UsageError, writeFully } from '../..
 import type { Files } from '../../base/index.ts';
 import { LogReplay, readLogOrigin } from './log-replay.ts';
 import type { LogOrigin, ReplayStop } from './log-replay.ts';
-import { allLogs, listLogs } from './push-log.ts';
+import { allLogs, listLogs, notWritten } from './push-log.ts';
 import type { StoredLog } from './push-log.ts';
 import type { LogRecord } from './push-record.ts';
 
@@ -93,21 +93,25 @@ export class LogChain {
     if (last === undefined) return;
     const { files } = this.#options;
     const { path } = last;
-    const source = files.open(path, constants.O_RDONLY);
+    let source: number | undefined;
     try {
+      source = files.open(path, constants.O_RDONLY);
+      const from = source;
       putInPlace(files, { temporary: `${path}.copy`, path }, (temporary) => {
         files.remove(temporary);
         const { O_CREAT, O_EXCL, O_WRONLY } = constants;
         const copy = files.open(temporary, O_WRONLY | O_CREAT | O_EXCL, OWNER_FILE);
         try {
-          copyBytes(files, source, copy, this.#endBytes);
+          copyBytes(files, from, copy, this.#endBytes);
           files.flush(copy);
         } finally {
           files.close(copy);
         }
       });
+    } catch (cause) {
+      throw notWritten(path, cause);
     } finally {
-      files.close(source);
+      if (source !== undefined) files.close(source);
     }
   }
 
