@@ -2,7 +2,26 @@
  * The public interface of the package: models written in code or taken from the catalogue, datasets, and `fit`, which
  * trains one on the other; clusters of processes and the collectives between them. What is not exported here may change without notice.
  */
-export * from './base/index.ts';
+export {
+  deriveSeed,
+  ErrorCodes,
+  InternalError,
+  learningRateAt,
+  packageVersion,
+  PeerError,
+  PlateauSchedule,
+  Random,
+  TributaryError,
+  UsageError,
+} from './base/index.ts';
+export type {
+  ErrorCode,
+  Facts,
+  PlateauOptions,
+  PlateauState,
+  ScheduleSpec,
+  StoreKey,
+} from './base/index.ts';
 export * from './graph/index.ts';
 export * from './data/index.ts';
 export * from './models/index.ts';
@@ -72,7 +91,6 @@ export type {
   RackStoreOptions,
   RemoteStoreOptions,
   RunStepsOptions,
-  StoreKey,
   StoreTensor,
   StoreType,
   Updater,

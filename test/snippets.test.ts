@@ -45,6 +45,10 @@ const PRELUDES: Readonly<Record<string, Readonly<Record<string, string>>>> = {
       declare const runner: Runner;`,
   },
   'docs/servers.md': {
+    'for (const [key, weights] of parameters.entries()) {': `
+      import type { KVStore } from 'tributary';
+      declare const store: KVStore, parameters: Float32Array[], gradients: Float32Array[];
+      declare function update(weights: Float32Array, gradient: Float32Array): void;`,
     "const store = await RemoteStore.connect({ ...options, combine: 'mean', held: true });": `
       import { RemoteStore, type KeyPull, type KeyPush, type RemoteStoreOptions } from 'tributary';
       declare const options: RemoteStoreOptions, gradients: KeyPush[], values: KeyPull[];

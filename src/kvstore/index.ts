@@ -9,7 +9,6 @@ export type {
   PushOptions,
   StoreTensor,
 } from './kv-store.ts';
-export type { StoreKey } from '../base/index.ts';
 export type { Updater } from '../server/index.ts';
 export { createLocalStores } from './local-store.ts';
 export type { LocalStoreOptions } from './local-store.ts';

@@ -70,7 +70,15 @@ async function restart(options: Partial<ServiceOptions> & { cores?: number } = {
 async function connect(workers: number, options: Partial<RemoteStoreOptions> = {}): Promise<RemoteStore[]> {
   const servers = [`${server.address}:${server.port}`];
   const connecting = Array.from({ length: workers }, (_, worker) =>
-    RemoteStore.connect({ servers, access: ACCESS, worker, workers, chunkBytes: 256, ...options }),
+    RemoteStore.connect({
+      servers,
+      access: ACCESS,
+      worker,
+      workers,
+      chunkBytes: 256,
+      updater: 'accumulate',
+      ...options,
+    }),
   );
   const connected = await Promise.all(connecting);
   stores.push(...connected);
