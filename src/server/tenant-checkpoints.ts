@@ -3,6 +3,7 @@
  * main thread's side of `cores/recovery.ts`. Invariants: a checkpoint is written when all cores have given their parts,
  * or not at all; snapshots' memory is given back whatever happens.
  */
+import { UsageError } from '../base/index.ts';
 import type { SharedSpace } from '../memory/index.ts';
 import type { Answers, Question, SpaceRange } from './cores/office.ts';
 import type { CoreSnapshot, PieceSnapshot } from './cores/snapshot.ts';
@@ -94,15 +95,27 @@ export class TenantCheckpoints {
   }
 
   async close(): Promise<void> {
+    for (const { parts, reject } of this.#gathering.values()) {
+      for (const { snapshot } of parts.values()) this.#space.releaseRange(snapshot.memory);
+      reject(
+        new UsageError('INVALID_ARGUMENT', `service '${this.#namespace}' has ended; ask for another one`),
+      );
+    }
+    this.#gathering.clear();
     await this.#writing;
-    await (await this.#files)?.close();
+    // A folder that could not be opened has nothing to close; whoever needed it was told.
+    const files = await this.#files?.catch(() => undefined);
+    await files?.close();
   }
 
+  /** A folder that could not be opened is tried again by the next who needs it. */
   #open(): Promise<ServerCheckpoints> {
-    this.#files ??= ServerCheckpoints.open({
+    if (this.#files) return this.#files;
+    const files = ServerCheckpoints.open({
       ...{ host: this.#host, folder: this.#folder, onProblem: this.#log },
     });
-    return this.#files;
+    files.catch(() => (this.#files = undefined));
+    return (this.#files = files);
   }
 
   #gatheringOf(step: number): Gathering {

@@ -21,7 +21,8 @@ import type { Host } from '../../sockets/index.ts';
 import { MEMBER_LIMITS, ProtocolFault, STRANGER_LIMITS } from '../wire/frame.ts';
 import { MessageStream, StreamResources } from '../wire/message-stream.ts';
 import type { Hello, Proof, Welcome } from '../wire/messages.ts';
-import type { Office, OfficeNews, Service } from './office.ts';
+import { ConnectionTable } from './connection-table.ts';
+import type { Office, OfficeNews, Service, SpaceRange } from './office.ts';
 import { packedForOthers, Session } from './session.ts';
 import { Stranger } from './stranger.ts';
 import type { Doorkeeper } from './stranger.ts';
@@ -35,6 +36,8 @@ export interface CoreOptions {
   readonly listeningFd: number;
   /** Rung by the office when it has said something. */
   readonly doorbell: number;
+  /** Where it notes its connections. */
+  readonly descriptors: SpaceRange;
   /** What every worker is told. */
   readonly welcome: Omit<Welcome, 'proof'>;
   /** How long a connection may take to prove itself, in milliseconds. */
@@ -55,8 +58,6 @@ interface Connection {
 /** Longest sleep, so that a thread that is to be ended never hangs in the kernel. */
 const MAX_SLEEP_MS = 500;
 const ACCEPTS_A_TURN = 64;
-/** Fewer than one call of the kernel can look after. */
-const MAX_CONNECTIONS = 8000;
 
 export class CoreLoop implements Doorkeeper, OfficeNews {
   readonly #options: CoreOptions;
@@ -66,9 +67,12 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
   readonly #resources: StreamResources;
   readonly #poll: PollSet;
   readonly #tenants = new Map<string, Tenant>();
+  /** Tenants whose service has ended, until their connections are closed. */
+  readonly #ending: Tenant[] = [];
   /** What unknown namespaces are checked against. */
   readonly #nobody: string;
   readonly #remote = new Uint8Array(MAX_ADDRESS_BYTES);
+  readonly #table: ConnectionTable;
   #connections: Connection[] = [];
   #closing = false;
 
@@ -78,6 +82,7 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
     this.#host = host;
     this.#nobody = host.randomHex(32);
     this.#kernels = kernels;
+    this.#table = new ConnectionTable(kernels.space, options.descriptors);
     this.#resources = new StreamResources(kernels.space, host.libc);
     this.#poll = new PollSet(kernels.space, host.libc);
   }
@@ -101,19 +106,21 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
   }
 
   #end(): void {
-    for (const connection of this.#connections) connection.stream.close();
-    for (const tenant of this.#tenants.values()) tenant.close();
+    for (const { stream } of this.#connections) this.#close(stream);
+    for (const tenant of [...this.#tenants.values(), ...this.#ending]) tenant.close();
     this.#poll.close();
     this.#resources.close();
   }
 
   service(service: Service): void {
+    const earlier = this.#tenants.get(service.namespace);
+    if (earlier) this.endService(earlier.service.serial);
     this.#tenants.set(
       service.namespace,
       new Tenant(
         service,
         this.#kernels,
-        this.#office,
+        this.#office.of(service.serial),
         this.#resources.bytes,
         this.#options.index,
         this.#host,
@@ -121,16 +128,16 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
     );
   }
 
-  endService(namespace: string): void {
-    const tenant = this.#tenants.get(namespace);
-    if (tenant === undefined) return;
-    this.#tenants.delete(namespace);
+  endService(serial: number): void {
+    const tenant = [...this.#tenants.values()].find(({ service }) => service.serial === serial);
+    if (tenant === undefined) return this.#office.released(serial);
+    this.#tenants.delete(tenant.service.namespace);
+    this.#ending.push(tenant);
     for (const { session, stream } of this.#connections) {
       if (session?.tenant !== tenant) continue;
       session.isReplaced = true;
       stream.ended ??= 'closed';
     }
-    tenant.close();
   }
 
   close(): void {
@@ -151,7 +158,8 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
       session.isReplaced = true;
       earlier.ended ??= 'closed';
     }
-    const session = new Session(tenant, { worker, incarnation }, stream, this.#resources, this.#office);
+    const office = this.#office.of(tenant.service.serial);
+    const session = new Session(tenant, { worker, incarnation }, stream, this.#resources, office);
     const connection = this.#connections.find((one) => one.stream === stream)!;
     connection.session = session;
     connection.stranger = undefined;
@@ -193,6 +201,17 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
     // A request of one may have completed the step of all.
     for (const { stream } of this.#connections) if (stream.hasUnsent) stream.write();
     if (this.#connections.some(({ stream }) => stream.ended !== undefined)) this.#clear();
+    for (let tenant = this.#ending[0]; tenant; tenant = this.#ending[0]) this.#release(tenant);
+  }
+
+  /** Its connections are closed, so nothing can use its memory once it is closed itself. */
+  #release(tenant: Tenant): void {
+    this.#ending.shift();
+    try {
+      tenant.close();
+    } finally {
+      this.#office.released(tenant.service.serial);
+    }
   }
 
   #listenTo({ stream, remote, session }: Connection): void {
@@ -214,10 +233,11 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
     for (let i = 0; i < ACCEPTS_A_TURN; i++) {
       const fd = libc.accept(listeningFd);
       if (fd < 0) return;
-      if (strangers++ >= maxStrangers || this.#connections.length >= MAX_CONNECTIONS) {
+      if (strangers++ >= maxStrangers || this.#table.isFull) {
         libc.close(fd);
         continue;
       }
+      this.#table.add(fd);
       libc.remoteAddress(fd, this.#remote);
       const { host, port } = decodeAddress(this.#remote);
       if (!isTunnelled) tune(libc, fd, host);
@@ -247,10 +267,15 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
         this.#office.log(`closed ${who}${remote}: it ${stream.ended.message}`);
       }
       stream.farewell();
-      stream.close();
+      this.#close(stream);
       if (session === undefined || session.isReplaced) continue;
       if (session.hasLeft) session.tenant.forget(session.worker);
       else session.tenant.lose(session.worker);
     }
+  }
+
+  #close(stream: MessageStream): void {
+    this.#table.remove(stream.fd);
+    stream.close();
   }
 }

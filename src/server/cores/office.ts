@@ -11,6 +11,8 @@ import type { CoreSnapshot } from './snapshot.ts';
 /** A tenant: who knows the nonce may use the namespace. */
 export interface Service {
   readonly namespace: string;
+  /** Tells it from an earlier service of the same name, which cores may still be letting go of. */
+  readonly serial: number;
   readonly nonce: string;
   /** Default: those of the first worker that comes. */
   readonly settings: ServiceSettings | undefined;
@@ -89,7 +91,10 @@ export interface Answers {
 }
 
 export type ToOffice =
-  | { readonly token: number; readonly question: Question }
+  /** `serial`: of the service on whose behalf the core asks. */
+  | { readonly token: number; readonly serial: number; readonly question: Question }
+  /** The core holds nothing of the service any more: no connection, no copy under way, no place in its memory. */
+  | { readonly released: number }
   | { readonly log: string }
   | { readonly ended: PackedError | null };
 
@@ -97,13 +102,30 @@ export type ToCore =
   | { readonly token: number; readonly answer: Answers[keyof Answers] }
   | { readonly token: number; readonly error: PackedError }
   | { readonly service: Service }
-  | { readonly endService: string }
+  /** By its serial number; answered by `released`. */
+  | { readonly endService: number }
   | { readonly close: true };
 
 export interface OfficeNews {
   service(service: Service): void;
-  endService(namespace: string): void;
+  endService(serial: number): void;
   close(): void;
+}
+
+/** The office as one tenant of a core sees it. */
+export interface TenantOffice {
+  ask<K extends Question['kind']>(
+    question: Extract<Question, { kind: K }>,
+    take: (answer: Answers[K]) => void,
+    fail: (error: TributaryError) => void,
+  ): void;
+  log(line: string): void;
+}
+
+interface Asked {
+  readonly serial: number;
+  readonly take: (answer: never) => void;
+  readonly fail: (error: TributaryError) => void;
 }
 
 /** The core's end of its line to the office. */
@@ -115,24 +137,29 @@ export interface OfficePort {
 
 export class Office {
   readonly #port: OfficePort;
-  readonly #open = new Map<
-    number,
-    { take: (answer: never) => void; fail: (error: TributaryError) => void }
-  >();
+  readonly #open = new Map<number, Asked>();
   #next = 0;
 
   constructor(port: OfficePort) {
     this.#port = port;
   }
 
-  ask<K extends Question['kind']>(
-    question: Extract<Question, { kind: K }>,
-    take: (answer: Answers[K]) => void,
-    fail: (error: TributaryError) => void,
-  ): void {
-    const token = this.#next++;
-    this.#open.set(token, { take, fail });
-    this.#post({ token, question });
+  /** For the service with this serial number. */
+  of(serial: number): TenantOffice {
+    return {
+      ask: (question, take, fail) => {
+        const token = this.#next++;
+        this.#open.set(token, { serial, take, fail });
+        this.#post({ token, serial, question });
+      },
+      log: (line) => this.log(line),
+    };
+  }
+
+  /** The last word of a service: answers that still come for it reach nobody. */
+  released(serial: number): void {
+    for (const [token, asked] of this.#open) if (asked.serial === serial) this.#open.delete(token);
+    this.#post({ released: serial });
   }
 
   log(line: string): void {
@@ -151,7 +178,8 @@ export class Office {
       else if ('endService' in message) news.endService(message.endService);
       else if ('close' in message) news.close();
       else {
-        const asked = this.#open.get(message.token)!;
+        const asked = this.#open.get(message.token);
+        if (asked === undefined) continue;
         this.#open.delete(message.token);
         if ('error' in message) asked.fail(unpack(message.error));
         else asked.take(message.answer as never);

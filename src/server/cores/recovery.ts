@@ -10,7 +10,7 @@ import type { Region } from '../../memory/index.ts';
 import type { SpaceBytes } from '../../sockets/index.ts';
 import { PushLog } from '../durability/index.ts';
 import type { PushRecord } from '../durability/index.ts';
-import type { Office } from './office.ts';
+import type { TenantOffice } from './office.ts';
 import { putBack, takeSnapshot } from './snapshot.ts';
 import type { CoreSnapshot } from './snapshot.ts';
 import type { Piece } from './piece.ts';
@@ -23,7 +23,7 @@ type Fail = (error: TributaryError) => void;
 
 export class Recovery {
   readonly #tenant: Tenant;
-  readonly #office: Office;
+  readonly #office: TenantOffice;
   readonly #bytes: SpaceBytes;
   readonly #files: Files;
   readonly core: number;
@@ -41,7 +41,7 @@ export class Recovery {
   /** Steps of the last checkpoints that are on the disk. */
   readonly #written: number[] = [];
 
-  constructor(tenant: Tenant, office: Office, bytes: SpaceBytes, core: number, files: Files) {
+  constructor(tenant: Tenant, office: TenantOffice, bytes: SpaceBytes, core: number, files: Files) {
     this.#tenant = tenant;
     this.#office = office;
     this.#bytes = bytes;

@@ -12,7 +12,7 @@ import { ProtocolFault } from '../wire/frame.ts';
 import type { Header, Incoming, MessageStream, StreamResources, StreamUser } from '../wire/message-stream.ts';
 import { readRequest, resultOf } from '../wire/messages.ts';
 import type { ListEntry, PieceResult, Place, Request } from '../wire/messages.ts';
-import type { Office, SpaceRange } from './office.ts';
+import type { SpaceRange, TenantOffice } from './office.ts';
 import { rangesIn } from './piece.ts';
 import type { Piece } from './piece.ts';
 import { expectBytes, RowRequests } from './row-requests.ts';
@@ -56,7 +56,7 @@ export class Session implements StreamUser {
   isReplaced = false;
   readonly #stream: MessageStream;
   readonly #resources: StreamResources;
-  readonly #office: Office;
+  readonly #office: TenantOffice;
   readonly #lists = new Map<number, readonly PreparedEntry[]>();
   readonly #segments = new Map<string, SpaceRange>();
   readonly #rows: RowRequests;
@@ -67,7 +67,7 @@ export class Session implements StreamUser {
     identity: { readonly worker: number; readonly incarnation: string },
     stream: MessageStream,
     resources: StreamResources,
-    office: Office,
+    office: TenantOffice,
   ) {
     this.tenant = tenant;
     this.worker = identity.worker;

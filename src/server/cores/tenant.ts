@@ -15,7 +15,7 @@ import type { KeyShape, PieceShape, ServiceSettings } from '../wire/messages.ts'
 import { Attendance } from './attendance.ts';
 import { KeptMemory } from './kept-memory.ts';
 import { Meetings } from './meetings.ts';
-import type { KeyMemory, Office, Service, SpaceRange } from './office.ts';
+import type { KeyMemory, Service, SpaceRange, TenantOffice } from './office.ts';
 import { rangesIn } from './piece.ts';
 import type { Piece } from './piece.ts';
 import { Recovery } from './recovery.ts';
@@ -52,7 +52,7 @@ export class Tenant {
   /** Whether it is on its way to the disk. */
   isWriting = false;
   readonly #kernels: Kernels;
-  readonly #office: Office;
+  readonly #office: TenantOffice;
   readonly #host: Host;
   readonly #slots = new Map<string, SpaceRange>();
   #slotNames: readonly string[] = [];
@@ -69,7 +69,7 @@ export class Tenant {
   constructor(
     service: Service,
     kernels: Kernels,
-    office: Office,
+    office: TenantOffice,
     bytes: SpaceBytes,
     core: number,
     host: Host,
