@@ -12,7 +12,7 @@ import {
   sumRows,
 } from '../kernels/index.ts';
 import type { Kernels, RowPlan } from '../kernels/index.ts';
-import type { Region, Segment } from '../memory/index.ts';
+import type { Region, Segment, SharedSpace } from '../memory/index.ts';
 import type { RowsContribution } from './contribution.ts';
 
 const SOURCES_A_PASS = 8;
@@ -34,6 +34,7 @@ export interface Scaled<T> {
 
 export class Aggregator {
   readonly #kernels: Kernels;
+  readonly #space: Pick<SharedSpace, 'allocate'>;
   readonly #combine: Combine;
   /** The sum of one chunk. */
   #scratch: { readonly segment: Segment; readonly region: Region<'float32'> } | undefined;
@@ -44,8 +45,10 @@ export class Aggregator {
   /** The sum of a whole key. */
   #wide: { readonly segment: Segment; readonly region: Region<'float32'> } | undefined;
 
-  constructor(kernels: Kernels, combine: Combine) {
+  /** `space`: where its scratch memory comes from. */
+  constructor(kernels: Kernels, combine: Combine, space: Pick<SharedSpace, 'allocate'> = kernels.space) {
     this.#kernels = kernels;
+    this.#space = space;
     this.#combine = combine;
   }
 
@@ -94,7 +97,8 @@ export class Aggregator {
     const elements = contributions[0]!.reduce((sum, { length }) => sum + length, 0);
     if (this.#wide === undefined || this.#wide.region.length < elements) {
       this.#wide?.segment.close();
-      const segment = this.#kernels.space.allocate(4 * elements);
+      this.#wide = undefined;
+      const segment = this.#space.allocate(4 * elements);
       this.#wide = { segment, region: segment.allocate('float32', elements) };
     }
     const { region } = this.#wide;
@@ -191,7 +195,8 @@ export class Aggregator {
   #chunkScratch(length: number): Region<'float32'> {
     if (this.#scratch === undefined || this.#scratch.region.length < length) {
       this.#scratch?.segment.close();
-      const segment = this.#kernels.space.allocate(4 * length);
+      this.#scratch = undefined;
+      const segment = this.#space.allocate(4 * length);
       this.#scratch = { segment, region: segment.allocate('float32', length) };
       this.#sums.clear();
     }
@@ -204,7 +209,8 @@ export class Aggregator {
     const known = this.#rows;
     if (known && known.indices.length >= count && known.row.length >= rowLength) return known;
     known?.segment.close();
-    const segment = this.#kernels.space.allocate(rowPlanBytes(count) + 4 * (3 * count + rowLength) + 3 * 64);
+    this.#rows = undefined;
+    const segment = this.#space.allocate(rowPlanBytes(count) + 4 * (3 * count + rowLength) + 3 * 64);
     this.#rows = {
       segment,
       plan: allocateRowPlan(segment, count),
@@ -220,7 +226,8 @@ export class Aggregator {
     const known = this.#rowSums;
     if (known && known.gathered.length >= elements) return known;
     known?.segment.close();
-    const segment = this.#kernels.space.allocate(8 * elements + 2 * 64);
+    this.#rowSums = undefined;
+    const segment = this.#space.allocate(8 * elements + 2 * 64);
     const [gathered, summed] = [segment.allocate('float32', elements), segment.allocate('float32', elements)];
     return (this.#rowSums = { segment, gathered, summed });
   }

@@ -5,7 +5,7 @@
  */
 import { copyRows } from '../kernels/index.ts';
 import type { Kernels } from '../kernels/index.ts';
-import type { Region } from '../memory/index.ts';
+import type { Region, SharedSpace } from '../memory/index.ts';
 import { Aggregator } from './aggregation.ts';
 import type { Combine } from './aggregation.ts';
 import type { Contribution, DenseContribution, RowsContribution } from './contribution.ts';
@@ -19,6 +19,8 @@ export interface KeyUpdatesOptions {
   readonly kernels: Kernels;
   readonly combine: Combine;
   readonly isWide: boolean;
+  /** Where memory for sums comes from. */
+  readonly scratch: Pick<SharedSpace, 'allocate'>;
   /** In elastic mode: the share of the distance; undefined: contributions are gradients. */
   readonly alpha: number | undefined;
   /** Where a slot of a key is kept, a region of the key's length. */
@@ -35,7 +37,7 @@ export class KeyUpdates {
   constructor(options: KeyUpdatesOptions) {
     this.#options = options;
     this.#kernels = options.kernels;
-    this.#aggregator = new Aggregator(options.kernels, options.combine);
+    this.#aggregator = new Aggregator(options.kernels, options.combine, options.scratch);
     this.#rule = accumulationRule(options.kernels);
   }
 

@@ -17,6 +17,7 @@ import { TenantMemory } from './memory-office.ts';
 import { systemServerHost } from './server-host.ts';
 import type { ServerHost, ThreadLine } from './server-host.ts';
 import { TenantCheckpoints } from './tenant-checkpoints.ts';
+import { ACCOUNT_BYTES, TenantSpace } from './tenant-space.ts';
 import { isNamespace, readSettings } from './wire/messages.ts';
 import type { ServiceSettings } from './wire/messages.ts';
 
@@ -61,7 +62,10 @@ export interface ServiceOptions {
   readonly lostWorkers?: 'release' | 'wait' | undefined;
   /** Folder of its checkpoints and logs, of this server alone. Default: nothing is kept. */
   readonly folder?: string | undefined;
-  /** Bytes that it may take: values, slots, and gradients on their way. Default 4 GiB. */
+  /**
+   * Bytes that it may take: values, slots, gradients on their way, segments of workers on this host, and copies for
+   * checkpoints. Quotas may add up to more than there is; then it is the first who gets it. Default: half of the space.
+   */
   readonly maxBytes?: number | undefined;
   /** Chunks that its keys may have on one core. Default 1,000,000. */
   readonly maxChunks?: number | undefined;
@@ -75,6 +79,9 @@ export interface ServiceAccess {
 
 interface Tenancy {
   readonly service: Service;
+  readonly space: TenantSpace;
+  /** Where it is counted what it takes. */
+  readonly account: Segment;
   readonly memory: TenantMemory;
   readonly checkpoints: TenantCheckpoints | undefined;
   /** Cores that may use its memory: all at first; fewer once it has ended. */
@@ -155,6 +162,11 @@ export class ParameterServer {
     return this.#cores[0]!.listensAt;
   }
 
+  /** Bytes that all tenants can take together. */
+  get capacityBytes(): number {
+    return this.#space.capacityBytes;
+  }
+
   get cores(): number {
     return this.#cores.length;
   }
@@ -185,23 +197,28 @@ export class ParameterServer {
         { namespace },
       );
     }
-    const { graceMs = 5000, maxBytes = 4 * 2 ** 30, maxChunks = 1_000_000 } = options;
+    const { graceMs = 5000, maxBytes = Math.floor(this.capacityBytes / 2) } = options;
+    const { maxChunks = 1_000_000 } = options;
     checkCount('graceMs', graceMs, 0, 2 ** 31);
     checkCount('maxBytes', maxBytes, 1, 2 ** 40);
     checkCount('maxChunks', maxChunks, 1, 2 ** 31);
     const { folder, lostWorkers = 'release' } = options;
     const settings = options.settings && checkedSettings(options.settings);
+    const account = this.#space.allocate(ACCOUNT_BYTES);
     const service: Service = {
       ...{ namespace, nonce, settings, graceMs, lostWorkers, maxBytes, maxChunks, logFolder: folder },
       serial: this.#serials++,
+      account: { byteOffset: account.byteOffset, byteLength: account.byteLength },
     };
+    const space = new TenantSpace(this.#space, service);
     const log = (line: string) => this.#log(line);
     const checkpoints =
       folder === undefined
         ? undefined
-        : new TenantCheckpoints(this.#host, this.#space, namespace, folder, this.cores, log);
-    const memory = new TenantMemory(this.#space, service, this.#host);
-    this.#services.set(namespace, { service, memory, checkpoints, holders: new Set(this.#cores) });
+        : new TenantCheckpoints(this.#host, space, namespace, folder, this.cores, log);
+    const memory = new TenantMemory(space, service, this.#host);
+    const holders = new Set(this.#cores);
+    this.#services.set(namespace, { service, space, account, memory, checkpoints, holders });
     this.#tell({ service });
     return { namespace, nonce };
   }
@@ -245,11 +262,12 @@ export class ParameterServer {
   }
 
   /** Never fails: whoever ended the service has nobody left to tell but the log. */
-  async #clear({ service, memory, checkpoints }: Tenancy): Promise<void> {
+  async #clear({ service, account, memory, checkpoints }: Tenancy): Promise<void> {
     this.#ending.delete(service.serial);
     try {
       await checkpoints?.close();
       memory.close();
+      account.close();
     } catch (error) {
       this.#log(`service '${service.namespace}' has ended, but not cleanly: ${textOf(error)}`);
     }
@@ -332,7 +350,7 @@ export class ParameterServer {
     if (question.kind === 'restore') return checkpoints!.restore(question.core, question.step);
     if (question.kind !== 'checkpoint') return tenant.memory.answer(question);
     if (checkpoints === undefined) {
-      this.#takeBack(question);
+      this.#takeBack(question, tenant.space);
       throw new UsageError(
         'INVALID_ARGUMENT',
         `service '${question.namespace}' keeps no checkpoints; create it with a folder`,
@@ -350,8 +368,8 @@ export class ParameterServer {
   }
 
   /** A snapshot that nobody is going to use. */
-  #takeBack(holder: object | null): void {
-    if (holder && 'snapshot' in holder) this.#space.releaseRange((holder as Holder).snapshot.memory);
+  #takeBack(holder: object | null, space: Pick<SharedSpace, 'releaseRange'> = this.#space): void {
+    if (holder && 'snapshot' in holder) space.releaseRange((holder as Holder).snapshot.memory);
   }
 
   /** A core's thread has ended: only now it is certain that it touches nothing any more. */

@@ -7,7 +7,7 @@
 import { UsageError } from '../base/index.ts';
 import type { TributaryError } from '../base/index.ts';
 import type { Kernels, Slots } from '../kernels/index.ts';
-import type { Region } from '../memory/index.ts';
+import type { Region, SharedSpace } from '../memory/index.ts';
 import type { Aggregation, Combine } from './aggregation.ts';
 import { AppliedSteps } from './applied-steps.ts';
 import type { ApplyStep } from './applied-steps.ts';
@@ -56,6 +56,8 @@ export interface ServerCoreOptions {
   readonly isHeld?: boolean | undefined;
   /** Where what is held is kept. Default: in the kernels' space. */
   readonly heldMemory?: HeldMemory | undefined;
+  /** Where memory for sums comes from. Default: the kernels' space. */
+  readonly scratch?: Pick<SharedSpace, 'allocate'> | undefined;
   /** Where a slot of a key is kept, a region of the key's length; cores of one server share it. */
   readonly slotRegion: (key: string, slot: string, length: number) => Region<'float32'>;
 }
@@ -103,6 +105,7 @@ export class ServerCore {
   readonly #hasExactRows: boolean;
   readonly #isHeld: boolean;
   readonly #heldMemory: HeldMemory;
+  readonly #scratch: Pick<SharedSpace, 'allocate'>;
   readonly #reader: HeldReader;
   readonly #applied = new AppliedSteps();
   readonly #keys = new Map<string, Key>();
@@ -118,7 +121,9 @@ export class ServerCore {
     this.#updates = new KeyUpdates({
       ...{ kernels, combine, isWide: options.aggregation === 'wide', slotRegion: options.slotRegion },
       alpha: consistency.kind === 'elastic' ? consistency.alpha : undefined,
+      scratch: options.scratch ?? kernels.space,
     });
+    this.#scratch = options.scratch ?? kernels.space;
     this.#hasExactRows = options.rows === 'exact';
     this.#isHeld = options.isHeld ?? false;
     this.#heldMemory = options.heldMemory ?? memoryOf(kernels);
@@ -157,7 +162,7 @@ export class ServerCore {
     const key = new Key(options, staleness);
     for (const worker of this.#workers) key.clocks.admit(worker);
     if (this.#hasExactRows && key.rowLength !== undefined) {
-      key.history = new RowHistory(this.#kernels, key.value.length / key.rowLength, 0);
+      key.history = new RowHistory(this.#scratch, key.value.length / key.rowLength, 0);
     }
     if (this.#isHeld) key.held = this.#updates.heldOf(this.#heldMemory);
     this.#keys.set(options.name, key);
@@ -361,8 +366,8 @@ export class ServerCore {
       return;
     }
     const staleness = key.stalenessOf(worker);
-    key.lastSteps.set(worker, step);
     if (!isSkipped) this.#updates.apply(key, [contribution]);
+    key.lastSteps.set(worker, step);
     key.version++;
     const { version } = key;
     if ('rows' in contribution && contribution.pulls) key.pulled.set(worker, version);
@@ -404,7 +409,14 @@ export class ServerCore {
     const all = [...key.waiting.values()];
     key.waiting.clear();
     const used = all.filter(({ isSkipped }) => !isSkipped).map(({ contribution }) => contribution);
-    if (used.length > 0) this.#updates.apply(key, inWorkerOrder(used));
+    try {
+      if (used.length > 0) this.#updates.apply(key, inWorkerOrder(used));
+    } catch (error) {
+      // For want of memory, before anything was changed; nobody is left waiting.
+      for (const { fail, others } of all)
+        for (const one of [{ fail }, ...others]) one.fail(error as TributaryError);
+      return;
+    }
     key.version++;
     for (const { contribution, reply, others } of all) {
       key.lastSteps.set(contribution.worker, contribution.step);

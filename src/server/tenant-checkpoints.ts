@@ -4,11 +4,11 @@
  * or not at all; snapshots' memory is given back whatever happens.
  */
 import { UsageError } from '../base/index.ts';
-import type { SharedSpace } from '../memory/index.ts';
 import type { Answers, Question, SpaceRange } from './cores/office.ts';
 import type { CoreSnapshot, PieceSnapshot } from './cores/snapshot.ts';
 import { ServerCheckpoints } from './durability/index.ts';
 import type { ServerHost } from './server-host.ts';
+import type { TenantSpace } from './tenant-space.ts';
 import type { KeyState, ServerState } from './durability/index.ts';
 
 type Part = Extract<Question, { kind: 'checkpoint' }>;
@@ -23,19 +23,20 @@ interface Gathering {
 
 export class TenantCheckpoints {
   readonly #host: ServerHost;
-  readonly #space: SharedSpace;
+  readonly #space: TenantSpace;
   readonly #namespace: string;
   readonly #folder: string;
   readonly #cores: number;
   readonly #log: (line: string) => void;
   readonly #gathering = new Map<number, Gathering>();
   #files: Promise<ServerCheckpoints> | undefined;
+  #isClosed = false;
   /** Writes follow each other. */
   #writing: Promise<void> = Promise.resolve();
 
   constructor(
     host: ServerHost,
-    space: SharedSpace,
+    space: TenantSpace,
     namespace: string,
     folder: string,
     cores: number,
@@ -71,6 +72,7 @@ export class TenantCheckpoints {
   /** What one core had at that step, in memory that the core gives back. */
   async restore(core: number, step: number): Promise<Answers['restore']> {
     const state = await (await this.#open()).read(step);
+    if (this.#isClosed) throw this.#ended();
     const own = state.keys.filter(({ name }) => name.startsWith(`${core} `));
     const elements = own.reduce(
       (sum, { tensors }) => sum + tensors.reduce((all, { data }) => all + data.length, 0),
@@ -95,17 +97,20 @@ export class TenantCheckpoints {
   }
 
   async close(): Promise<void> {
+    this.#isClosed = true;
     for (const { parts, reject } of this.#gathering.values()) {
       for (const { snapshot } of parts.values()) this.#space.releaseRange(snapshot.memory);
-      reject(
-        new UsageError('INVALID_ARGUMENT', `service '${this.#namespace}' has ended; ask for another one`),
-      );
+      reject(this.#ended());
     }
     this.#gathering.clear();
     await this.#writing;
     // A folder that could not be opened has nothing to close; whoever needed it was told.
     const files = await this.#files?.catch(() => undefined);
     await files?.close();
+  }
+
+  #ended(): UsageError {
+    return new UsageError('INVALID_ARGUMENT', `service '${this.#namespace}' has ended; ask for another one`);
   }
 
   /** A folder that could not be opened is tried again by the next who needs it. */

@@ -89,7 +89,8 @@ export async function startServer(run: OurRun, number: number, folder: string): 
         aggregation,
       } as const),
     };
-    server.createService({ namespace, nonce, settings });
+    // Tenants of a benchmark are of one owner, and may take what they find.
+    server.createService({ namespace, nonce, settings, maxBytes: server.capacityBytes });
   }
   const file = addressFile(folder, number);
   // Renamed into place, so that nobody reads half of it.

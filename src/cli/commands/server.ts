@@ -50,7 +50,10 @@ const options = {
     kind: 'count',
     help: 'release: how long a worker may take to come back, in milliseconds. Default 5000.',
   },
-  'max-bytes': { kind: 'count', help: 'Memory that each service may take. Default 4 GiB.' },
+  'max-bytes': {
+    kind: 'count',
+    help: 'Memory that each service may take. Default: an equal share of 4 GiB.',
+  },
   'tls-key': { kind: 'text', value: 'FILE', help: 'Private key of this server, PEM. Default: no TLS.' },
   'tls-cert': { kind: 'text', value: 'FILE', help: 'Its certificate, PEM.' },
   'tls-ca': {
@@ -150,7 +153,9 @@ function offer(
   const folder = given.folder === undefined ? undefined : join(resolve(io.cwd, given.folder), name);
   const lostWorkers = given['lost-workers'] as 'wait' | 'release' | undefined;
   const { 'grace-ms': graceMs, 'max-bytes': maxBytes } = given;
-  server.createService({ namespace: name, nonce: nonce.secret, folder, lostWorkers, graceMs, maxBytes });
+  const share = Math.floor(server.capacityBytes / (given.service?.length ?? 1));
+  const quota = { maxBytes: maxBytes ?? share };
+  server.createService({ namespace: name, nonce: nonce.secret, folder, lostWorkers, graceMs, ...quota });
   voice.tell(
     {
       type: 'service',

@@ -24,8 +24,10 @@ export interface Service {
   readonly logFolder: string | undefined;
   /** Chunks that all keys may have on one core. */
   readonly maxChunks: number;
-  /** Bytes that it may take: values, slots, and gradients on their way. */
+  /** Bytes that it may take: values, slots, gradients on their way, segments of workers, and copies for checkpoints. */
   readonly maxBytes: number;
+  /** Where what it takes is counted, for all threads; see `TenantSpace`. */
+  readonly account: SpaceRange;
 }
 
 /** A range of the process's space, in whatever segment. */

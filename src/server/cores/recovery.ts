@@ -19,6 +19,9 @@ import type { Tenant } from './tenant.ts';
 /** The room where all meet before they go back. */
 const REWIND = 'rewind';
 
+/** Copies of the parameters that wait for the disk: one that is written, one that follows it. */
+const MAX_SNAPSHOTS = 2;
+
 type Fail = (error: TributaryError) => void;
 
 export class Recovery {
@@ -38,6 +41,9 @@ export class Recovery {
   #round: string | undefined;
   readonly #afterRestore: { readonly done: () => void; readonly fail: Fail }[] = [];
   #log: PushLog | undefined;
+  /** Copies that are on their way to the disk. */
+  #snapshots = 0;
+  readonly #awaitingSnapshot: (() => void)[] = [];
   /** Steps of the last checkpoints that are on the disk. */
   readonly #written: number[] = [];
 
@@ -169,6 +175,20 @@ export class Recovery {
     );
   }
 
+  /**
+   * When there may be a snapshot more: of a step that has one at once, else after those that are being written but one.
+   * Until then whoever asked waits, and in synchronous training nobody goes on.
+   */
+  whenFree(step: number, act: () => void): void {
+    if (this.#snapshots < MAX_SNAPSHOTS || this.#tenant.lastCheckpoint === step) return act();
+    this.#awaitingSnapshot.push(() => this.whenFree(step, act));
+  }
+
+  #snapshotDone(): void {
+    this.#snapshots--;
+    for (const again of this.#awaitingSnapshot.splice(0)) again();
+  }
+
   /** The pieces as they are now, to be written in the background. */
   checkpoint(step: number, optimizer: unknown, written: () => void, fail: Fail): void {
     const { namespace } = this.#tenant.service;
@@ -177,16 +197,21 @@ export class Recovery {
       ...{ number, piece, ...core.progressOf(String(number)), tensors: this.#tensorsOf(number, piece) },
     }));
     const snapshot = takeSnapshot(this.#tenant.space, this.#bytes, sources);
+    this.#snapshots++;
     if (this.#log === undefined) this.#openLog(step);
     // One that is asked for again after a crash has its log already.
     else if (step !== this.#log.step) this.#log.rotate(step);
     this.#office.ask(
       { kind: 'checkpoint', namespace, core: this.core, step, optimizer, snapshot },
       () => {
+        this.#snapshotDone();
         this.#forgetLogs(step);
         written();
       },
-      fail,
+      (error) => {
+        this.#snapshotDone();
+        fail(error);
+      },
     );
   }
 

@@ -76,7 +76,7 @@ export class Session implements StreamUser {
     this.#resources = resources;
     this.#office = office;
     this.#rows = new RowRequests({
-      ...{ tenant, worker: this.worker, space: resources.space },
+      ...{ tenant, worker: this.worker },
       tensorAt: (place, dtype, length) => this.#tensorAt(place, dtype, length),
       reply: (...args) => this.#reply(...args),
       refuse: (id, error) => this.#refuse(id, error),
@@ -189,7 +189,10 @@ export class Session implements StreamUser {
   /** In synchronous training between two steps of all workers; otherwise whenever one asks. */
   #checkpoint({ id, step, isDurable }: RequestOf<'checkpoint'>): void {
     const { tenant } = this;
-    const take = (answer: () => void) => {
+    const take = (answer: () => void) =>
+      tenant.recovery.whenFree(step, () => this.#attempt(id, () => snapshot(answer)));
+    const snapshot = (answer: () => void) => {
+      tenant.recovery.check();
       const fail = (error: TributaryError) => this.#refuse(id, error);
       if (isDurable) tenant.whenWritten(answer, fail);
       else answer();

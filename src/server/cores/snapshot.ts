@@ -2,8 +2,8 @@
  * A core's part of a checkpoint: copies of its pieces and of what the update rule keeps for them, made between two steps, so
  * that training goes on while the copy is written. Invariant: all tensors of a snapshot are of the same moment.
  */
-import type { SharedSpace } from '../../memory/index.ts';
 import type { ByteRange, SpaceBytes } from '../../sockets/index.ts';
+import type { TenantSpace } from '../tenant-space.ts';
 import type { SpaceRange } from './office.ts';
 import { rangesIn } from './piece.ts';
 import type { Piece } from './piece.ts';
@@ -37,7 +37,7 @@ export interface SnapshotSource {
 }
 
 export function takeSnapshot(
-  space: SharedSpace,
+  space: TenantSpace,
   bytes: SpaceBytes,
   sources: readonly SnapshotSource[],
 ): CoreSnapshot {

@@ -6,10 +6,11 @@
 import { PeerError, UsageError } from '../../base/index.ts';
 import type { TributaryError } from '../../base/index.ts';
 import type { Kernels } from '../../kernels/index.ts';
-import type { Region, SharedSpace } from '../../memory/index.ts';
+import type { Region } from '../../memory/index.ts';
 import type { Host, SpaceBytes } from '../../sockets/index.ts';
 import type { PushRecord } from '../durability/index.ts';
 import { ServerCore } from '../server-core.ts';
+import { TenantSpace } from '../tenant-space.ts';
 import { optimizerRule } from '../update-rule.ts';
 import type { KeyShape, PieceShape, ServiceSettings } from '../wire/messages.ts';
 import { Attendance } from './attendance.ts';
@@ -38,7 +39,7 @@ export interface Batch {
 
 export class Tenant {
   readonly service: Service;
-  readonly space: SharedSpace;
+  readonly space: TenantSpace;
   readonly meetings = new Meetings(() => this.#attendance?.counted ?? []);
   readonly recovery: Recovery;
   /** What requests under way and held gradients take. */
@@ -75,8 +76,8 @@ export class Tenant {
     host: Host,
   ) {
     this.service = service;
-    this.space = kernels.space;
-    this.kept = new KeptMemory(kernels.space, service);
+    this.space = new TenantSpace(kernels.space, service);
+    this.kept = new KeptMemory(this.space, service.maxBytes);
     this.#kernels = kernels;
     this.#office = office;
     this.#host = host;
@@ -345,6 +346,7 @@ export class Tenant {
       rows: settings.rows,
       isHeld: settings.isHeld,
       heldMemory: this.kept,
+      scratch: this.space,
       // Workers look before they push; one that does not only harms its own tenant.
       nonFinite: 'accept',
       slotRegion: (name, slot) => this.#slotRegion(Number(name), slot),
