@@ -4,7 +4,7 @@
  * so many strangers hold a descriptor, none for longer than its time; what one connection does wrong ends that
  * connection only.
  */
-import { TributaryError } from '../../base/index.ts';
+import { PeerError, TributaryError } from '../../base/index.ts';
 import type { Kernels } from '../../kernels/index.ts';
 import {
   decodeAddress,
@@ -21,7 +21,8 @@ import type { Host } from '../../sockets/index.ts';
 import { MEMBER_LIMITS, ProtocolFault, STRANGER_LIMITS } from '../wire/frame.ts';
 import { MessageStream, StreamResources } from '../wire/message-stream.ts';
 import type { Hello, Proof, Welcome } from '../wire/messages.ts';
-import { ConnectionTable } from './connection-table.ts';
+import { ConnectionTable, MAX_CONNECTIONS } from './connection-table.ts';
+import { FairTurns } from './fair-turns.ts';
 import type { Office, OfficeNews, Service, SpaceRange } from './office.ts';
 import { packedForOthers, Session } from './session.ts';
 import { Stranger } from './stranger.ts';
@@ -58,6 +59,8 @@ interface Connection {
 /** Longest sleep, so that a thread that is to be ended never hangs in the kernel. */
 const MAX_SLEEP_MS = 500;
 const ACCEPTS_A_TURN = 64;
+/** Of all connections that a core can have, so that others get in. */
+const MAX_TENANT_CONNECTIONS = MAX_CONNECTIONS / 4;
 
 export class CoreLoop implements Doorkeeper, OfficeNews {
   readonly #options: CoreOptions;
@@ -73,6 +76,7 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
   readonly #nobody: string;
   readonly #remote = new Uint8Array(MAX_ADDRESS_BYTES);
   readonly #table: ConnectionTable;
+  readonly #turns: FairTurns<Connection>;
   #connections: Connection[] = [];
   #closing = false;
 
@@ -82,6 +86,7 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
     this.#host = host;
     this.#nobody = host.randomHex(32);
     this.#kernels = kernels;
+    this.#turns = new FairTurns(host.clock);
     this.#table = new ConnectionTable(kernels.space, options.descriptors);
     this.#resources = new StreamResources(kernels.space, host.libc);
     this.#poll = new PollSet(kernels.space, host.libc);
@@ -151,6 +156,8 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
   admit({ namespace }: Hello, proof: Proof, stream: MessageStream): Omit<Welcome, 'proof'> {
     const tenant = this.#tenants.get(namespace)!;
     const { worker, incarnation, settings } = proof;
+    const own = this.#connections.filter(({ session }) => session?.tenant === tenant);
+    if (own.length >= MAX_TENANT_CONNECTIONS) throw tooMany(namespace, own.length);
     tenant.enter(worker, incarnation, settings);
     for (const { session, stream: earlier } of this.#connections) {
       if (session?.tenant !== tenant || session.worker !== worker) continue;
@@ -159,7 +166,8 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
       earlier.ended ??= 'closed';
     }
     const office = this.#office.of(tenant.service.serial);
-    const session = new Session(tenant, { worker, incarnation }, stream, this.#resources, office);
+    const { isOver } = this.#turns;
+    const session = new Session(tenant, { worker, incarnation }, stream, this.#resources, office, isOver);
     const connection = this.#connections.find((one) => one.stream === stream)!;
     connection.session = session;
     connection.stranger = undefined;
@@ -176,8 +184,11 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
     this.#poll.clear();
     this.#poll.add(doorbell, POLLIN);
     this.#poll.add(listeningFd, POLLIN);
-    for (const { stream } of this.#connections) {
-      this.#poll.add(stream.fd, stream.hasUnsent ? POLLIN | POLLOUT : POLLIN);
+    for (const { stream, session } of this.#connections) {
+      // What it asks next waits until it has taken what it asked for.
+      const isPaused = session?.isPaused ?? false;
+      this.#poll.add(stream.fd, (isPaused ? 0 : POLLIN) | (stream.hasUnsent ? POLLOUT : 0));
+      if (session?.hasWork || (stream.isInterrupted && !isPaused)) sleepMs = 0;
     }
     this.#poll.wait(sleepMs);
   }
@@ -188,14 +199,18 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
       this.#office.listen(this);
     }
     const nowMs = this.#host.clock.nowMs();
-    const known = this.#connections.length;
-    for (let i = 0; i < known; i++) {
-      const connection = this.#connections[i]!;
-      const found = this.#poll.found(i + 2);
-      if ((found & ~POLLOUT) !== 0) this.#listenTo(connection);
-      if (connection.stranger && nowMs > connection.stranger.deadlineMs) {
-        connection.stream.ended ??= new ProtocolFault('said too little in time');
-      }
+    const ready = this.#connections.filter(({ stream, session }, i) => {
+      if (session?.hasWork) return true;
+      return !session?.isPaused && (stream.isInterrupted || (this.#poll.found(i + 2) & ~POLLOUT) !== 0);
+    });
+    this.#turns.serve(
+      ready,
+      ({ session }) => session?.tenant ?? this,
+      (connection) => this.#listenTo(connection),
+    );
+    for (const { stranger, stream } of this.#connections) {
+      if (stranger && nowMs > stranger.deadlineMs)
+        stream.ended ??= new ProtocolFault('said too little in time');
     }
     if (this.#poll.found(1) !== 0) this.#accept(nowMs);
     // A request of one may have completed the step of all.
@@ -214,9 +229,13 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
     }
   }
 
-  #listenTo({ stream, remote, session }: Connection): void {
+  #listenTo(connection: Connection): void {
+    const { stream, remote, session } = connection;
     try {
-      stream.read();
+      session?.goOn();
+      // A stranger becomes a session on the way.
+      const mayGoOn = () => !this.#turns.isOver() && !connection.session?.isPaused;
+      if (!session?.isPaused) stream.read(mayGoOn);
     } catch (error) {
       // A fault of ours must not end the thread, on which other tenants depend.
       const text = error instanceof TributaryError ? error.message : String((error as Error).stack ?? error);
@@ -262,6 +281,7 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
     const gone = this.#connections.filter(({ stream }) => stream.ended !== undefined);
     this.#connections = this.#connections.filter(({ stream }) => stream.ended === undefined);
     for (const { stream, session, remote } of gone) {
+      session?.end();
       if (stream.ended instanceof ProtocolFault) {
         const who = session ? `worker ${session.worker} of '${session.tenant.service.namespace}' at ` : '';
         this.#office.log(`closed ${who}${remote}: it ${stream.ended.message}`);
@@ -278,4 +298,12 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
     this.#table.remove(stream.fd);
     stream.close();
   }
+}
+
+function tooMany(namespace: string, connections: number): PeerError {
+  return new PeerError(
+    'REFUSED',
+    `namespace '${namespace}' has ${connections} connections to this core, as many as one may; end workers that are not needed, or use more servers`,
+    { namespace, connections },
+  );
 }

@@ -20,6 +20,7 @@ import type { RowRequest } from './row-requests.ts';
 import { StateRequests } from './state-requests.ts';
 import type { StateRequest } from './state-requests.ts';
 import type { Batch, Tenant } from './tenant.ts';
+import { RequestsUnderWay } from './tenant-limits.ts';
 
 type RequestOf<Op extends Request['op']> = Extract<Request, { op: Op }>;
 
@@ -44,6 +45,8 @@ interface LoggedPush {
 }
 
 const MAX_LISTS = 2048;
+/** What answers that are not sent yet may take before no more is read from the connection. */
+const MAX_UNSENT_BYTES = 2 ** 20;
 const NOTHING: readonly ByteRange[] = [];
 
 export class Session implements StreamUser {
@@ -61,13 +64,20 @@ export class Session implements StreamUser {
   readonly #segments = new Map<string, SpaceRange>();
   readonly #rows: RowRequests;
   readonly #state: StateRequests;
+  readonly #isTurnOver: () => boolean;
+  /** The rest of a request that takes longer than a turn; true when it is done. */
+  #work: (() => boolean) | undefined;
+  readonly #underWay: RequestsUnderWay;
+  #hasEnded = false;
 
+  /** `isTurnOver`: whether others should be served before more is done. */
   constructor(
     tenant: Tenant,
     identity: { readonly worker: number; readonly incarnation: string },
     stream: MessageStream,
     resources: StreamResources,
     office: TenantOffice,
+    isTurnOver: () => boolean,
   ) {
     this.tenant = tenant;
     this.worker = identity.worker;
@@ -75,6 +85,8 @@ export class Session implements StreamUser {
     this.#stream = stream;
     this.#resources = resources;
     this.#office = office;
+    this.#isTurnOver = isTurnOver;
+    this.#underWay = new RequestsUnderWay(tenant.limits);
     this.#rows = new RowRequests({
       ...{ tenant, worker: this.worker },
       tensorAt: (place, dtype, length) => this.#tensorAt(place, dtype, length),
@@ -84,10 +96,35 @@ export class Session implements StreamUser {
     this.#state = new StateRequests(tenant, this.worker, (...args) => this.#reply(...args));
   }
 
-  receive(header: Header, bodyBytes: number): Incoming {
+  /** Whether nothing more is to be read from the connection for now. */
+  get isPaused(): boolean {
+    return this.#work !== undefined || this.#stream.heldBytes > MAX_UNSENT_BYTES;
+  }
+
+  get hasWork(): boolean {
+    return this.#work !== undefined;
+  }
+
+  /** Does more of what takes longer than a turn. */
+  goOn(): void {
+    if (this.#work?.() ?? true) this.#work = undefined;
+  }
+
+  /** The connection is gone: nothing more is done for it, and nobody waits for its answers. */
+  end(): void {
+    this.#hasEnded = true;
+    this.#work = undefined;
+    this.#underWay.end();
+    for (const list of this.#lists.values()) this.tenant.limits.giveBackEntries(list.length);
+    this.#lists.clear();
+  }
+
+  receive(header: Header, bodyBytes: number, headerBytes: number): Incoming {
     if (this.hasLeft || this.isReplaced) throw new ProtocolFault('spoke after its goodbye');
     const request = readRequest(header);
+    this.#underWay.add(request.id, headerBytes);
     try {
+      this.tenant.limits.checkAsked(this.worker);
       const into = this.#placeOfBody(request, bodyBytes);
       return { ...into, done: () => this.#attempt(request.id, into.done) };
     } catch (error) {
@@ -233,7 +270,7 @@ export class Session implements StreamUser {
       }
     }
     for (const { key } of keys) if (tenant.hasKey(key)) throw otherPlan(worker, key);
-    tenant.reserveChunks(worker, pieces);
+    tenant.reserveChunks(worker, keys, pieces);
     const batch: Batch = {
       keys: new Set(keys.map(({ key }) => key)),
       ...{ plan, firstPiece, pieceCount: pieces.length },
@@ -259,7 +296,7 @@ export class Session implements StreamUser {
       },
       (error) => {
         tenant.batches.delete(number);
-        tenant.giveBackChunks(pieces);
+        tenant.giveBackChunks(keys, pieces);
         tenant.pieceCount = firstPiece;
         this.#refuse(id, error);
         for (const go of batch.waiting.splice(0)) go();
@@ -320,8 +357,11 @@ export class Session implements StreamUser {
     const fail = (error: TributaryError) => this.#refuse(id, error);
     const add = (ranges: readonly SpaceRange[]) =>
       this.#attempt(id, () => {
+        if (this.#hasEnded) return;
         const staging = new Map(staged.map((key, i) => [key, ranges[i]!]));
         const prepared = entries.map((entry, i) => this.#prepare(entry, pieces[i]!, staging));
+        const more = entries.length - (this.#lists.get(list)?.length ?? 0);
+        this.tenant.limits.reserveEntries(this.worker, more);
         this.#lists.set(list, prepared);
         this.#reply(id, {});
       });
@@ -404,8 +444,9 @@ export class Session implements StreamUser {
         this.#reply(id, { results }, pull ? this.#bodyOf(entries, results, request) : NOTHING);
     };
     if (open === 0) return this.#reply(id, { results });
-    entries.forEach(({ name, gradient }, i) => {
+    const one = ({ name, gradient }: PreparedEntry, i: number) => {
       try {
+        this.tenant.recovery.check();
         if (!push) {
           // Through the room of the worker's next gradient, which it does not push before it has the answer.
           const { version } = fromHeld
@@ -431,7 +472,15 @@ export class Session implements StreamUser {
       } catch (error) {
         settle(i, error as Error);
       }
-    });
+    };
+    let next = 0;
+    const work = () => {
+      do one(entries[next]!, next);
+      while (++next < entries.length && !this.#isTurnOver() && !this.#hasEnded);
+      return next === entries.length;
+    };
+    // Keys do not depend on each other; requests of others may come in between.
+    if (!work()) this.#work = work;
   }
 
   /** What is acknowledged must survive a crash of this process. */
@@ -506,6 +555,7 @@ export class Session implements StreamUser {
   }
 
   #reply(id: number, header: object, body: readonly ByteRange[] = NOTHING, onSent?: () => void): void {
+    this.#underWay.answered(id);
     if (this.#stream.ended === undefined) this.#stream.send({ id, ...header }, body, onSent);
     else onSent?.();
   }

@@ -20,6 +20,7 @@ import type { KeyMemory, Service, SpaceRange, TenantOffice } from './office.ts';
 import { rangesIn } from './piece.ts';
 import type { Piece } from './piece.ts';
 import { Recovery } from './recovery.ts';
+import { TenantLimits } from './tenant-limits.ts';
 
 /** One call of init: keys that were opened together. */
 export interface Batch {
@@ -42,6 +43,7 @@ export class Tenant {
   readonly space: TenantSpace;
   readonly meetings = new Meetings(() => this.#attendance?.counted ?? []);
   readonly recovery: Recovery;
+  readonly limits: TenantLimits;
   /** What requests under way and held gradients take. */
   readonly kept: KeptMemory;
   readonly batches = new Map<number, Batch>();
@@ -76,6 +78,7 @@ export class Tenant {
     host: Host,
   ) {
     this.service = service;
+    this.limits = new TenantLimits(service);
     this.space = new TenantSpace(kernels.space, service);
     this.kept = new KeptMemory(this.space, service.maxBytes);
     this.#kernels = kernels;
@@ -111,6 +114,8 @@ export class Tenant {
         { worker },
       );
     }
+    const isNew = !this.#attendance!.isKnown(worker);
+    this.#checkProgress(worker, this.#attendance!.known + (isNew ? 1 : 0), this.pieceCount);
     const arrival = this.#attendance!.enter(worker, incarnation);
     if (arrival !== 'replaced') return;
     this.recovery.forget(worker);
@@ -157,8 +162,8 @@ export class Tenant {
     this.meetings.leave(worker);
   }
 
-  giveBackChunks(pieces: readonly PieceShape[]): void {
-    this.#chunks -= pieces.reduce((sum, { ranges }) => sum + ranges.length, 0);
+  giveBackChunks(keys: readonly KeyShape[], pieces: readonly PieceShape[]): void {
+    this.#chunks -= chunksOf(keys, pieces);
   }
 
   /** Counts out those whose time to come back is up; returns the milliseconds until the next one's is. */
@@ -262,8 +267,9 @@ export class Tenant {
   }
 
   /** Chunks are counted before they are made. */
-  reserveChunks(worker: number, pieces: readonly PieceShape[]): void {
-    const wanted = pieces.reduce((sum, { ranges }) => sum + ranges.length, 0);
+  reserveChunks(worker: number, keys: readonly KeyShape[], pieces: readonly PieceShape[]): void {
+    this.#checkProgress(worker, this.#attendance!.known, this.pieceCount + pieces.length);
+    const wanted = chunksOf(keys, pieces);
     const { maxChunks, namespace } = this.service;
     if (this.#chunks + wanted > maxChunks) {
       throw new UsageError(
@@ -355,6 +361,17 @@ export class Tenant {
     for (const worker of this.#attendance.counted) this.#core.admit(worker);
   }
 
+  /** Every piece remembers every worker that was ever here, so that nothing counts twice. */
+  #checkProgress(worker: number, workers: number, pieces: number): void {
+    if (workers * pieces <= MAX_PROGRESS) return;
+    const { namespace } = this.service;
+    throw new UsageError(
+      'INVALID_ARGUMENT',
+      `worker ${worker} of namespace '${namespace}' makes ${workers} workers with ${pieces} pieces of keys each on this core, where ${MAX_PROGRESS} in all are kept; use fewer workers or larger keys, or more cores`,
+      { worker, namespace, expected: MAX_PROGRESS, actual: workers * pieces },
+    );
+  }
+
   #slotRegion(piece: number, slot: string): Region<'float32'> {
     const { key, shape } = this.pieces.get(piece)!;
     const range = this.#slots.get(`${slot}\0${key.key}`);
@@ -378,3 +395,14 @@ export class Tenant {
 }
 
 const ignore = () => undefined;
+
+/** What a key remembers of each worker, over all pieces and workers: some hundred bytes each. */
+const MAX_PROGRESS = 2 ** 22;
+/** Characters of names that count as a chunk. */
+const NAME_LENGTH = 64;
+
+/** What a call of init makes a core remember: the call, the names of keys, and the chunks. */
+function chunksOf(keys: readonly KeyShape[], pieces: readonly PieceShape[]): number {
+  const names = keys.reduce((sum, { key }) => sum + Math.floor(key.length / NAME_LENGTH), 0);
+  return pieces.reduce((sum, { ranges }) => sum + Math.max(1, ranges.length), Math.max(1, names));
+}
