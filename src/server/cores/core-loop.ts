@@ -203,18 +203,16 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
       if (session?.hasWork) return true;
       return !session?.isPaused && (stream.isInterrupted || (this.#poll.found(i + 2) & ~POLLOUT) !== 0);
     });
-    this.#turns.serve(
-      ready,
-      ({ session }) => session?.tenant ?? this,
-      (connection) => this.#listenTo(connection),
-    );
+    this.#turns.serve(ready, this.#groupOf, (connection) => this.#listenTo(connection));
     for (const { stranger, stream } of this.#connections) {
       if (stranger && nowMs > stranger.deadlineMs)
         stream.ended ??= new ProtocolFault('said too little in time');
     }
     if (this.#poll.found(1) !== 0) this.#accept(nowMs);
     // A request of one may have completed the step of all.
-    for (const { stream } of this.#connections) if (stream.hasUnsent) stream.write();
+    const unsent = this.#connections.filter(({ stream }) => stream.hasUnsent);
+    const mayGoOn = () => !this.#turns.isOver();
+    this.#turns.serve(unsent, this.#groupOf, ({ stream }) => void stream.write(mayGoOn));
     if (this.#connections.some(({ stream }) => stream.ended !== undefined)) this.#clear();
     for (let tenant = this.#ending[0]; tenant; tenant = this.#ending[0]) this.#release(tenant);
   }
@@ -228,6 +226,9 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
       this.#office.released(tenant.service.serial);
     }
   }
+
+  /** Whose time is used; that of all strangers together is one tenant's. */
+  readonly #groupOf = ({ session }: Connection): object => session?.tenant ?? this;
 
   #listenTo(connection: Connection): void {
     const { stream, remote, session } = connection;

@@ -135,11 +135,12 @@ export class MessageStream {
     this.#queue.push({ head: bytes, body: undefined, onSent: undefined, heldBytes: 0 });
   }
 
-  /** Sends what the kernel takes; true if anything moved. */
-  write(): boolean {
+  /** Sends what the kernel takes, as long as it may go on; true if anything moved. */
+  write(mayGoOn: () => boolean = always): boolean {
     let moved = false;
     const { libc, vectors } = this.#resources;
     for (let calls = 0; calls < CALLS_A_TURN && this.ended === undefined; calls++) {
+      if (calls > 0 && !mayGoOn()) return moved;
       const next = this.#queue[0];
       if (next === undefined) return moved;
       const sent =
@@ -169,6 +170,8 @@ export class MessageStream {
         if (this.#isInterrupted || calls === CALLS_A_TURN || this.ended !== undefined) break;
         if (!this.#receive()) return moved || this.ended !== undefined;
         moved = true;
+        // Long bodies take several calls.
+        if (this.#incoming) this.#isInterrupted = !mayGoOn();
       }
     } catch (error) {
       if (!(error instanceof ProtocolFault)) throw error;
