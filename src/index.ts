@@ -14,14 +14,7 @@ export {
   TributaryError,
   UsageError,
 } from './base/index.ts';
-export type {
-  ErrorCode,
-  Facts,
-  PlateauOptions,
-  PlateauState,
-  ScheduleSpec,
-  StoreKey,
-} from './base/index.ts';
+export type { ErrorCode, Facts, PlateauOptions, PlateauState, ScheduleSpec, StoreKey } from './base/index.ts';
 export * from './graph/index.ts';
 export * from './data/index.ts';
 export * from './models/index.ts';

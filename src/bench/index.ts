@@ -32,6 +32,7 @@ export type {
   ExchangePeer,
   ExchangeTransport,
   Placement,
+  NeighbourCase,
   RowsCase,
   Sweep,
 } from './exchange/index.ts';

@@ -11,7 +11,8 @@ const { address, services, tls } = workerData as ServerThreadOptions;
 const tell = (news: ServerNews): void => parentPort!.postMessage(news);
 try {
   const server = await ParameterServer.start({ address, tls });
-  for (const access of services) server.createService(access);
+  // They belong to one training: whatever the space has is theirs.
+  for (const access of services) server.createService({ ...access, maxBytes: server.capacityBytes });
   parentPort!.on('message', (order: ServerOrder) => {
     if (order === 'close') void server.close().finally(() => tell({ kind: 'closed' }));
     else server.endService(order.endService);

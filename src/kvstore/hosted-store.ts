@@ -52,8 +52,10 @@ export async function hostServers(
   const own = hosts.indexOf(world.rank);
   const tls = tlsOf(options);
   const server = own >= 0 ? await ParameterServer.start({ cores: coresPerServer, address, tls }) : undefined;
-  server?.createService(access);
-  for (const one of namespacesOf(own)) server?.createService(inNamespace(options, one));
+  // All of one job: whatever the space has is theirs.
+  const maxBytes = server?.capacityBytes;
+  server?.createService({ ...access, maxBytes });
+  for (const one of namespacesOf(own)) server?.createService({ ...inNamespace(options, one), maxBytes });
   try {
     const told = cluster.allocate('int32', ADDRESS_LENGTH);
     const all = cluster.allocate('int32', ADDRESS_LENGTH * world.size);

@@ -35,6 +35,11 @@ export class RangeTable {
     return (this.#pages - 1) * PAGE_BYTES;
   }
 
+  /** How many ranges it can keep apart. */
+  get maxRanges(): number {
+    return MAX_RANGES;
+  }
+
   get isInitialised(): boolean {
     return Atomics.load(this.#words, WORD_MAGIC) === MAGIC;
   }

@@ -44,6 +44,8 @@ export interface SegmentOptions {
   readonly directory?: string;
   /** Whether creating first removes what dead owners left, which takes long among many segments. Default true. */
   readonly sweep?: boolean;
+  /** Most bytes of a segment that is attached; a larger one is refused before it takes any room. Default: no limit. */
+  readonly maxBytes?: number;
 }
 
 /** Where a segment lies; without a name it is private. */
@@ -271,6 +273,11 @@ export class SharedSpace {
     return this.#ranges.capacityBytes;
   }
 
+  /** Segments that can be open at a time. */
+  get maxRanges(): number {
+    return this.#ranges.maxRanges;
+  }
+
   /** Native address of byte 0 of the memory. */
   get baseAddress(): bigint {
     this.#baseAddress ??= native().addressOf(new Uint8Array(this.#buffer));
@@ -299,8 +306,10 @@ export class SharedSpace {
     if (this.#within) return this.#attachWithin(this.#within, name);
     const directory = options.directory ?? defaultSegmentDirectory();
     const file = openSegmentFile(directory, name);
+    const { maxBytes = Infinity } = options;
     let byteOffset: number;
     try {
+      if (file.byteLength > maxBytes) throw tooLarge(name, file.byteLength, maxBytes);
       byteOffset = this.#ranges.take(file.byteLength + HEADER_BYTES);
     } catch (error) {
       closeSync(file.fd);
@@ -427,6 +436,14 @@ export class SharedSpace {
       );
     }
   }
+}
+
+function tooLarge(name: string, actual: number, expected: number): UsageError {
+  return new UsageError(
+    'OUT_OF_SHARED_MEMORY',
+    `segment '${name}' has ${actual} bytes where ${Math.max(0, expected)} more may be taken; use a smaller one, or ask for a larger quota (maxBytes of createService, --max-bytes)`,
+    { segment: name, expected, actual },
+  );
 }
 
 function holds(segment: Segment, { byteOffset, byteLength }: Region): boolean {

@@ -12,7 +12,7 @@ import {
   sumRows,
 } from '../kernels/index.ts';
 import type { Kernels, RowPlan } from '../kernels/index.ts';
-import type { Region, Segment } from '../memory/index.ts';
+import type { Region, Segment, SharedSpace } from '../memory/index.ts';
 import type { RowsContribution } from './contribution.ts';
 
 const SOURCES_A_PASS = 8;
@@ -34,6 +34,7 @@ export interface Scaled<T> {
 
 export class Aggregator {
   readonly #kernels: Kernels;
+  readonly #space: Pick<SharedSpace, 'allocate'>;
   readonly #combine: Combine;
   /** The sum of one chunk. */
   #scratch: { readonly segment: Segment; readonly region: Region<'float32'> } | undefined;
@@ -44,8 +45,10 @@ export class Aggregator {
   /** The sum of a whole key. */
   #wide: { readonly segment: Segment; readonly region: Region<'float32'> } | undefined;
 
-  constructor(kernels: Kernels, combine: Combine) {
+  /** `space`: where its scratch memory comes from. */
+  constructor(kernels: Kernels, combine: Combine, space: Pick<SharedSpace, 'allocate'> = kernels.space) {
     this.#kernels = kernels;
+    this.#space = space;
     this.#combine = combine;
   }
 
@@ -59,6 +62,25 @@ export class Aggregator {
   /** Room for as much of a sum as a rule that sums by itself needs. */
   get scratch(): Region<'float32'> {
     return this.#chunkScratch(SUM_SCRATCH_ELEMENTS);
+  }
+
+  /** Room for the sum of any of these chunks. */
+  reserveChunks(chunks: readonly { readonly length: number }[]): void {
+    const most = chunks.reduce((length, chunk) => Math.max(length, chunk.length), 0);
+    this.#chunkScratch(Math.max(SUM_SCRATCH_ELEMENTS, most));
+  }
+
+  /** Room for the sums of all these chunks. */
+  reserveWide(chunks: readonly { readonly length: number }[]): void {
+    this.#wideScratch(chunks.reduce((sum, { length }) => sum + length, 0));
+  }
+
+  /** Room for planning rows and, unless a plain sum needs none, for adding them up. */
+  reserveRows(contributions: readonly RowsContribution[], rowLength: number, isPlainSumFree: boolean): void {
+    const count = contributions.reduce((sum, { indices }) => sum + indices.length, 0);
+    this.#rowScratch(count, rowLength);
+    const isPlain = this.#isPlain(contributions.map(({ samples }) => samples));
+    if (!isPlainSumFree || !isPlain) this.#sumScratch(count, rowLength);
   }
 
   /** One chunk of all contributions together, given with their samples; valid until the next call. */
@@ -95,12 +117,7 @@ export class Aggregator {
     samples: readonly number[],
   ): Scaled<readonly Region<'float32'>[]> {
     const elements = contributions[0]!.reduce((sum, { length }) => sum + length, 0);
-    if (this.#wide === undefined || this.#wide.region.length < elements) {
-      this.#wide?.segment.close();
-      const segment = this.#kernels.space.allocate(4 * elements);
-      this.#wide = { segment, region: segment.allocate('float32', elements) };
-    }
-    const { region } = this.#wide;
+    const region = this.#wideScratch(elements);
     let at = 0;
     const sums = contributions[0]!.map(({ length }) => region.slice((at += length) - length, length));
     const isPlain = contributions.length === 1 || this.#isPlain(samples);
@@ -199,7 +216,8 @@ export class Aggregator {
   #chunkScratch(length: number): Region<'float32'> {
     if (this.#scratch === undefined || this.#scratch.region.length < length) {
       this.#scratch?.segment.close();
-      const segment = this.#kernels.space.allocate(4 * length);
+      this.#scratch = undefined;
+      const segment = this.#space.allocate(4 * length);
       this.#scratch = { segment, region: segment.allocate('float32', length) };
       this.#sums.clear();
     }
@@ -208,11 +226,22 @@ export class Aggregator {
     return sum;
   }
 
+  #wideScratch(elements: number): Region<'float32'> {
+    if (this.#wide === undefined || this.#wide.region.length < elements) {
+      this.#wide?.segment.close();
+      this.#wide = undefined;
+      const segment = this.#space.allocate(4 * elements);
+      this.#wide = { segment, region: segment.allocate('float32', elements) };
+    }
+    return this.#wide.region;
+  }
+
   #rowScratch(count: number, rowLength: number): RowScratch {
     const known = this.#rows;
     if (known && known.indices.length >= count && known.row.length >= rowLength) return known;
     known?.segment.close();
-    const segment = this.#kernels.space.allocate(rowPlanBytes(count) + 4 * (3 * count + rowLength) + 3 * 64);
+    this.#rows = undefined;
+    const segment = this.#space.allocate(rowPlanBytes(count) + 4 * (3 * count + rowLength) + 3 * 64);
     this.#rows = {
       segment,
       plan: allocateRowPlan(segment, count),
@@ -228,7 +257,8 @@ export class Aggregator {
     const known = this.#rowSums;
     if (known && known.gathered.length >= elements) return known;
     known?.segment.close();
-    const segment = this.#kernels.space.allocate(8 * elements + 2 * 64);
+    this.#rowSums = undefined;
+    const segment = this.#space.allocate(8 * elements + 2 * 64);
     const [gathered, summed] = [segment.allocate('float32', elements), segment.allocate('float32', elements)];
     return (this.#rowSums = { segment, gathered, summed });
   }

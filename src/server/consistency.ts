@@ -44,6 +44,8 @@ export class Clocks {
   readonly #staleness: number;
   readonly #steps = new Map<number, number>();
   readonly #waiting = new Set<{ readonly worker: number; readonly step: number; readonly go: () => void }>();
+  /** The step of the slowest, and how many are there: looking through all of them for each push takes too long. */
+  #slowest: { readonly step: number; count: number } | undefined;
 
   /** Infinity: nobody ever waits. */
   constructor(staleness: number) {
@@ -52,10 +54,11 @@ export class Clocks {
 
   /** A newcomer starts where the slowest is: it holds nobody back for what it missed. */
   admit(worker: number): void {
-    if (!this.#steps.has(worker)) this.#steps.set(worker, this.#slowest(0));
+    if (!this.#steps.has(worker)) this.#set(worker, this.#least()?.step ?? 0);
   }
 
   release(worker: number): void {
+    this.#leave(worker);
     this.#steps.delete(worker);
     for (const entry of this.#waiting) if (entry.worker === worker) this.#waiting.delete(entry);
     this.#open();
@@ -64,6 +67,7 @@ export class Clocks {
   /** Steps are what they were at an earlier time; whoever waits may go on. */
   restart(steps: ReadonlyMap<number, number>): void {
     for (const worker of this.#steps.keys()) this.#steps.set(worker, steps.get(worker) ?? 0);
+    this.#slowest = undefined;
     const waiting = [...this.#waiting];
     this.#waiting.clear();
     for (const { go } of waiting) go();
@@ -71,13 +75,15 @@ export class Clocks {
 
   /** The worker has done the step; `go` is called when it may begin the next. */
   advance(worker: number, step: number, go: () => void): void {
-    this.#steps.set(worker, step);
+    this.#leave(worker);
+    this.#set(worker, step);
     this.#waiting.add({ worker, step, go });
     this.#open();
   }
 
   #open(): void {
-    const limit = this.#slowest(Infinity) + this.#staleness;
+    const limit =
+      this.#staleness === Infinity ? Infinity : (this.#least()?.step ?? Infinity) + this.#staleness;
     for (const entry of this.#waiting) {
       if (entry.step > limit) continue;
       this.#waiting.delete(entry);
@@ -85,7 +91,27 @@ export class Clocks {
     }
   }
 
-  #slowest(none: number): number {
-    return this.#steps.size === 0 ? none : Math.min(...this.#steps.values());
+  #set(worker: number, step: number): void {
+    this.#steps.set(worker, step);
+    const slowest = this.#slowest;
+    if (slowest && step < slowest.step) this.#slowest = undefined;
+    else if (slowest?.step === step) slowest.count++;
+  }
+
+  /** Before its step changes. */
+  #leave(worker: number): void {
+    const slowest = this.#slowest;
+    if (slowest && this.#steps.get(worker) === slowest.step && --slowest.count === 0)
+      this.#slowest = undefined;
+  }
+
+  #least(): { readonly step: number } | undefined {
+    if (this.#slowest || this.#steps.size === 0) return this.#slowest;
+    const slowest = { step: Infinity, count: 0 };
+    for (const step of this.#steps.values()) {
+      if (step < slowest.step) [slowest.step, slowest.count] = [step, 0];
+      if (step === slowest.step) slowest.count++;
+    }
+    return (this.#slowest = slowest);
   }
 }

@@ -6,7 +6,7 @@
 import type { StoreKey } from '../base/index.ts';
 import { copyRows } from '../kernels/index.ts';
 import type { Kernels } from '../kernels/index.ts';
-import type { Region } from '../memory/index.ts';
+import type { Region, SharedSpace } from '../memory/index.ts';
 import { Aggregator } from './aggregation.ts';
 import type { Combine } from './aggregation.ts';
 import type { Contribution, DenseContribution, RowsContribution } from './contribution.ts';
@@ -21,6 +21,8 @@ export interface KeyUpdatesOptions {
   readonly combine: Combine;
   readonly isWide: boolean;
   readonly updater: Updater;
+  /** Where memory for sums comes from. */
+  readonly scratch: Pick<SharedSpace, 'allocate'>;
   /** In elastic mode: the share of the distance; undefined: contributions are gradients. */
   readonly alpha: number | undefined;
   /** Where a slot of a key is kept, a region of the key's length. */
@@ -37,7 +39,7 @@ export class KeyUpdates {
   constructor(options: KeyUpdatesOptions) {
     this.#options = options;
     this.#kernels = options.kernels;
-    this.#aggregator = new Aggregator(options.kernels, options.combine);
+    this.#aggregator = new Aggregator(options.kernels, options.combine, options.scratch);
     this.#rule = updaterRule(options.kernels, options.updater);
   }
 
@@ -77,8 +79,22 @@ export class KeyUpdates {
     for (const { slots } of key.chunks) this.#rule.initialise(slots, fresh);
   }
 
-  /** The contributions of one update, in the order in which they are added. */
+  /** Takes all the memory that an update needs, so that it cannot fail half-way for want of it. */
+  reserve(key: Key, contributions: readonly Contribution[]): void {
+    const { alpha, isWide } = this.#options;
+    if (alpha !== undefined) return;
+    const dense = contributions.filter((one) => 'gradient' in one);
+    const rows = contributions.filter((one) => 'rows' in one);
+    if (dense.length > 0 && isWide) this.#aggregator.reserveWide(key.chunks);
+    else if (dense.length > 1) this.#aggregator.reserveChunks(key.chunks);
+    if (rows.length > 0) {
+      this.#aggregator.reserveRows(rows, key.rowLength!, this.#rule.updateRowsBySum !== undefined);
+    }
+  }
+
+  /** The contributions of one update, in the order in which they are added. If it throws, nothing was changed. */
   apply(key: Key, contributions: readonly Contribution[]): void {
+    this.reserve(key, contributions);
     const t = key.version + 1;
     const dense = contributions.filter((one) => 'gradient' in one);
     const rows = contributions.filter((one) => 'rows' in one);

@@ -5,15 +5,14 @@
  */
 import { keyText, UsageError } from '../base/index.ts';
 import type { StoreKey } from '../base/index.ts';
-import type { Segment, SharedSpace } from '../memory/index.ts';
+import type { Segment } from '../memory/index.ts';
 import type { Host } from '../sockets/index.ts';
 import type { Answers, KeyMemory, Question, Service, SpaceRange } from './cores/office.ts';
+import type { TenantSpace } from './tenant-space.ts';
 import type { KeyShape } from './wire/messages.ts';
 import { segmentPrefix } from './wire/segment-names.ts';
 
 const LINE_BYTES = 64;
-/** What a segment takes of the space at least, whatever it holds. */
-const PAGE_BYTES = 65536;
 const MAX_MAPPED = 1024;
 
 export type MemoryQuestion = Extract<Question, { kind: 'keys' | 'staging' | 'map' | 'forget' }>;
@@ -26,7 +25,7 @@ interface KeyRecord {
 }
 
 export class TenantMemory {
-  readonly #space: SharedSpace;
+  readonly #space: TenantSpace;
   readonly #service: Service;
   readonly #randomHex: Host['randomHex'];
   readonly #keys = new Map<StoreKey, KeyRecord>();
@@ -39,9 +38,8 @@ export class TenantMemory {
   /** The cores that use a worker's memory. */
   readonly #users = new Map<number, Set<number>>();
   readonly #segments = new Set<Segment>();
-  #bytes = 0;
 
-  constructor(space: SharedSpace, service: Service, { randomHex }: Pick<Host, 'randomHex'>) {
+  constructor(space: TenantSpace, service: Service, { randomHex }: Pick<Host, 'randomHex'>) {
     this.#randomHex = randomHex;
     this.#space = space;
     this.#service = service;
@@ -49,7 +47,7 @@ export class TenantMemory {
 
   /** Bytes that are taken now. */
   get bytes(): number {
-    return this.#bytes;
+    return this.#space.bytes;
   }
 
   answer(question: MemoryQuestion): Answers[MemoryQuestion['kind']] {
@@ -98,9 +96,7 @@ export class TenantMemory {
     const bytes = shapes.reduce((sum, { length }) => sum + aligned(4 * length), 0);
     const { namespace, nonce } = this.#service;
     const name = `${segmentPrefix(namespace, nonce)}values-${this.#randomHex(6)}`;
-    const segment = this.#take(bytes, () =>
-      this.#space.createSegment(name, Math.max(LINE_BYTES, bytes), { sweep: false }),
-    );
+    const segment = this.#own(this.#space.createSegment(name, Math.max(LINE_BYTES, bytes)));
     for (const { key, length } of shapes) {
       const { byteOffset, byteLength } = segment.allocate('float32', length);
       this.#keys.set(key, { length, value: { byteOffset, byteLength }, slots: {}, segment });
@@ -115,7 +111,7 @@ export class TenantMemory {
         for (const { slots, value } of without) slots[name] = { ...value, byteLength: 0 };
         continue;
       }
-      const segment = this.#take(bytes, () => this.#space.allocate(bytes));
+      const segment = this.#own(this.#space.allocate(bytes));
       for (const { slots, length } of without) {
         const { byteOffset, byteLength } = segment.allocate('float32', length);
         slots[name] = { byteOffset, byteLength };
@@ -129,7 +125,7 @@ export class TenantMemory {
     const missing = keys.filter((key) => !own.has(key));
     const bytes = missing.reduce<number>((sum, key) => sum + aligned(4 * this.#keys.get(key)!.length), 0);
     if (missing.length > 0) {
-      const segment = this.#take(bytes, () => this.#space.allocate(Math.max(LINE_BYTES, bytes)));
+      const segment = this.#own(this.#space.allocate(Math.max(LINE_BYTES, bytes)));
       for (const key of missing) {
         const { byteOffset, byteLength } = segment.allocate('float32', this.#keys.get(key)!.length);
         own.set(key, { range: { byteOffset, byteLength }, segment });
@@ -178,7 +174,6 @@ export class TenantMemory {
   #forget(worker: number): void {
     for (const { segment } of this.#staging.get(worker)?.values() ?? []) {
       if (!this.#segments.delete(segment)) continue;
-      this.#bytes -= pagesOf(segment.byteLength);
       segment.close();
     }
     this.#users.delete(worker);
@@ -187,25 +182,10 @@ export class TenantMemory {
     this.#mapped.delete(worker);
   }
 
-  #take(bytes: number, allocate: () => Segment): Segment {
-    const { maxBytes, namespace } = this.#service;
-    const wanted = pagesOf(bytes);
-    if (this.#bytes + wanted > maxBytes) {
-      throw new UsageError(
-        'OUT_OF_SHARED_MEMORY',
-        `namespace '${namespace}' has ${this.#bytes} of ${maxBytes} bytes and asked for ${wanted} more; use a smaller model or ask for a larger quota`,
-        { namespace, expected: maxBytes, actual: this.#bytes + wanted },
-      );
-    }
-    const segment = allocate();
-    this.#bytes += wanted;
+  #own(segment: Segment): Segment {
     this.#segments.add(segment);
     return segment;
   }
-}
-
-function pagesOf(bytes: number): number {
-  return Math.ceil(Math.max(1, bytes) / PAGE_BYTES) * PAGE_BYTES;
 }
 
 function aligned(bytes: number): number {

@@ -5,18 +5,20 @@
  * socket or segment is left.
  */
 import { cpus } from 'node:os';
-import { pack, unpack, UsageError } from '../base/index.ts';
+import { InternalError, pack, unpack, UsageError } from '../base/index.ts';
 import type { TributaryError } from '../base/index.ts';
 import { SharedSpace } from '../memory/index.ts';
 import type { Segment } from '../memory/index.ts';
 import { isNonce, listenWithin, resolveHost, TlsTunnel } from '../sockets/index.ts';
 import type { TlsOptions } from '../sockets/index.ts';
-import type { Answers, Durability, Question, Service, ToCore, ToOffice } from './cores/office.ts';
+import { MAX_CONNECTIONS } from './cores/connection-table.ts';
+import type { Answers, CorePart, Durability, Question, Service, ToCore, ToOffice } from './cores/office.ts';
 import { TenantMemory } from './memory-office.ts';
 import { systemServerHost } from './server-host.ts';
 import type { ServerHost, ThreadLine } from './server-host.ts';
 import { TenantCheckpoints } from './tenant-checkpoints.ts';
 import type { ServiceAccess } from './service-access.ts';
+import { ACCOUNT_BYTES, TenantSpace } from './tenant-space.ts';
 import { isNamespace, readSettings } from './wire/messages.ts';
 import type { ServiceSettings } from './wire/messages.ts';
 
@@ -67,7 +69,10 @@ export interface ServiceOptions {
    * Default 'process'.
    */
   readonly durability?: Durability | undefined;
-  /** Bytes that it may take: values, slots, and gradients on their way. Default 4 GiB. */
+  /**
+   * Bytes that it may take: values, slots, gradients on their way, segments of workers on this host, and copies for
+   * checkpoints. Quotas may add up to more than there is; then it is the first who gets it. Default: half of the space.
+   */
   readonly maxBytes?: number | undefined;
   /** Chunks that its keys may have on one core. Default 1,000,000. */
   readonly maxChunks?: number | undefined;
@@ -75,17 +80,26 @@ export interface ServiceOptions {
 
 interface Tenancy {
   readonly service: Service;
+  readonly space: TenantSpace;
+  /** Where it is counted what it takes. */
+  readonly account: Segment;
   readonly memory: TenantMemory;
   readonly checkpoints: TenantCheckpoints | undefined;
+  /** Cores that may use its memory: all at first; fewer once it has ended. */
+  readonly holders: Set<Core>;
 }
 
 interface Core {
   readonly doorbell: number;
-  readonly listeningFd: number;
+  /** Undefined once it is closed. */
+  listeningFd: number | undefined;
+  /** Its open connections, so that they can be closed if it dies. */
+  readonly descriptors: Segment;
   readonly tunnel: TlsTunnel | undefined;
   readonly listensAt: number;
   /** Undefined until it has been started. */
   thread: ThreadLine<ToOffice, ToCore> | undefined;
+  /** It has given everything back, or is dead. */
   readonly ended: Promise<void>;
   readonly hasEnded: () => void;
 }
@@ -98,12 +112,15 @@ export class ParameterServer {
   readonly #space: SharedSpace;
   readonly #cores: Core[] = [];
   readonly #services = new Map<string, Tenancy>();
-  /** Services that have ended, and whose memory cores may still use. */
-  readonly #ended = new Set<Tenancy>();
+  /** By serial number, services that have ended and whose memory cores may still use. */
+  readonly #ending = new Map<number, Tenancy>();
+  /** What is being given back. */
+  readonly #clearing = new Set<Promise<void>>();
+  #serials = 0;
   readonly #beacon: Segment;
   /** Tells workers that it is not the process that they knew. */
   readonly #run: string;
-  /** Why a core ended that should not have. */
+  /** Why it serves nobody any more: a core ended that should not have. */
   failure: TributaryError | undefined;
   #closing = false;
 
@@ -146,6 +163,11 @@ export class ParameterServer {
     return this.#cores[0]!.listensAt;
   }
 
+  /** Bytes that all tenants can take together. */
+  get capacityBytes(): number {
+    return this.#space.capacityBytes;
+  }
+
   get cores(): number {
     return this.#cores.length;
   }
@@ -159,6 +181,7 @@ export class ParameterServer {
 
   /** A namespace of its own for a tenant, and the nonce by which its workers prove that they belong to it. */
   createService(options: ServiceOptions): ServiceAccess {
+    if (this.failure) throw this.failure;
     const { namespace, nonce = this.#host.randomHex(32) } = options;
     if (!isNamespace(namespace) || this.#services.has(namespace)) {
       const why = isNamespace(namespace) ? 'is taken' : 'is no name';
@@ -175,37 +198,51 @@ export class ParameterServer {
         { namespace },
       );
     }
-    const { graceMs = 5000, maxBytes = 4 * 2 ** 30, maxChunks = 1_000_000 } = options;
+    const { graceMs = 5000, maxBytes = Math.floor(this.capacityBytes / 2) } = options;
+    const { maxChunks = 1_000_000 } = options;
     checkCount('graceMs', graceMs, 0, 2 ** 31);
     checkCount('maxBytes', maxBytes, 1, 2 ** 40);
     checkCount('maxChunks', maxChunks, 1, 2 ** 31);
     const { folder, lostWorkers = 'release', durability = 'process' } = options;
     if (durability !== 'process' && durability !== 'disk') throw unknownDurability(namespace, durability);
     const settings = options.settings && checkedSettings(options.settings);
+    const account = this.#space.allocate(ACCOUNT_BYTES);
     const service: Service = {
       ...{ namespace, nonce, settings, graceMs, lostWorkers, maxBytes, maxChunks, logFolder: folder },
       ...{ durability, cores: this.cores },
+      serial: this.#serials++,
+      account: { byteOffset: account.byteOffset, byteLength: account.byteLength },
     };
-    const log = this.#options.log ?? (() => undefined);
+    const space = new TenantSpace(this.#space, service);
+    const log = (line: string) => this.#log(line);
     const checkpoints =
       folder === undefined
         ? undefined
-        : new TenantCheckpoints(this.#host, this.#space, namespace, folder, this.cores, log);
-    const memory = new TenantMemory(this.#space, service, this.#host);
-    this.#services.set(namespace, { service, memory, checkpoints });
+        : new TenantCheckpoints(this.#host, space, namespace, folder, this.cores, log);
+    const memory = new TenantMemory(space, service, this.#host);
+    const holders = new Set(this.#cores);
+    this.#services.set(namespace, { service, space, account, memory, checkpoints, holders });
     this.#tell({ service });
     return { namespace, nonce };
   }
 
-  /** Ends a service: its workers are disconnected and its memory is given back. */
+  /** Ends a service: its workers are disconnected and, when no core uses it any more, its memory is given back. */
   endService(namespace: string): void {
     const known = this.#services.get(namespace);
     if (known === undefined) return;
+    const { serial } = known.service;
     this.#services.delete(namespace);
-    this.#tell({ endService: namespace });
-    // Cores may be in the middle of an update; they have let go once they have heard of it.
-    this.#ended.add(known);
-    this.#host.clock.after(LETTING_GO_MS, () => void this.#clear(known));
+    this.#ending.set(serial, known);
+    for (const core of this.#cores) if (core.thread === undefined) this.#letGo(core, serial);
+    this.#tell({ endService: serial });
+  }
+
+  /** The core uses the memory of the ended service no more. The last one to say so gives it back. */
+  #letGo(core: Core, serial: number): void {
+    const tenancy = this.#ending.get(serial);
+    if (!tenancy?.holders.delete(core) || tenancy.holders.size > 0) return;
+    const clearing = this.#clear(tenancy).finally(() => this.#clearing.delete(clearing));
+    this.#clearing.add(clearing);
   }
 
   async close(): Promise<void> {
@@ -215,21 +252,28 @@ export class ParameterServer {
     for (const { thread } of this.#cores) thread?.ref();
     this.#tell({ close: true });
     await Promise.all(this.#cores.filter(({ thread }) => thread).map(({ ended }) => ended));
-    const { libc } = this.#host;
-    for (const { thread, doorbell, listeningFd, tunnel } of this.#cores) {
-      await thread?.terminate();
-      libc.close(doorbell);
-      libc.close(listeningFd);
-      await tunnel?.close();
+    for (const core of this.#cores) {
+      await core.thread?.terminate();
+      this.#closeSockets(core);
+      this.#host.libc.close(core.doorbell);
+      core.descriptors.close();
+      await core.tunnel?.close();
     }
-    for (const tenancy of [...this.#services.values(), ...this.#ended]) await this.#clear(tenancy);
+    for (const tenancy of [...this.#services.values(), ...this.#ending.values()]) await this.#clear(tenancy);
+    await Promise.all(this.#clearing);
     this.#beacon.close();
   }
 
-  async #clear(tenancy: Tenancy): Promise<void> {
-    this.#ended.delete(tenancy);
-    await tenancy.checkpoints?.close();
-    tenancy.memory.close();
+  /** Never fails: whoever ended the service has nobody left to tell but the log. */
+  async #clear({ service, account, memory, checkpoints }: Tenancy): Promise<void> {
+    this.#ending.delete(service.serial);
+    try {
+      await checkpoints?.close();
+      memory.close();
+      account.close();
+    } catch (error) {
+      this.#log(`service '${service.namespace}' has ended, but not cleanly: ${textOf(error)}`);
+    }
   }
 
   async #listen(host: string, port: number): Promise<void> {
@@ -243,6 +287,7 @@ export class ParameterServer {
     const ended = new Promise<void>((resolve) => (hasEnded = resolve));
     this.#cores.push({
       ...{ doorbell: this.#host.libc.doorbell(), listeningFd: listening.fd, tunnel },
+      descriptors: this.#space.allocate(4 * MAX_CONNECTIONS),
       ...{ listensAt: listening.port, ended, hasEnded, thread: undefined },
     });
   }
@@ -254,39 +299,46 @@ export class ParameterServer {
     if (index === 0) this.#beacon.region('int32', 0, 1).view[0] = word;
     const beacon = { segment: this.#beacon.name!, word: this.#beacon.region('int32', 0, 1).view[0]! };
     core.thread = this.#host.startCore(this.#space.memory, {
-      ...{ listeningFd: core.listeningFd, doorbell: core.doorbell, handshakeTimeoutMs, maxStrangers },
+      ...{ listeningFd: core.listeningFd!, doorbell: core.doorbell, handshakeTimeoutMs, maxStrangers },
       ...{ index, isTunnelled: tls !== undefined },
+      descriptors: { byteOffset: core.descriptors.byteOffset, byteLength: core.descriptors.byteLength },
       processor: this.#options.pinned ? index % cpus().length : undefined,
       welcome: { run: this.#run, ports: this.#cores.map(({ listensAt }) => listensAt), beacon },
     });
     core.thread.onMessage((message) => this.#hear(core, message));
+    core.thread.onEnd((error) => this.#lost(core, error));
   }
 
   #hear(core: Core, message: ToOffice): void {
-    if ('log' in message) return this.#options.log?.(message.log);
+    if ('log' in message) return this.#log(message.log);
+    if ('released' in message) return this.#letGo(core, message.released);
     if ('ended' in message) {
       if (message.ended) this.#fail(unpack(message.ended));
       return core.hasEnded();
     }
-    const { token, question } = message;
-    void this.#answer(question)
-      .then((answer): ToCore => ({ token, answer }))
-      .catch((error: unknown): ToCore => ({ token, error: pack(error) }))
-      .then((reply) => {
-        core.thread?.post(reply);
-        this.#host.libc.ring(core.doorbell);
-      });
+    void this.#reply(core, message);
   }
 
-  /** What serves workers no more, and cannot be mended here. */
-  #fail(error: TributaryError): void {
-    this.failure = error;
-    this.#options.log?.(`a core failed: ${error.message}`);
+  async #reply(core: Core, { token, serial, question }: Asked): Promise<void> {
+    let reply: ToCore;
+    try {
+      reply = { token, answer: await this.#answer(serial, question) };
+    } catch (error) {
+      reply = { token, error: pack(error) };
+    }
+    // Whoever asked is gone, and so is all that it could do with the answer.
+    if (this.#tenancyOf(serial, question) === undefined) {
+      if ('answer' in reply) this.#takeBack(reply.answer);
+      return;
+    }
+    core.thread?.post(reply);
+    this.#host.libc.ring(core.doorbell);
   }
 
-  async #answer(question: Question): Promise<Answers[keyof Answers]> {
-    const tenant = this.#services.get(question.namespace);
+  async #answer(serial: number, question: Question): Promise<Answers[keyof Answers]> {
+    const tenant = this.#tenancyOf(serial, question);
     if (tenant === undefined) {
+      this.#takeBack(question);
       throw new UsageError('INVALID_ARGUMENT', 'the service has ended; ask for another one');
     }
     const { checkpoints } = tenant;
@@ -294,7 +346,64 @@ export class ParameterServer {
     if (question.kind === 'restore') return checkpoints!.restore(question.core, question.step);
     if (question.kind === 'recover') return checkpoints!.recover(question.core);
     if (question.kind === 'checkpoint') return checkpoints!.add(question);
+    if (question.kind === 'await-checkpoint') return checkpoints!.await(question);
     return tenant.memory.answer(question);
+  }
+
+  /** The service that a core asks for, unless it has ended; one of the same name may have come after it. */
+  #tenancyOf(serial: number, { namespace }: Question): Tenancy | undefined {
+    const tenancy = this.#services.get(namespace);
+    return tenancy?.service.serial === serial ? tenancy : undefined;
+  }
+
+  /** A snapshot, in a question or an answer, that nobody is going to use; who it was counted for is gone. */
+  #takeBack(holder: object | null): void {
+    const { part, newest, snapshot } = { ...holder } as Holder;
+    const memory = (snapshot ?? part?.snapshot ?? newest?.snapshot)?.memory;
+    if (memory) this.#space.releaseRange(memory);
+  }
+
+  /** A core's thread has ended: only now it is certain that it touches nothing any more. */
+  #lost(core: Core, error: unknown): void {
+    this.#closeSockets(core);
+    for (const serial of this.#ending.keys()) this.#letGo(core, serial);
+    if (!this.#closing && this.failure === undefined) {
+      const index = this.#cores.indexOf(core);
+      const why = error === undefined ? 'without a word' : textOf(error);
+      this.#fail(
+        new InternalError(
+          'BROKEN_INVARIANT',
+          `core ${index} ended without being asked to: ${why}; start the server again, and please report it`,
+          { core: index },
+          error,
+        ),
+      );
+    }
+    core.thread = undefined;
+    core.hasEnded();
+  }
+
+  /** Every tenant has pieces on every core: without one of them nobody can train, and nobody is left waiting. */
+  #fail(failure: TributaryError): void {
+    if (this.failure !== undefined) return;
+    this.failure = failure;
+    this.#log(`a core failed: ${failure.message}`);
+    this.#tell({ close: true });
+  }
+
+  /** Whoever is still connected to a core that is gone finds out by this. */
+  #closeSockets(core: Core): void {
+    const { libc } = this.#host;
+    if (core.listeningFd === undefined) return;
+    libc.close(core.listeningFd);
+    core.listeningFd = undefined;
+    const open = core.descriptors.region('int32', 0, MAX_CONNECTIONS).view;
+    for (const fd of open) if (fd !== 0) libc.close(fd);
+    open.fill(0);
+  }
+
+  #log(line: string): void {
+    this.#options.log?.(line);
   }
 
   #tell(message: ToCore): void {
@@ -305,7 +414,17 @@ export class ParameterServer {
   }
 }
 
-const LETTING_GO_MS = 1000;
+type Asked = Extract<ToOffice, { token: number }>;
+/** What may have a snapshot in it. */
+interface Holder {
+  readonly snapshot?: CorePart['snapshot'] | undefined;
+  readonly part?: Partial<CorePart> | undefined;
+  readonly newest?: Partial<CorePart> | undefined;
+}
+
+function textOf(error: unknown): string {
+  return error instanceof Error ? error.message : String(error);
+}
 
 function checkedSettings(settings: ServiceSettings): ServiceSettings {
   try {

@@ -3,8 +3,7 @@
  * somebody looks at them: momentum and moments go on without a gradient. Used in mode 'exact', whose result is that of
  * dense updates. Invariant: a row is brought up to date step by step, with the numbers of the steps that it missed.
  */
-import type { Kernels } from '../kernels/index.ts';
-import type { Region, Segment } from '../memory/index.ts';
+import type { Region, Segment, SharedSpace } from '../memory/index.ts';
 import type { RowsUpdate, UpdateRule } from './update-rule.ts';
 
 export interface TableState extends Pick<RowsUpdate, 'parameter' | 'slots' | 'rowLength'> {
@@ -15,7 +14,7 @@ export interface TableState extends Pick<RowsUpdate, 'parameter' | 'slots' | 'ro
 const MAX_RATES = 1024;
 
 export class RowHistory {
-  readonly #kernels: Kernels;
+  readonly #space: Pick<SharedSpace, 'allocate'>;
   /** The last update of each row. */
   readonly #seen: Int32Array;
   /** The last update that all rows are known to have seen, so that a table is not searched again for nothing. */
@@ -27,8 +26,9 @@ export class RowHistory {
     | { readonly segment: Segment; readonly indices: Region<'int32'>; readonly zeros: Region<'float32'> }
     | undefined;
 
-  constructor(kernels: Kernels, rows: number, version: number) {
-    this.#kernels = kernels;
+  /** `space`: where its scratch memory comes from. */
+  constructor(space: Pick<SharedSpace, 'allocate'>, rows: number, version: number) {
+    this.#space = space;
     this.#seen = new Int32Array(rows).fill(version);
     this.#seenByAll = version;
   }
@@ -48,7 +48,8 @@ export class RowHistory {
     };
     if (indices) for (const row of indices) look(row);
     else for (let row = 0; row < this.#seen.length; row++) look(row);
-    if (rule.movesWithoutGradient) {
+    if (rule.movesWithoutGradient && behind.size > 0) {
+      this.#reserve(behind, table.rowLength);
       for (const [seen, rows] of behind) this.#apply(rule, table, rows, seen);
     }
     if (indices) return;
@@ -91,10 +92,22 @@ export class RowHistory {
     }
   }
 
+  /** There must be memory before a row counts as brought up to date. */
+  #reserve(behind: ReadonlyMap<number, readonly number[]>, rowLength: number): void {
+    let most = 0;
+    for (const rows of behind.values()) most = Math.max(most, rows.length);
+    try {
+      this.#room(most, rowLength);
+    } catch (error) {
+      for (const [seen, rows] of behind) for (const row of rows) this.#seen[row] = seen;
+      throw error;
+    }
+  }
+
   #room(count: number, rowLength: number): { indices: Region<'int32'>; zeros: Region<'float32'> } {
     if (this.#scratch === undefined || this.#scratch.indices.length < count) {
-      this.#scratch?.segment.close();
-      const segment = this.#kernels.space.allocate(4 * count * (1 + rowLength) + 128);
+      this.close();
+      const segment = this.#space.allocate(4 * count * (1 + rowLength) + 128);
       const indices = segment.allocate('int32', count);
       this.#scratch = { segment, indices, zeros: segment.allocate('float32', count * rowLength) };
     }

@@ -7,7 +7,7 @@
 import { keyText, UsageError } from '../base/index.ts';
 import type { StoreKey, TributaryError } from '../base/index.ts';
 import type { Kernels, Slots } from '../kernels/index.ts';
-import type { Region } from '../memory/index.ts';
+import type { Region, SharedSpace } from '../memory/index.ts';
 import type { Aggregation, Combine } from './aggregation.ts';
 import { AppliedSteps } from './applied-steps.ts';
 import type { ApplyStep } from './applied-steps.ts';
@@ -58,6 +58,8 @@ export interface ServerCoreOptions {
   readonly isHeld?: boolean | undefined;
   /** Where what is held is kept. Default: in the kernels' space. */
   readonly heldMemory?: HeldMemory | undefined;
+  /** Where memory for sums comes from. Default: the kernels' space. */
+  readonly scratch?: Pick<SharedSpace, 'allocate'> | undefined;
   /** Where a slot of a key is kept, a region of the key's length; cores of one server share it. */
   readonly slotRegion: (key: StoreKey, slot: string, length: number) => Region<'float32'>;
   /**
@@ -111,6 +113,7 @@ export class ServerCore {
   readonly #beforePush: ServerCoreOptions['beforePush'];
   readonly #isHeld: boolean;
   readonly #heldMemory: HeldMemory;
+  readonly #scratch: Pick<SharedSpace, 'allocate'>;
   readonly #reader: HeldReader;
   readonly #applied = new AppliedSteps();
   readonly #keys = new Map<StoreKey, Key>();
@@ -127,7 +130,9 @@ export class ServerCore {
       ...{ kernels, combine, isWide: options.aggregation === 'wide', slotRegion: options.slotRegion },
       updater: options.updater ?? 'assign',
       alpha: consistency.kind === 'elastic' ? consistency.alpha : undefined,
+      scratch: options.scratch ?? kernels.space,
     });
+    this.#scratch = options.scratch ?? kernels.space;
     this.#hasExactRows = options.rows === 'exact';
     this.#beforePush = options.beforePush;
     this.#isHeld = options.isHeld ?? false;
@@ -167,11 +172,19 @@ export class ServerCore {
     const key = new Key(options, staleness);
     for (const worker of this.#workers) key.clocks.admit(worker);
     if (this.#hasExactRows && key.rowLength !== undefined) {
-      key.history = new RowHistory(this.#kernels, key.value.length / key.rowLength, 0);
+      key.history = new RowHistory(this.#scratch, key.value.length / key.rowLength, 0);
     }
     if (this.#isHeld) key.held = this.#updates.heldOf(this.#heldMemory);
     this.#keys.set(options.name, key);
     this.#updates.giveSlots(key);
+  }
+
+  /** Takes back `open`, before anybody has used the key. */
+  discard(name: StoreKey): void {
+    const key = this.#keys.get(name);
+    this.#keys.delete(name);
+    key?.history?.close();
+    key?.held?.close();
   }
 
   /** From the next update on. Slots that a rule of the same name has already are kept; others start anew. */
@@ -380,7 +393,11 @@ export class ServerCore {
     const { contribution, isSkipped, reply } = taken;
     const { worker, step } = contribution;
     if (this.#consistency.kind === 'synchronous') checkSameKind(key, contribution);
-    else this.#beforePush?.(key.name, contribution, isSkipped);
+    else {
+      // What was logged must not fail.
+      if (!isSkipped) this.#updates.reserve(key, [contribution]);
+      this.#beforePush?.(key.name, contribution, isSkipped);
+    }
     if (isSkipped) this.skipped++;
     if (this.#consistency.kind === 'synchronous') {
       key.waiting.set(worker, taken);
@@ -388,9 +405,9 @@ export class ServerCore {
       return;
     }
     const staleness = key.stalenessOf(worker);
-    key.lastSteps.set(worker, step);
     if (isSkipped) this.#updates.keepRate(key);
     else this.#updates.apply(key, [contribution]);
+    key.lastSteps.set(worker, step);
     key.version++;
     const { version } = key;
     if ('rows' in contribution && contribution.pulls) key.pulled.set(worker, version);
@@ -432,8 +449,15 @@ export class ServerCore {
     const all = [...key.waiting.values()];
     key.waiting.clear();
     const used = all.filter(({ isSkipped }) => !isSkipped).map(({ contribution }) => contribution);
-    if (used.length === 0) this.#updates.keepRate(key);
-    else this.#updates.apply(key, inWorkerOrder(used));
+    try {
+      if (used.length === 0) this.#updates.keepRate(key);
+      else this.#updates.apply(key, inWorkerOrder(used));
+    } catch (error) {
+      // For want of memory, before anything was changed; nobody is left waiting.
+      for (const { fail, others } of all)
+        for (const one of [{ fail }, ...others]) one.fail(error as TributaryError);
+      return;
+    }
     key.version++;
     for (const { contribution, reply, others } of all) {
       key.lastSteps.set(contribution.worker, contribution.step);

@@ -51,8 +51,15 @@ export const systemServerHost: ServerHost = {
         port1.unref();
       },
       onEnd: (take) => onEnd(worker, take),
-      ref: () => port1.ref(),
-      unref: () => port1.unref(),
+      ref() {
+        // The port of a thread that dies is closed before its end is heard of.
+        worker.ref();
+        port1.ref();
+      },
+      unref() {
+        worker.unref();
+        port1.unref();
+      },
       async terminate() {
         await worker.terminate();
         port1.close();

@@ -3,29 +3,35 @@
  * main thread's side of `cores/recovery.ts`. Invariants: a checkpoint is written when all cores have given their parts,
  * or not at all; snapshots' memory is given back whatever happens.
  */
-import type { SharedSpace } from '../memory/index.ts';
 import { unpack, UsageError } from '../base/index.ts';
 import type { Answers, CorePart, Question, SpaceRange } from './cores/office.ts';
 import type { CoreSnapshot, PieceSnapshot } from './cores/snapshot.ts';
 import { ServerCheckpoints } from './durability/index.ts';
 import type { Kept, KeyState, ServerState } from './durability/index.ts';
 import type { ServerHost } from './server-host.ts';
+import type { TenantSpace } from './tenant-space.ts';
 
 type Part = Extract<Question, { kind: 'checkpoint' }>;
+type Awaited = Extract<Question, { kind: 'await-checkpoint' }>;
 type Answered = Answers['checkpoint'];
 
 /** One attempt: each core takes part in it once, with its part or with why it has none. */
 interface Gathering {
   /** By core. */
   readonly parts: Map<number, Part['part']>;
+  /** Cores that have given their part, or will as soon as they may. */
+  readonly arrived: Set<number>;
   readonly written: Promise<readonly Kept[]>;
   readonly resolve: (kept: readonly Kept[]) => void;
   readonly reject: (error: unknown) => void;
 }
 
+/** Checkpoints that were asked of some cores only; then the first is given up. */
+const MAX_GATHERING = 1024;
+
 export class TenantCheckpoints {
   readonly #host: ServerHost;
-  readonly #space: SharedSpace;
+  readonly #space: TenantSpace;
   readonly #namespace: string;
   readonly #folder: string;
   readonly #cores: number;
@@ -36,12 +42,13 @@ export class TenantCheckpoints {
   /** The step of the last one that all cores have answered, unless it failed; earlier ones have no place after it. */
   #newest = 0;
   #written = 0;
+  #isClosed = false;
   /** Writes follow each other. */
   #writing: Promise<void> = Promise.resolve();
 
   constructor(
     host: ServerHost,
-    space: SharedSpace,
+    space: TenantSpace,
     namespace: string,
     folder: string,
     cores: number,
@@ -76,6 +83,7 @@ export class TenantCheckpoints {
     const earlier = gathering.parts.get(core);
     if (earlier) this.#release(earlier);
     gathering.parts.set(core, part);
+    gathering.arrived.add(core);
     if (gathering.parts.size === this.#cores) this.#settle(step, gathering);
     const kept = await gathering.written;
     // Two that are good must be left to go back to, or all that was logged since the beginning.
@@ -85,14 +93,22 @@ export class TenantCheckpoints {
 
   /** The good checkpoints that there were when this process began. */
   #stepsBefore(): Promise<readonly number[]> {
-    this.#before ??= this.#open().then(
-      (files) => files.list(),
-      () => {
+    this.#before ??= this.#open()
+      .then((files) => files.list())
+      .catch(() => {
         this.#before = undefined;
         return [];
-      },
-    );
+      });
     return this.#before;
+  }
+
+  /** The core cannot give its part yet. If no core is before that step, what was not asked of all of them never will be. */
+  await({ core, step }: Awaited): null {
+    if (step < this.#newest) return null;
+    const { arrived } = this.#gatheringOf(step);
+    arrived.add(core);
+    if (arrived.size === this.#cores) this.#giveUpBefore(step);
+    return null;
   }
 
   /** The newest good checkpoint, for a core that begins. */
@@ -107,6 +123,7 @@ export class TenantCheckpoints {
   /** What one core had at that step, in memory that the core gives back. */
   async restore(core: number, step: number): Promise<CorePart> {
     const state = await (await this.#open()).read(step);
+    if (this.#isClosed) throw this.#ended();
     const { cores } = state;
     if (cores.length !== this.#cores) throw otherCores(this.#folder, step, cores.length, this.#cores);
     const own = state.keys.filter(({ name }) => name.startsWith(`${core} `));
@@ -133,19 +150,32 @@ export class TenantCheckpoints {
   }
 
   async close(): Promise<void> {
+    this.#isClosed = true;
+    for (const { parts, reject } of this.#gathering.values()) {
+      for (const part of parts.values()) this.#release(part);
+      reject(this.#ended());
+    }
+    this.#gathering.clear();
     await this.#writing;
-    await (await this.#files?.catch(() => undefined))?.close();
+    // A folder that could not be opened has nothing to close; whoever needed it was told.
+    const files = await this.#files?.catch(() => undefined);
+    await files?.close();
+  }
+
+  #ended(): UsageError {
+    return new UsageError('INVALID_ARGUMENT', `service '${this.#namespace}' has ended; ask for another one`);
   }
 
   /** A folder that cannot be used now is tried again by the next who needs it. */
   #open(): Promise<ServerCheckpoints> {
-    this.#files ??= ServerCheckpoints.open({
+    if (this.#files) return this.#files;
+    const files = ServerCheckpoints.open({
       ...{ host: this.#host, folder: this.#folder, onProblem: this.#log },
     }).catch((error: unknown) => {
       this.#files = undefined;
       throw error;
     });
-    return this.#files;
+    return (this.#files = files);
   }
 
   #gatheringOf(step: number): Gathering {
@@ -153,7 +183,10 @@ export class TenantCheckpoints {
     if (gathering === undefined) {
       let [resolve, reject]: [Gathering['resolve'], Gathering['reject']] = [() => undefined, () => undefined];
       const written = new Promise<readonly Kept[]>((done, failed) => ([resolve, reject] = [done, failed]));
-      gathering = { parts: new Map(), written, resolve, reject };
+      // Nobody may have given a part yet, and so nobody need hear of its end.
+      written.catch(() => undefined);
+      if (this.#gathering.size >= MAX_GATHERING) this.#giveUp(Math.min(...this.#gathering.keys()), step);
+      gathering = { parts: new Map(), arrived: new Set(), written, resolve, reject };
       this.#gathering.set(step, gathering);
     }
     return gathering;
@@ -163,13 +196,19 @@ export class TenantCheckpoints {
   #settle(step: number, gathering: Gathering): void {
     this.#gathering.delete(step);
     this.#newest = step;
-    for (const [other, { parts, reject }] of this.#gathering) {
-      if (other > step) continue;
-      this.#gathering.delete(other);
-      for (const part of parts.values()) this.#release(part);
-      reject(this.#tooLate(other, step));
-    }
+    this.#giveUpBefore(step);
     this.#writing = this.#writing.then(() => this.#write(step, gathering));
+  }
+
+  #giveUpBefore(step: number): void {
+    for (const other of this.#gathering.keys()) if (other < step) this.#giveUp(other, step);
+  }
+
+  #giveUp(step: number, newest: number): void {
+    const { parts, reject } = this.#gathering.get(step)!;
+    this.#gathering.delete(step);
+    for (const part of parts.values()) this.#release(part);
+    reject(this.#tooLate(step, newest));
   }
 
   async #write(step: number, { parts: byCore, resolve, reject }: Gathering): Promise<void> {

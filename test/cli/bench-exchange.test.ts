@@ -3,7 +3,7 @@ import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import type { ExchangeBench } from '../../src/bench/index.ts';
+import type { ExchangeBench, NeighbourCase } from '../../src/bench/index.ts';
 import { component } from '../support/components.ts';
 import { run } from './fake-io.ts';
 
@@ -103,3 +103,14 @@ it.each(['--output', '--picture'])(
     expect(stderr).not.toContain('round');
   },
 );
+
+it('prints what a hostile neighbour costs', async () => {
+  const { code, stdout, stderr } = await bench('--neighbour', '--json');
+  expect(code, stderr).toBe(0);
+  const { cases, sweep } = JSON.parse(stdout) as ExchangeBench;
+  expect(sweep).toBe('neighbour');
+  const [one] = cases as NeighbourCase[];
+  expect(one!.ratioAlone).toBeCloseTo(one!.exchangesPerSec / one!.aloneExchangesPerSec, 6);
+  const both = await bench('--neighbour', '--sweep', 'tenants');
+  expect(both.stderr).toContain('does not go together');
+});

@@ -1,6 +1,7 @@
 /** What every store does, wherever its servers are: one suite, run by each implementation. */
 import { afterEach, describe, expect, it } from 'vitest';
-import type { KVStore, StoreKey } from '../../src/kvstore/index.ts';
+import type { KVStore } from '../../src/kvstore/index.ts';
+import type { StoreKey } from '../../src/base/index.ts';
 import type { Combine, Consistency, Updater } from '../../src/server/index.ts';
 
 export interface StoreSettings {

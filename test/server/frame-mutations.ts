@@ -16,6 +16,7 @@ const TABLE = 32;
 const ROW = 4;
 
 const NOTHING = Buffer.alloc(0);
+const ATTEMPT = 'ab'.repeat(32);
 const ENTRIES = [{ piece: 0, isInPlace: false }];
 
 function frame(header: Record<string, unknown>, body: Buffer = NOTHING): Frame {
@@ -64,6 +65,13 @@ export function trainingFrames(): Frame[] {
     ),
     frame({ op: 'set-steps', piece: 1, steps: 3 }),
     frame({ op: 'barrier', number: 0 }),
+    frame({ op: 'checkpoint', step: 1, isDurable: false }),
+    frame({ op: 'checkpoint', step: 2, isDurable: true }),
+    frame({ op: 'map', segment: 'of nobody' }),
+    frame({ op: 'rewind', attempt: ATTEMPT }),
+    frame({ op: 'gather', attempt: ATTEMPT, steps: [1, 2] }),
+    frame({ op: 'restore', step: 1, attempts: { 0: ATTEMPT } }),
+    frame({ op: 'restore', attempts: { 0: ATTEMPT } }),
     frame({ op: 'bye' }),
   ];
 }
@@ -74,12 +82,14 @@ const ODD: readonly unknown[] = [
   ...[[0, 0], [[0, 32]], [[0, 16], [0, 16]], [-1], [1, 2, 3], { length: 3 }, { name: 'adam' }, ['', 0]], // prettier-ignore
 ];
 /** Of requests without a body, those that are worth making often. */
-const BODILESS: ReadonlySet<unknown> = new Set(['apply', 'optimizer', 'pull-state', 'set-steps']);
+const BODILESS: ReadonlySet<unknown> = new Set([
+  ...['apply', 'checkpoint', 'list', 'optimizer', 'pull-state', 'set-steps'],
+]);
 /** Each is a segment of its own, and many of them make every further one slow. */
 const MAX_BATCHES = 40;
 const OPS = [
   ...['open', 'values', 'list', 'exchange', 'push-rows', 'pull-rows', 'apply', 'optimizer', 'barrier', 'bye'],
-  ...['state', 'pull-state', 'push-state', 'set-steps'],
+  ...['state', 'pull-state', 'push-state', 'set-steps', 'checkpoint', 'map', 'rewind', 'gather', 'restore'],
 ];
 
 export class Mutations {
@@ -95,7 +105,7 @@ export class Mutations {
   framed(id: number): Uint8Array {
     const fate = this.#below(100);
     // Most must be understood, or the server would close before it has read the next.
-    if (fate < 95) {
+    if (fate < 97) {
       const { header, body } = this.#oneOf(
         this.#frames.filter(
           ({ header, body }) => body.length > 0 || BODILESS.has(header.op) || header.fromHeld === true,
@@ -104,8 +114,8 @@ export class Mutations {
       return this.#encode({ id, ...this.#another(header) }, this.#noise(body));
     }
     const { header, body } = this.#oneOf(this.#frames);
-    if (fate < 98) return this.#encode({ id, ...this.#withOddField(header) }, this.#fitting(header, body));
-    if (fate < 99) return this.#encode({ id, ...header, op: this.#oneOf(OPS) }, body);
+    if (fate < 99) return this.#encode({ id, ...this.#withOddField(header) }, this.#fitting(header, body));
+    if (this.#below(2) === 0) return this.#encode({ id, ...header, op: this.#oneOf(OPS) }, body);
     const bytes = Buffer.from(this.#encode({ id, ...header }, body));
     for (let i = this.#below(4); i >= 0; i--) {
       bytes[PREFIX_BYTES + this.#below(bytes.length - PREFIX_BYTES)]! ^= 1 << this.#below(8);
@@ -142,6 +152,8 @@ export class Mutations {
     const step = this.#below(8);
     const samples = this.#oneOf([1, 1, 2, 1e-30, 1e300, 0]);
     if (header.op === 'apply') return { ...header, step, scale: this.#oneOf([0, 1, -1, 1e-300, 1e300]) };
+    if (header.op === 'checkpoint') return { ...header, step, isDurable: this.#below(2) === 0 };
+    if (header.op === 'list') return { ...header, list: this.#below(4), entries: this.#entries() };
     if (header.op === 'set-steps') return { ...header, steps: this.#oneOf([0, step, 2 ** 30]) };
     if (header.op === 'pull-state') return { ...header, first: 4 * step, count: this.#oneOf([0, 1, 4]) };
     if (header.op === 'push-state') return { ...header, first: this.#below(17) };
@@ -149,6 +161,14 @@ export class Mutations {
     if (header.heldStep !== undefined) return { ...header, heldStep: step };
     if (header.op !== 'exchange') return header;
     return { ...header, steps: [step], samples, skipped: this.#oneOf([[], [0], [5, 5]]) };
+  }
+
+  /** Pieces of the tenant again and again, with places that are nobody's. */
+  #entries(): readonly object[] {
+    return Array.from({ length: this.#below(4) }, () => ({
+      ...{ piece: this.#below(2), isInPlace: this.#below(2) === 0 },
+      ...(this.#below(16) === 0 ? { into: ['of nobody', 64 * this.#below(4)] } : {}),
+    }));
   }
 
   /** Bodies of the right length: gradients of anything, indices in and out of the table. */

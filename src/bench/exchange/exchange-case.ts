@@ -51,6 +51,13 @@ export interface RowsCase extends ExchangeCase {
   readonly ratioDense: number;
 }
 
+/** Of `--neighbour`: exchanges beside a tenant that means badly against those beside one that is idle. */
+export interface NeighbourCase extends ExchangeCase {
+  readonly aloneExchangesPerSec: number;
+  /** Exchanges per second beside a neighbour that means badly / beside an idle one. */
+  readonly ratioAlone: number;
+}
+
 export interface MemoryFigures {
   /** Of the vector that is updated: the model's. */
   readonly bytes: number;
@@ -70,7 +77,7 @@ export interface ExchangeBench {
   readonly transport: ExchangeTransport;
   readonly placement: Placement;
   /** What was varied; null where nothing was. */
-  readonly sweep: Sweep | 'rows' | null;
+  readonly sweep: Sweep | 'rows' | 'neighbour' | null;
   /** Null where the memory was not measured. */
   readonly memory: MemoryFigures | null;
   /** How each side was started, and how it was measured. */
@@ -79,7 +86,7 @@ export interface ExchangeBench {
   readonly skipped: readonly string[];
   /** What to know when reading the figures. */
   readonly notes: readonly string[];
-  readonly cases: readonly (ExchangeCase | AssignmentCase | RowsCase)[];
+  readonly cases: readonly (ExchangeCase | AssignmentCase | RowsCase | NeighbourCase)[];
 }
 
 export const BYTES_FORMULA =

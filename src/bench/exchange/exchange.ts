@@ -14,6 +14,7 @@ import type { ExchangeBench, Sweep } from './exchange-case.ts';
 import { LEARNING_RATE, MOMENTUM } from './known-exchange.ts';
 import { measureAssignmentCases } from './measure-assignment.ts';
 import { measureModel } from './measure-model.ts';
+import { measureNeighbour } from './measure-neighbour.ts';
 import { measureRows } from './measure-rows.ts';
 import type { Measured, Setting, TableSize } from './measurement.ts';
 import { exchangeModels } from './models.ts';
@@ -53,6 +54,8 @@ export interface ExchangeBenchOptions {
   readonly tableRows?: number | undefined;
   /** Elements of a row of that table. Default 128. */
   readonly rowLength?: number | undefined;
+  /** Beside another tenant on the same servers that means badly, against beside one that is idle. Default false. */
+  readonly neighbour?: boolean | undefined;
   /** To compare with. Default all; none in a sweep. */
   readonly peers?: readonly ExchangePeer[] | undefined;
   /** Alternating rounds, at least 5. Default 7. */
@@ -78,7 +81,10 @@ export async function benchExchange(options: ExchangeBenchOptions): Promise<Exch
   try {
     const setting = settingOf(options, folder);
     const { sweep = null, rows } = options;
-    const measured = await measure(setting, sweep, tablesOf(options), rows);
+    const tables = tablesOf(options);
+    const measured = options.neighbour
+      ? await measureNeighbour(setting)
+      : await measure(setting, sweep, tables, rows);
     return {
       bench: 'exchange',
       date: new Date().toISOString(),
@@ -88,7 +94,7 @@ export async function benchExchange(options: ExchangeBenchOptions): Promise<Exch
       servers: setting.placement.servers,
       transport: setting.transport,
       placement: setting.placement.placement,
-      sweep: rows === undefined ? sweep : 'rows',
+      sweep: options.neighbour ? 'neighbour' : rows === undefined ? sweep : 'rows',
       memory: measured.memory,
       configuration: configurationOf(setting, measured, rows),
       skipped: measured.skipped,
@@ -129,6 +135,10 @@ function settingOf(options: ExchangeBenchOptions, folder: string): Setting {
   check(
     sweep === undefined || options.rows === undefined,
     `a sweep of ${sweep} does not go together with rows; leave one of them out`,
+  );
+  check(
+    !options.neighbour || (sweep === undefined && options.rows === undefined),
+    'a neighbour does not go together with a sweep or rows; leave one of them out',
   );
   check(
     sweep !== 'assignment' || clients === workers,

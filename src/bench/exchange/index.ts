@@ -28,7 +28,14 @@ export type { Assignment, AssignmentOptions } from './assignment.ts';
 export { benchExchange } from './exchange.ts';
 export type { ExchangeBenchOptions } from './exchange.ts';
 export { SWEEPS } from './exchange-case.ts';
-export type { AssignmentCase, ExchangeBench, ExchangeCase, RowsCase, Sweep } from './exchange-case.ts';
+export type {
+  AssignmentCase,
+  ExchangeBench,
+  ExchangeCase,
+  NeighbourCase,
+  RowsCase,
+  Sweep,
+} from './exchange-case.ts';
 export { planPlacement, PLACEMENTS } from './placement.ts';
 export type { Placement } from './placement.ts';
 export { EXCHANGE_PEERS } from './peer-sides.ts';

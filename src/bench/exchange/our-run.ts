@@ -39,6 +39,8 @@ const Run = z.object({
   clients: Count,
   tensors: z.array(z.object({ key: z.string(), length: Count, rowLength: Count.optional() })),
   tenants: z.array(Tenant),
+  /** A service of somebody else, who may mean badly; null: there is none. */
+  neighbour: z.object({ namespace: z.string(), nonce: z.string() }).nullable(),
   /** The tenants that exchange in a turn, by the name that the turn asks for. */
   variants: z.record(z.string(), z.array(z.number().int().nonnegative())),
 });
@@ -89,8 +91,11 @@ export async function startServer(run: OurRun, number: number, folder: string): 
         aggregation,
       } as const),
     };
-    server.createService({ namespace, nonce, settings });
+    // Tenants of a benchmark are of one owner, and may take what they find.
+    server.createService({ namespace, nonce, settings, maxBytes: server.capacityBytes });
   }
+  // With the quota that one gets who is not trusted.
+  if (run.neighbour) server.createService({ ...run.neighbour, folder: join(folder, `neighbour-${number}`) });
   const file = addressFile(folder, number);
   // Renamed into place, so that nobody reads half of it.
   writeFileSync(`${file}.new`, `${server.address}:${server.port}`, { mode: OWNER_ONLY });

@@ -42,6 +42,8 @@ export interface OurSideOptions {
   readonly placement: PlacementPlan;
   readonly tensors: readonly ModelTensor[];
   readonly variants: readonly Variant[];
+  /** Whether there is a process more, with a service of its own on the servers. Default false. */
+  readonly hasNeighbour?: boolean | undefined;
   /** A folder of this run alone. */
   readonly folder: string;
   readonly env: Readonly<Record<string, string | undefined>>;
@@ -55,11 +57,19 @@ export class OurSide {
   readonly workers: PeerGroup;
   /** Undefined where they are in the workers' processes. */
   readonly servers: PeerGroup | undefined;
+  /** A turn says by its variant what it does from then on. */
+  readonly neighbour: PeerGroup | undefined;
   /** Where the workers of clients meet. */
   readonly #scheduler: Scheduler | undefined;
 
-  private constructor(workers: PeerGroup, servers: PeerGroup | undefined, scheduler: Scheduler | undefined) {
+  private constructor(
+    workers: PeerGroup,
+    servers: PeerGroup | undefined,
+    neighbour: PeerGroup | undefined,
+    scheduler: Scheduler | undefined,
+  ) {
     this.workers = workers;
+    this.neighbour = neighbour;
     this.servers = servers;
     this.#scheduler = scheduler;
   }
@@ -73,11 +83,16 @@ export class OurSide {
     const isApart = placement === 'NCC' || placement === 'NCS';
     const scheduler = clients < workers ? await openMeeting(folder, workers) : undefined;
     let servers: PeerGroup | undefined;
+    let ranks: PeerGroup | undefined;
     try {
       if (isApart) servers = await PeerGroup.start(command('server', count, folder, env), { signal });
-      const ranks = await PeerGroup.start(command('rank', workers, folder, env), { signal });
-      return new OurSide(ranks, servers, scheduler);
+      ranks = await PeerGroup.start(command('rank', workers, folder, env), { signal });
+      const neighbour = options.hasNeighbour
+        ? await PeerGroup.start(command('neighbour', 1, folder, env), { signal })
+        : undefined;
+      return new OurSide(ranks, servers, neighbour, scheduler);
     } catch (error) {
+      await ranks?.close();
       await servers?.close();
       await scheduler?.close();
       throw error;
@@ -85,10 +100,11 @@ export class OurSide {
   }
 
   get groups(): readonly PeerGroup[] {
-    return this.servers ? [this.workers, this.servers] : [this.workers];
+    return [this.workers, this.servers, this.neighbour].filter((group) => group !== undefined);
   }
 
   async close(): Promise<void> {
+    await this.neighbour?.close();
     // Workers say goodbye to servers.
     await this.workers.close();
     await this.servers?.close();
@@ -118,6 +134,9 @@ function runOf(options: OurSideOptions): Parameters<typeof writeRun>[1] {
   const tenants = tenantsOf(variants);
   return {
     ...{ transport, workers, clients, ...placement },
+    neighbour: options.hasNeighbour
+      ? { namespace: 'neighbour', nonce: randomBytes(32).toString('hex') }
+      : null,
     tensors: options.tensors.map((tensor) => ({ ...tensor })),
     tenants: tenants.map((settings, i) => ({
       ...{ namespace: `tenant-${i}`, nonce: randomBytes(32).toString('hex'), ...settings },
@@ -170,8 +189,14 @@ function checkMemory(options: OurSideOptions): void {
   );
 }
 
+const NAMES = {
+  rank: 'Tributary',
+  server: 'servers of Tributary',
+  neighbour: 'a neighbour on the same servers',
+} as const;
+
 function command(
-  role: 'server' | 'rank',
+  role: 'server' | 'rank' | 'neighbour',
   count: number,
   folder: string,
   env: OurSideOptions['env'],
@@ -185,7 +210,7 @@ function command(
     return { file: process.execPath, args: [...loader, program, JSON.stringify(assignment)] };
   };
   return {
-    name: role === 'rank' ? 'Tributary' : 'servers of Tributary',
+    name: NAMES[role],
     ranks: count,
     processes: (control) => Array.from({ length: count }, (_, number) => processOf(control, number)),
     env,

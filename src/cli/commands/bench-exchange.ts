@@ -18,6 +18,7 @@ import type {
   ExchangeCase,
   ExchangePeer,
   ExchangeTransport,
+  NeighbourCase,
   Placement,
   RowsCase,
   Sweep,
@@ -67,6 +68,10 @@ export const exchangeOptions = {
   },
   'table-rows': { kind: 'count', help: 'exchange: rows of that table. Default 100000, then 800000.' },
   'row-length': { kind: 'count', help: 'exchange: elements of a row of that table. Default 128.' },
+  neighbour: {
+    kind: 'flag',
+    help: 'exchange: beside another tenant that means badly, against beside an idle one; ours only.',
+  },
   peers: {
     kind: 'text',
     value: 'A,B',
@@ -97,6 +102,7 @@ export async function runExchange(given: ExchangeCommandOptions, io: CommandIo):
     rows: given.rows,
     tableRows: given['table-rows'],
     rowLength: given['row-length'],
+    neighbour: given.neighbour,
     peers: given.peers === undefined ? undefined : readPeers(given.peers),
     rounds: given.rounds,
     turnMs: given['turn-ms'],
@@ -158,6 +164,16 @@ function tableOf({ cases }: ExchangeBench): string[][] {
         ]),
     ];
   }
+  const [neighbour] = cases.filter(isNeighbour);
+  if (neighbour) {
+    return [
+      ['model', 'exchanges/s beside an idle neighbour', 'beside a hostile one', 'ratio'],
+      [
+        ...[neighbour.model, rate(neighbour.aloneExchangesPerSec), rate(neighbour.exchangesPerSec)],
+        percent(neighbour.ratioAlone),
+      ],
+    ];
+  }
   // Peers that were not measured get no columns.
   const has = (peer: 'ratioOpenmpi' | 'ratioGloo'): boolean => cases.some((one) => one[peer] !== null);
   const [openMpi, gloo] = [has('ratioOpenmpi'), has('ratioGloo')];
@@ -188,6 +204,15 @@ function drawn(result: ExchangeBench): string {
     const [first] = cases.filter(isRows);
     const title = `Exchanges of ${thousands(first!.rows)} rows of a table against dense exchanges`;
     return barChart(rowBars(cases), { title, subtitle, reference: 1 });
+  }
+  if (sweep === 'neighbour') {
+    const [one] = cases.filter(isNeighbour);
+    const bars = [
+      bar('idle neighbour', one!.aloneExchangesPerSec),
+      bar('hostile neighbour', one!.exchangesPerSec),
+    ];
+    const title = `Exchanges of ${model} per second beside another tenant`;
+    return barChart(bars, { title, subtitle, reference: one!.aloneExchangesPerSec });
   }
   const bars = sweep === 'assignment' ? assignmentBars(cases) : peerBars(cases);
   const title = `Exchanges of ${model} per second`;
@@ -226,6 +251,10 @@ function bar(label: string, value: number, more = ''): Bar {
 
 function isRows(one: ExchangeCase): one is RowsCase {
   return 'tableRows' in one;
+}
+
+function isNeighbour(one: ExchangeCase): one is NeighbourCase {
+  return 'ratioAlone' in one;
 }
 
 function isAssignment(one: ExchangeCase): one is AssignmentCase {

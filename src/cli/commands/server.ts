@@ -55,7 +55,10 @@ const options = {
     kind: 'count',
     help: 'release: how long a worker may take to come back, in milliseconds. Default 5000.',
   },
-  'max-bytes': { kind: 'count', help: 'Memory that each service may take. Default 4 GiB.' },
+  'max-bytes': {
+    kind: 'count',
+    help: 'Memory that each service may take. Default: an equal share of 4 GiB.',
+  },
   'tls-key': { kind: 'text', value: 'FILE', help: 'Private key of this server, PEM. Default: no TLS.' },
   'tls-cert': { kind: 'text', value: 'FILE', help: 'Its certificate, PEM.' },
   'tls-ca': {
@@ -156,8 +159,10 @@ function offer(
   const lostWorkers = given['lost-workers'] as 'wait' | 'release' | undefined;
   const durability = given.durability as 'process' | 'disk' | undefined;
   const { 'grace-ms': graceMs, 'max-bytes': maxBytes } = given;
+  const share = Math.floor(server.capacityBytes / (given.service?.length ?? 1));
   server.createService({
-    ...{ namespace: name, nonce: nonce.secret, folder, durability, lostWorkers, graceMs, maxBytes },
+    ...{ namespace: name, nonce: nonce.secret, folder, durability, lostWorkers, graceMs },
+    maxBytes: maxBytes ?? share,
   });
   voice.tell(
     {

@@ -384,7 +384,10 @@ export class RemoteStore implements KVStore {
       if (error.code !== 'NO_CHECKPOINTS') throw error;
       return error;
     };
-    const answers = await Promise.all(lines.map((line) => line.request(request).catch(noneKept)));
+    const asked = lines.map((line) => line.request(request).catch(noneKept));
+    // Whoever asks again after a failure must find no core that still has to hear of it.
+    await Promise.allSettled(asked);
+    const answers = await Promise.all(asked);
     const without = answers.filter((one) => one instanceof UsageError);
     if (without.length === 0) return;
     if (without.length === lines.length) throw without[0]!;

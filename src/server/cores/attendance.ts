@@ -11,6 +11,9 @@ interface Presence {
   lostAtMs: number | undefined;
 }
 
+/** Processes whose place another one has taken; then the first of them is forgotten. */
+const REMEMBERED = 4096;
+
 export type Arrival = 'first' | 'back' | 'replaced';
 
 export class Attendance {
@@ -19,6 +22,7 @@ export class Attendance {
   /** Processes that were a worker at any time, by its number. */
   readonly #known = new Map<number, string>();
   readonly #counted = new Set<number>();
+  /** The last ones. */
   readonly #outdated = new Set<string>();
 
   constructor(service: Service, workers: number) {
@@ -28,6 +32,15 @@ export class Attendance {
 
   get counted(): readonly number[] {
     return [...this.#counted];
+  }
+
+  /** Processes that were a worker at any time. */
+  get known(): number {
+    return this.#known.size;
+  }
+
+  isKnown(worker: number): boolean {
+    return this.#known.has(worker);
   }
 
   isCounted(worker: number): boolean {
@@ -44,6 +57,7 @@ export class Attendance {
     const known = this.#known.get(worker);
     this.#known.set(worker, incarnation);
     if (known !== undefined && known !== incarnation) this.#outdated.add(`${worker} ${known}`);
+    if (this.#outdated.size > REMEMBERED) this.#outdated.delete(this.#outdated.values().next().value!);
     this.#present.set(worker, { incarnation, lostAtMs: undefined });
     return known === undefined ? 'first' : known === incarnation ? 'back' : 'replaced';
   }

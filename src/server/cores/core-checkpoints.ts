@@ -2,7 +2,8 @@
  * The checkpoints that the workers of a tenant ask one core for, and what becomes of each request. Terms: a round is one
  * attempt to write the checkpoint of a step; all who ask for that step meanwhile share its outcome. What is written, and how,
  * is the recovery's business. Invariants: everybody who asks is answered; an attempt that failed is never called a success,
- * and whoever was answered before it failed hears of it when he asks next.
+ * and whoever was answered before it failed hears of it when he asks next; copies of only so many steps are on their way
+ * to the disk.
  */
 import { UsageError } from '../../base/index.ts';
 import type { TributaryError } from '../../base/index.ts';
@@ -15,6 +16,8 @@ interface Round {
   readonly meeting: object | undefined;
   result: 'written' | TributaryError | undefined;
   readonly waiting: { readonly done: () => void; readonly fail: Fail }[];
+  /** Workers that take part in it. */
+  readonly asked: Set<number>;
   /** Workers that did not wait for the outcome. */
   readonly gone: Set<number>;
 }
@@ -30,23 +33,48 @@ export interface CheckpointRequest {
   readonly isRepeated?: boolean | undefined;
 }
 
+/** Copies of the parameters that wait for the disk: one that is written, one that follows it. */
+const MAX_UNWRITTEN = 2;
+/** Requests that may wait for them. */
+const MAX_AWAITING = 1024;
+
+/** What the checkpoints of one core need of the recovery. None of it throws. */
+export interface CheckpointWriter {
+  /** Takes and writes a checkpoint; calls one of the two, once. */
+  checkpoint(step: number, written: () => void, fail: Fail): void;
+  /** Tells the other cores that this one gives no part. */
+  refuse(step: number, why: TributaryError): void;
+  /** Tells the other cores that this one gives its part later, so that nobody waits for one that was asked of some only. */
+  announce(step: number): void;
+}
+
 export class CoreCheckpoints {
   readonly #namespace: string;
-  readonly #write: (step: number, written: () => void, fail: Fail) => void;
+  readonly #writer: CheckpointWriter;
+  /** Rounds without a result, by step. */
+  readonly #unwritten = new Map<number, number>();
+  /** Requests that wait until there may be another copy, in their order. */
+  #awaiting: { readonly request: CheckpointRequest; readonly done: () => void; readonly fail: Fail }[] = [];
   #round: Round | undefined;
   /** By worker: why a checkpoint was not written of which it was told that it would be. */
   readonly #unreported = new Map<number, TributaryError>();
 
-  /** `write`: takes and writes a checkpoint; calls one of the two, once, and throws nothing. */
-  constructor(namespace: string, write: (step: number, written: () => void, fail: Fail) => void) {
+  constructor(namespace: string, writer: CheckpointWriter) {
     this.#namespace = namespace;
-    this.#write = write;
+    this.#writer = writer;
   }
 
+  /** Whoever wants a copy more than there may be waits, and in synchronous training nobody goes on until then. */
   take(request: CheckpointRequest, done: () => void, fail: Fail): void {
     const { worker, step, isDurable } = request;
-    const round = this.#roundOf(request);
+    const isAwaited = this.#awaiting.some(({ request: other }) => other.step === step);
+    let round = isAwaited && request.isRepeated ? undefined : this.#known(request);
+    if (round === undefined && (!request.isRepeated || isAwaited)) {
+      if (!this.#mayBegin(step)) return this.#await(request, done, fail);
+      round = this.#begin(request);
+    }
     if (round === undefined) return fail(this.#unknown(step));
+    round.asked.add(worker);
     if (isDurable) return this.#whenSettled(round, done, fail);
     if (round.result instanceof Error) return fail(round.result);
     if (round.result === undefined) round.gone.add(worker);
@@ -60,24 +88,57 @@ export class CoreCheckpoints {
     this.#round.waiting.push({ done: report, fail: report });
   }
 
+  /** Nobody is to wait any more: training goes back. */
+  abandon(error: TributaryError): void {
+    for (const { fail } of this.#awaiting.splice(0)) fail(error);
+  }
+
   /** Training has gone back to this one: it is on the disk. */
   restored(step: number): void {
-    this.#round = { step, meeting: undefined, result: 'written', waiting: [], gone: new Set() };
+    this.#round = {
+      step,
+      meeting: undefined,
+      result: 'written',
+      waiting: [],
+      asked: new Set(),
+      gone: new Set(),
+    };
   }
 
-  #roundOf({ step, meeting, isRepeated }: CheckpointRequest): Round | undefined {
+  /** The round that the request takes part in; undefined: one of its own, if it was not made before. */
+  #known({ worker, step, meeting, isRepeated }: CheckpointRequest): Round | undefined {
     const round = this.#round;
     if (isRepeated) return round?.step === step ? round : undefined;
-    // One that failed counts only for those who have met for it; asked for again, it is tried again.
+    // One that failed counts only for those who have met for it, or have not heard of it: on other cores they may have been in
+    // time, and all cores must count alike. Asked for again, it is tried again.
     const isShared = round?.result === undefined || round.result === 'written';
-    const isOwn = meeting !== undefined && round?.meeting === meeting;
-    return round?.step === step && (isShared || isOwn) ? round : this.#begin(step, meeting);
+    const isOwn = meeting === undefined ? !round?.asked.has(worker) : round?.meeting === meeting;
+    return round?.step === step && (isShared || isOwn) ? round : undefined;
   }
 
-  #begin(step: number, meeting: object | undefined): Round {
-    const round: Round = { step, meeting, result: undefined, waiting: [], gone: new Set() };
+  /** A copy of a step that has one takes its place. */
+  #mayBegin(step: number): boolean {
+    return this.#unwritten.size < MAX_UNWRITTEN || this.#unwritten.has(step);
+  }
+
+  #await(request: CheckpointRequest, done: () => void, fail: Fail): void {
+    const { step } = request;
+    // Cores that wait for each other's parts would wait for ever; and it has no place after a later one.
+    const isOvertaken = step < Math.max(...this.#unwritten.keys());
+    if (isOvertaken || this.#awaiting.length >= MAX_AWAITING) {
+      const why = isOvertaken ? this.#overtaken(step) : this.#tooMany(step);
+      this.#writer.refuse(step, why);
+      return fail(why);
+    }
+    if (!this.#awaiting.some(({ request: other }) => other.step === step)) this.#writer.announce(step);
+    this.#awaiting.push({ request, done, fail });
+  }
+
+  #begin({ step, meeting }: CheckpointRequest): Round {
+    const round: Round = { step, meeting, result: undefined, waiting: [], asked: new Set(), gone: new Set() };
     this.#round = round;
-    this.#write(
+    this.#unwritten.set(step, 1 + (this.#unwritten.get(step) ?? 0));
+    this.#writer.checkpoint(
       step,
       () => this.#end(round, 'written'),
       (error) => this.#end(round, this.#notWritten(step, error)),
@@ -87,11 +148,17 @@ export class CoreCheckpoints {
 
   #end(round: Round, result: 'written' | TributaryError): void {
     round.result = result;
+    const others = this.#unwritten.get(round.step)! - 1;
+    if (others > 0) this.#unwritten.set(round.step, others);
+    else this.#unwritten.delete(round.step);
     if (result !== 'written') for (const worker of round.gone) this.#unreported.set(worker, result);
     for (const { done, fail } of round.waiting.splice(0)) {
       if (result === 'written') done();
       else fail(result);
     }
+    const awaiting = this.#awaiting;
+    this.#awaiting = [];
+    for (const { request, done, fail } of awaiting) this.take(request, done, fail);
   }
 
   #whenSettled(round: Round, done: () => void, fail: Fail): void {
@@ -115,6 +182,26 @@ export class CoreCheckpoints {
       `Checkpoint ${step} of '${namespace}' was not written: ${cause.message}`,
       { namespace, step },
       cause,
+    );
+  }
+
+  #overtaken(step: number): UsageError {
+    const namespace = this.#namespace;
+    return new UsageError(
+      'CHECKPOINT_NOT_WRITTEN',
+      `Checkpoint ${step} of '${namespace}' was not written, because those of later steps are being written. ` +
+        'Let one worker call checkpoint(), or give steps that grow.',
+      { namespace, step },
+    );
+  }
+
+  #tooMany(step: number): UsageError {
+    const namespace = this.#namespace;
+    return new UsageError(
+      'CHECKPOINT_NOT_WRITTEN',
+      `Checkpoint ${step} of '${namespace}' was not written, because ${MAX_AWAITING} requests for others wait for the disk. ` +
+        'Call checkpoint() less often, or use a faster disk.',
+      { namespace, step },
     );
   }
 

@@ -4,7 +4,7 @@
  * so many strangers hold a descriptor, none for longer than its time; what one connection does wrong ends that
  * connection only.
  */
-import { TributaryError } from '../../base/index.ts';
+import { PeerError, TributaryError } from '../../base/index.ts';
 import type { Kernels } from '../../kernels/index.ts';
 import {
   AcceptPause,
@@ -25,7 +25,9 @@ import type { Host } from '../../sockets/index.ts';
 import { MEMBER_LIMITS, ProtocolFault, STRANGER_LIMITS } from '../wire/frame.ts';
 import { MessageStream, StreamResources } from '../wire/message-stream.ts';
 import type { Hello, Proof, Welcome } from '../wire/messages.ts';
-import type { Office, OfficeNews, Service } from './office.ts';
+import { ConnectionTable, MAX_CONNECTIONS } from './connection-table.ts';
+import { FairTurns } from './fair-turns.ts';
+import type { Office, OfficeNews, Service, SpaceRange } from './office.ts';
 import { faultOf, packedForOthers, Session } from './session.ts';
 import { Stranger } from './stranger.ts';
 import type { Doorkeeper } from './stranger.ts';
@@ -39,6 +41,8 @@ export interface CoreOptions {
   readonly listeningFd: number;
   /** Rung by the office when it has said something. */
   readonly doorbell: number;
+  /** Where it notes its connections. */
+  readonly descriptors: SpaceRange;
   /** What every worker is told. */
   readonly welcome: Omit<Welcome, 'proof'>;
   /** How long a connection may take to prove itself, in milliseconds. */
@@ -59,8 +63,8 @@ interface Connection {
 /** Longest sleep, so that a thread that is to be ended never hangs in the kernel. */
 const MAX_SLEEP_MS = 500;
 const ACCEPTS_A_TURN = 64;
-/** Fewer than one call of the kernel can look after. */
-const MAX_CONNECTIONS = 8000;
+/** Of all connections that a core can have, so that others get in. */
+const MAX_TENANT_CONNECTIONS = MAX_CONNECTIONS / 4;
 
 export class CoreLoop implements Doorkeeper, OfficeNews {
   readonly #options: CoreOptions;
@@ -70,11 +74,15 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
   readonly #resources: StreamResources;
   readonly #poll: PollSet;
   readonly #tenants = new Map<string, Tenant>();
+  /** Tenants whose service has ended, until their connections are closed. */
+  readonly #ending: Tenant[] = [];
   /** What unknown namespaces are checked against. */
   readonly #nobody: string;
   readonly #remote = new Uint8Array(MAX_ADDRESS_BYTES);
   /** Of the listening socket, when there are no descriptors. */
   readonly #pause: AcceptPause;
+  readonly #table: ConnectionTable;
+  readonly #turns: FairTurns<Connection>;
   #connections: Connection[] = [];
   #closing = false;
 
@@ -84,6 +92,8 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
     this.#host = host;
     this.#nobody = host.randomHex(32);
     this.#kernels = kernels;
+    this.#turns = new FairTurns(host.clock);
+    this.#table = new ConnectionTable(kernels.space, options.descriptors);
     this.#resources = new StreamResources(kernels.space, host.libc);
     this.#poll = new PollSet(kernels.space, host.libc);
     this.#pause = new AcceptPause((line) => office.log(line));
@@ -117,19 +127,21 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
   }
 
   #end(): void {
-    for (const connection of this.#connections) connection.stream.close();
-    for (const tenant of this.#tenants.values()) tenant.close();
+    for (const { stream } of this.#connections) this.#close(stream);
+    for (const tenant of [...this.#tenants.values(), ...this.#ending]) tenant.close();
     this.#poll.close();
     this.#resources.close();
   }
 
   service(service: Service): void {
+    const earlier = this.#tenants.get(service.namespace);
+    if (earlier) this.endService(earlier.service.serial);
     this.#tenants.set(
       service.namespace,
       new Tenant(
         service,
         this.#kernels,
-        this.#office,
+        this.#office.of(service.serial),
         this.#resources.bytes,
         this.#options.index,
         this.#host,
@@ -137,16 +149,16 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
     );
   }
 
-  endService(namespace: string): void {
-    const tenant = this.#tenants.get(namespace);
-    if (tenant === undefined) return;
-    this.#tenants.delete(namespace);
+  endService(serial: number): void {
+    const tenant = [...this.#tenants.values()].find(({ service }) => service.serial === serial);
+    if (tenant === undefined) return this.#office.released(serial);
+    this.#tenants.delete(tenant.service.namespace);
+    this.#ending.push(tenant);
     for (const { session, stream } of this.#connections) {
       if (session?.tenant !== tenant) continue;
       session.isReplaced = true;
       stream.ended ??= 'closed';
     }
-    tenant.close();
   }
 
   close(): void {
@@ -160,6 +172,8 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
   admit({ namespace }: Hello, proof: Proof, stream: MessageStream): Omit<Welcome, 'proof'> {
     const tenant = this.#tenants.get(namespace)!;
     const { worker, incarnation, settings } = proof;
+    const own = this.#connections.filter(({ session }) => session?.tenant === tenant);
+    if (own.length >= MAX_TENANT_CONNECTIONS) throw tooMany(namespace, own.length);
     tenant.enter(worker, incarnation, settings);
     for (const { session, stream: earlier } of this.#connections) {
       if (session?.tenant !== tenant || session.worker !== worker) continue;
@@ -167,7 +181,9 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
       session.isReplaced = true;
       earlier.ended ??= 'closed';
     }
-    const session = new Session(tenant, { worker, incarnation }, stream, this.#resources, this.#office);
+    const office = this.#office.of(tenant.service.serial);
+    const { isOver } = this.#turns;
+    const session = new Session(tenant, { worker, incarnation }, stream, this.#resources, office, isOver);
     const connection = this.#connections.find((one) => one.stream === stream)!;
     connection.session = session;
     connection.stranger = undefined;
@@ -186,8 +202,11 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
     this.#poll.clear();
     this.#poll.add(doorbell, POLLIN);
     this.#poll.add(pauseMs > 0 ? NOTHING : listeningFd, POLLIN);
-    for (const { stream } of this.#connections) {
-      this.#poll.add(stream.fd, stream.hasUnsent ? POLLIN | POLLOUT : POLLIN);
+    for (const { stream, session } of this.#connections) {
+      // What it asks next waits until it has taken what it asked for.
+      const isPaused = session?.isPaused ?? false;
+      this.#poll.add(stream.fd, (isPaused ? 0 : POLLIN) | (stream.hasUnsent ? POLLOUT : 0));
+      if (session?.hasWork || (stream.isInterrupted && !isPaused)) sleepMs = 0;
     }
     this.#poll.wait(sleepMs);
   }
@@ -198,26 +217,46 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
       this.#office.listen(this);
     }
     const nowMs = this.#host.clock.nowMs();
-    const known = this.#connections.length;
-    for (let i = 0; i < known; i++) {
-      const connection = this.#connections[i]!;
-      const found = this.#poll.found(i + 2);
-      if ((found & ~POLLOUT) !== 0) this.#listenTo(connection);
-      if (connection.stranger && nowMs > connection.stranger.deadlineMs) {
-        connection.stream.ended ??= new ProtocolFault('said too little in time');
-      }
+    const ready = this.#connections.filter(({ stream, session }, i) => {
+      if (session?.hasWork) return true;
+      return !session?.isPaused && (stream.isInterrupted || (this.#poll.found(i + 2) & ~POLLOUT) !== 0);
+    });
+    this.#turns.serve(ready, this.#groupOf, (connection) => this.#listenTo(connection));
+    for (const { stranger, stream } of this.#connections) {
+      if (stranger && nowMs > stranger.deadlineMs)
+        stream.ended ??= new ProtocolFault('said too little in time');
     }
     if (this.#poll.found(1) !== 0) this.#accept(nowMs);
     // One flush for all pushes of this turn; only then are they acknowledged.
-    for (const { journal } of this.#tenants.values()) journal.flush();
+    for (const { journal } of [...this.#tenants.values(), ...this.#ending]) journal.flush();
     // A request of one may have completed the step of all.
-    for (const { stream } of this.#connections) if (stream.hasUnsent) stream.write();
+    const unsent = this.#connections.filter(({ stream }) => stream.hasUnsent);
+    const mayGoOn = () => !this.#turns.isOver();
+    this.#turns.serve(unsent, this.#groupOf, ({ stream }) => void stream.write(mayGoOn));
     if (this.#connections.some(({ stream }) => stream.ended !== undefined)) this.#clear();
+    for (let tenant = this.#ending[0]; tenant; tenant = this.#ending[0]) this.#release(tenant);
   }
 
-  #listenTo({ stream, remote, session }: Connection): void {
+  /** Its connections are closed, so nothing can use its memory once it is closed itself. */
+  #release(tenant: Tenant): void {
+    this.#ending.shift();
     try {
-      stream.read();
+      tenant.close();
+    } finally {
+      this.#office.released(tenant.service.serial);
+    }
+  }
+
+  /** Whose time is used; that of all strangers together is one tenant's. */
+  readonly #groupOf = ({ session }: Connection): object => session?.tenant ?? this;
+
+  #listenTo(connection: Connection): void {
+    const { stream, remote, session } = connection;
+    try {
+      session?.goOn();
+      // A stranger becomes a session on the way.
+      const mayGoOn = () => !this.#turns.isOver() && !connection.session?.isPaused;
+      if (!session?.isPaused) stream.read(mayGoOn);
     } catch (error) {
       // A fault of ours must not end the thread, on which other tenants depend.
       const text = error instanceof TributaryError ? error.message : String((error as Error).stack ?? error);
@@ -236,10 +275,11 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
       if (fd === -EINTR || fd === -ECONNABORTED) continue;
       if (fd < 0) return void this.#pause.failed(fd, nowMs);
       this.#pause.succeeded();
-      if (strangers++ >= maxStrangers || this.#connections.length >= MAX_CONNECTIONS) {
+      if (strangers++ >= maxStrangers || this.#table.isFull) {
         libc.close(fd);
         continue;
       }
+      this.#table.add(fd);
       libc.remoteAddress(fd, this.#remote);
       const { host, port } = decodeAddress(this.#remote);
       if (!isTunnelled) tune(libc, fd, host);
@@ -268,6 +308,7 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
     const gone = this.#connections.filter(({ stream }) => stream.ended !== undefined);
     this.#connections = this.#connections.filter(({ stream }) => stream.ended === undefined);
     for (const { stream, session, remote } of gone) {
+      session?.end();
       if (stream.ended instanceof ProtocolFault) {
         const who = session ? `worker ${session.worker} of '${session.tenant.service.namespace}' at ` : '';
         this.#office.log(`closed ${who}${remote}: it ${stream.ended.message}`);
@@ -277,10 +318,23 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
         }
       }
       stream.farewell();
-      stream.close();
+      this.#close(stream);
       if (session === undefined || session.isReplaced) continue;
       if (session.hasLeft) session.tenant.forget(session.worker);
       else session.tenant.lose(session.worker);
     }
   }
+
+  #close(stream: MessageStream): void {
+    this.#table.remove(stream.fd);
+    stream.close();
+  }
+}
+
+function tooMany(namespace: string, connections: number): PeerError {
+  return new PeerError(
+    'REFUSED',
+    `namespace '${namespace}' has ${connections} connections to this core, as many as one may; end workers that are not needed, or use more servers`,
+    { namespace, connections },
+  );
 }

@@ -10,8 +10,7 @@ import type { Files, TributaryError } from '../../base/index.ts';
 import { LogChain, listLogs, PushLog } from '../durability/index.ts';
 import type { LogOrigin, LogRecord } from '../durability/index.ts';
 import type { Contribution, RowsContribution } from '../contribution.ts';
-import type { Office } from './office.ts';
-import { runInTurn } from './task-sequence.ts';
+import type { TenantOffice } from './office.ts';
 import type { Task } from './task-sequence.ts';
 import type { Tenant } from './tenant.ts';
 
@@ -32,7 +31,7 @@ export interface StoredBatch {
 
 export class Journal {
   readonly #tenant: Tenant;
-  readonly #office: Office;
+  readonly #office: TenantOffice;
   readonly #files: Files;
   readonly #core: number;
   #state: 'new' | 'recovering' | 'ready' = 'new';
@@ -45,7 +44,7 @@ export class Journal {
   /** Answers that wait for the next flush. */
   #held: Held[] = [];
 
-  constructor(tenant: Tenant, office: Office, core: number, files: Files) {
+  constructor(tenant: Tenant, office: TenantOffice, core: number, files: Files) {
     this.#tenant = tenant;
     this.#office = office;
     this.#core = core;
@@ -68,7 +67,10 @@ export class Journal {
     const failed = (error: TributaryError) => this.#recovered(error);
     this.#office.ask(
       { kind: 'recover', namespace, core: this.#core },
-      (found) => runInTurn(this.#tenant.recovery.recover(found), () => this.#recovered(), failed),
+      (found) => {
+        const { recovery } = this.#tenant;
+        recovery.run(recovery.recover(found), () => this.#recovered(), failed);
+      },
       failed,
     );
   }

@@ -14,6 +14,8 @@ export type Durability = 'process' | 'disk';
 /** A tenant: who knows the nonce may use the namespace. */
 export interface Service {
   readonly namespace: string;
+  /** Tells it from an earlier service of the same name, which cores may still be letting go of. */
+  readonly serial: number;
   readonly nonce: string;
   /** Default: those of the first worker that comes. */
   readonly settings: ServiceSettings | undefined;
@@ -29,8 +31,10 @@ export interface Service {
   readonly cores: number;
   /** Chunks that all keys may have on one core. */
   readonly maxChunks: number;
-  /** Bytes that it may take: values, slots, and gradients on their way. */
+  /** Bytes that it may take: values, slots, gradients on their way, segments of workers, and copies for checkpoints. */
   readonly maxBytes: number;
+  /** Where what it takes is counted, for all threads; see `TenantSpace`. */
+  readonly account: SpaceRange;
 }
 
 /** A range of the process's space, in whatever segment. */
@@ -79,6 +83,8 @@ export type Question = { readonly namespace: string } & (
       readonly step: number;
       readonly part: CorePart | { readonly failure: PackedError };
     }
+  /** The core gives its part when its earlier ones are written or given up. */
+  | { readonly kind: 'await-checkpoint'; readonly core: number; readonly step: number }
   /** The steps of the checkpoints that there are. */
   | { readonly kind: 'checkpoints' }
   | { readonly kind: 'restore'; readonly core: number; readonly step: number }
@@ -98,6 +104,7 @@ export interface Answers {
   forget: null;
   /** The oldest log that a restart may need; undefined: all that there are. */
   checkpoint: { readonly firstLog: number | undefined };
+  'await-checkpoint': null;
   checkpoints: readonly number[];
   restore: CorePart;
   /** `problems`: what is wrong with those that are not good. */
@@ -108,7 +115,10 @@ export interface Answers {
 }
 
 export type ToOffice =
-  | { readonly token: number; readonly question: Question }
+  /** `serial`: of the service on whose behalf the core asks. */
+  | { readonly token: number; readonly serial: number; readonly question: Question }
+  /** The core holds nothing of the service any more: no connection, no copy under way, no place in its memory. */
+  | { readonly released: number }
   | { readonly log: string }
   | { readonly ended: PackedError | null };
 
@@ -116,13 +126,30 @@ export type ToCore =
   | { readonly token: number; readonly answer: Answers[keyof Answers] }
   | { readonly token: number; readonly error: PackedError }
   | { readonly service: Service }
-  | { readonly endService: string }
+  /** By its serial number; answered by `released`. */
+  | { readonly endService: number }
   | { readonly close: true };
 
 export interface OfficeNews {
   service(service: Service): void;
-  endService(namespace: string): void;
+  endService(serial: number): void;
   close(): void;
+}
+
+/** The office as one tenant of a core sees it. */
+export interface TenantOffice {
+  ask<K extends Question['kind']>(
+    question: Extract<Question, { kind: K }>,
+    take: (answer: Answers[K]) => void,
+    fail: (error: TributaryError) => void,
+  ): void;
+  log(line: string): void;
+}
+
+interface Asked {
+  readonly serial: number;
+  readonly take: (answer: never) => void;
+  readonly fail: (error: TributaryError) => void;
 }
 
 /** The core's end of its line to the office. */
@@ -130,11 +157,6 @@ export interface OfficePort {
   post(message: ToOffice): void;
   /** The next message that has come; undefined: none. */
   take(): ToCore | undefined;
-}
-
-interface Asked {
-  readonly take: (answer: never) => void;
-  readonly fail: (error: TributaryError) => void;
 }
 
 export class Office {
@@ -146,14 +168,22 @@ export class Office {
     this.#port = port;
   }
 
-  ask<K extends Question['kind']>(
-    question: Extract<Question, { kind: K }>,
-    take: (answer: Answers[K]) => void,
-    fail: (error: TributaryError) => void,
-  ): void {
-    const token = this.#next++;
-    this.#open.set(token, { take, fail });
-    this.#post({ token, question });
+  /** For the service with this serial number. */
+  of(serial: number): TenantOffice {
+    return {
+      ask: (question, take, fail) => {
+        const token = this.#next++;
+        this.#open.set(token, { serial, take, fail });
+        this.#post({ token, serial, question });
+      },
+      log: (line) => this.log(line),
+    };
+  }
+
+  /** The last word of a service: answers that still come for it reach nobody. */
+  released(serial: number): void {
+    for (const [token, asked] of this.#open) if (asked.serial === serial) this.#open.delete(token);
+    this.#post({ released: serial });
   }
 
   log(line: string): void {
@@ -172,7 +202,8 @@ export class Office {
       else if ('endService' in message) news.endService(message.endService);
       else if ('close' in message) news.close();
       else {
-        const asked = this.#open.get(message.token)!;
+        const asked = this.#open.get(message.token);
+        if (asked === undefined) continue;
         this.#open.delete(message.token);
         if ('error' in message) asked.fail(unpack(message.error));
         else this.#hand(message.answer, asked);

@@ -8,7 +8,7 @@ import type { TributaryError } from '../../base/index.ts';
 import type { Region } from '../../memory/index.ts';
 import type { SpaceBytes } from '../../sockets/index.ts';
 import type { StoredBatch } from './journal.ts';
-import type { Answers, CorePart, Office } from './office.ts';
+import type { Answers, CorePart, TenantOffice } from './office.ts';
 import { putBack, takeSnapshot } from './snapshot.ts';
 import type { CoreSnapshot } from './snapshot.ts';
 import { runInTurn } from './task-sequence.ts';
@@ -20,10 +20,11 @@ import type { Tenant } from './tenant.ts';
 const REWIND = 'rewind';
 
 type Fail = (error: TributaryError) => void;
+const ignore = () => undefined;
 
 export class Recovery {
   readonly #tenant: Tenant;
-  readonly #office: Office;
+  readonly #office: TenantOffice;
   readonly #bytes: SpaceBytes;
   readonly core: number;
   /** Why nothing can be done until all have gone back. */
@@ -36,8 +37,10 @@ export class Recovery {
   /** The attempts by which training went back last. */
   #round: string | undefined;
   readonly #afterRestore: { readonly done: () => void; readonly fail: Fail }[] = [];
+  /** Ends what `run` has begun. */
+  #giveUp: (() => void) | undefined;
 
-  constructor(tenant: Tenant, office: Office, bytes: SpaceBytes, core: number) {
+  constructor(tenant: Tenant, office: TenantOffice, bytes: SpaceBytes, core: number) {
     this.#tenant = tenant;
     this.#office = office;
     this.#bytes = bytes;
@@ -65,6 +68,7 @@ export class Recovery {
     );
     this.#tenant.core.abandon(this.#rewound);
     this.#tenant.meetings.clear(this.#rewound, REWIND);
+    this.#tenant.checkpoints.abandon(this.#rewound);
     this.#tenant.letStart();
   }
 
@@ -187,6 +191,24 @@ export class Recovery {
     );
   }
 
+  /** No copy is taken of that step, which is later than those that are being written allow; the other cores must hear of it. */
+  refuse(step: number, why: TributaryError): void {
+    const { namespace } = this.#tenant.service;
+    const part = { failure: pack(why) };
+    this.#office.ask({ kind: 'checkpoint', namespace, core: this.core, step, part }, ignore, ignore);
+  }
+
+  /** The checkpoint of that step waits until earlier ones are written or given up. */
+  announce(step: number): void {
+    const { namespace } = this.#tenant.service;
+    this.#office.ask({ kind: 'await-checkpoint', namespace, core: this.core, step }, ignore, ignore);
+  }
+
+  /** Gives back what is under way, for which nobody waits any more. */
+  close(): void {
+    this.#giveUp?.();
+  }
+
   #takePart(): CorePart {
     const { core, optimizer, space, journal } = this.#tenant;
     const sources = [...this.#tenant.openPieces()].map(([number, piece]) => ({
@@ -206,7 +228,7 @@ export class Recovery {
     const { namespace } = this.#tenant.service;
     this.#office.ask(
       { kind: 'restore', namespace, core: this.core, step },
-      (part) => runInTurn(this.#takeBack(step, part), done, fail),
+      (part) => this.run(this.#takeBack(step, part), done, fail),
       fail,
     );
   }
@@ -222,6 +244,23 @@ export class Recovery {
     }
     // It is there already.
     this.#tenant.checkpoints.restored(step);
+  }
+
+  /** One at a time: going back to where training was, or to where it goes on from. */
+  run(tasks: Iterator<Task, void>, done: () => void, fail: Fail): void {
+    const ended = () => (this.#giveUp = undefined);
+    this.#giveUp = () => tasks.return?.();
+    runInTurn(
+      tasks,
+      () => {
+        ended();
+        done();
+      },
+      (error) => {
+        ended();
+        fail(error);
+      },
+    );
   }
 
   #setOptimizer(spec: unknown): Task {

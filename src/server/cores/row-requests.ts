@@ -6,7 +6,7 @@
  */
 import type { TributaryError } from '../../base/index.ts';
 import { keyText, UsageError } from '../../base/index.ts';
-import type { DType, Region, Segment, SharedSpace } from '../../memory/index.ts';
+import type { DType, Region, Segment } from '../../memory/index.ts';
 import type { ByteRange } from '../../sockets/index.ts';
 import type { PushReply } from '../contribution.ts';
 import { ProtocolFault } from '../wire/frame.ts';
@@ -21,7 +21,6 @@ export type RowRequest = Extract<Request, { op: 'push-rows' | 'pull-rows' }>;
 export interface RowHost {
   readonly tenant: Tenant;
   readonly worker: number;
-  readonly space: SharedSpace;
   /** Throws if it is not the worker's, or reaches outside. */
   tensorAt<T extends DType>(place: Place, dtype: T, length: number): Region<T>;
   /** `isLogged`: it acknowledges a push. */
@@ -162,10 +161,8 @@ export class RowRequests {
   }
 
   #allocate(bytes: number): Segment {
-    const { space, tenant, worker } = this.#host;
-    const segment = space.allocate(bytes);
-    tenant.kept.keep(worker, segment);
-    return segment;
+    const { tenant, worker } = this.#host;
+    return tenant.kept.take(worker, bytes);
   }
 
   #giveBack({ segment }: RowBuffer): void {

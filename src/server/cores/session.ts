@@ -13,7 +13,7 @@ import type { Header, Incoming, MessageStream, StreamResources, StreamUser } fro
 import { countOf } from '../wire/fields.ts';
 import { readRequest, resultOf } from '../wire/messages.ts';
 import type { ListEntry, PieceResult, Place, Request } from '../wire/messages.ts';
-import type { Office, SpaceRange } from './office.ts';
+import type { SpaceRange, TenantOffice } from './office.ts';
 import { rangesIn } from './piece.ts';
 import type { Piece } from './piece.ts';
 import { expectBytes, RowRequests } from './row-requests.ts';
@@ -22,6 +22,7 @@ import { StateRequests } from './state-requests.ts';
 import type { StateRequest } from './state-requests.ts';
 import { planText } from './tenant.ts';
 import type { Batch, Tenant } from './tenant.ts';
+import { RequestsUnderWay } from './tenant-limits.ts';
 
 type RequestOf<Op extends Request['op']> = Extract<Request, { op: Op }>;
 
@@ -38,6 +39,8 @@ interface PreparedEntry {
 }
 
 const MAX_LISTS = 2048;
+/** What answers that are not sent yet may take before no more is read from the connection. */
+const MAX_UNSENT_BYTES = 2 ** 20;
 const NOTHING: readonly ByteRange[] = [];
 
 export class Session implements StreamUser {
@@ -50,18 +53,25 @@ export class Session implements StreamUser {
   isReplaced = false;
   readonly #stream: MessageStream;
   readonly #resources: StreamResources;
-  readonly #office: Office;
+  readonly #office: TenantOffice;
   readonly #lists = new Map<number, readonly PreparedEntry[]>();
   readonly #segments = new Map<string, SpaceRange>();
   readonly #rows: RowRequests;
   readonly #state: StateRequests;
+  readonly #isTurnOver: () => boolean;
+  /** The rest of a request that takes longer than a turn; true when it is done. */
+  #work: (() => boolean) | undefined;
+  readonly #underWay: RequestsUnderWay;
+  #hasEnded = false;
 
+  /** `isTurnOver`: whether others should be served before more is done. */
   constructor(
     tenant: Tenant,
     identity: { readonly worker: number; readonly incarnation: string },
     stream: MessageStream,
     resources: StreamResources,
-    office: Office,
+    office: TenantOffice,
+    isTurnOver: () => boolean,
   ) {
     this.tenant = tenant;
     this.worker = identity.worker;
@@ -69,8 +79,10 @@ export class Session implements StreamUser {
     this.#stream = stream;
     this.#resources = resources;
     this.#office = office;
+    this.#isTurnOver = isTurnOver;
+    this.#underWay = new RequestsUnderWay(tenant.limits);
     this.#rows = new RowRequests({
-      ...{ tenant, worker: this.worker, space: resources.space },
+      ...{ tenant, worker: this.worker },
       tensorAt: (place, dtype, length) => this.#tensorAt(place, dtype, length),
       reply: (...args) => this.#reply(...args),
       refuse: (id, error) => this.#refuse(id, error),
@@ -78,10 +90,35 @@ export class Session implements StreamUser {
     this.#state = new StateRequests(tenant, this.worker, (...args) => this.#reply(...args));
   }
 
-  receive(header: Header, bodyBytes: number): Incoming {
+  /** Whether nothing more is to be read from the connection for now. */
+  get isPaused(): boolean {
+    return this.#work !== undefined || this.#stream.heldBytes > MAX_UNSENT_BYTES;
+  }
+
+  get hasWork(): boolean {
+    return this.#work !== undefined;
+  }
+
+  /** Does more of what takes longer than a turn. */
+  goOn(): void {
+    if (this.#work?.() ?? true) this.#work = undefined;
+  }
+
+  /** The connection is gone: nothing more is done for it, and nobody waits for its answers. */
+  end(): void {
+    this.#hasEnded = true;
+    this.#work = undefined;
+    this.#underWay.end();
+    for (const list of this.#lists.values()) this.tenant.limits.giveBackEntries(list.length);
+    this.#lists.clear();
+  }
+
+  receive(header: Header, bodyBytes: number, headerBytes: number): Incoming {
     if (this.hasLeft || this.isReplaced) throw new ProtocolFault('spoke after its goodbye');
     const id = countOf(header, 'id');
+    this.#underWay.add(id, headerBytes);
     try {
+      this.tenant.limits.checkAsked(this.worker);
       const into = this.#placeOfBody(readRequest(header), bodyBytes);
       return { ...into, done: () => this.#attempt(id, into.done) };
     } catch (error) {
@@ -266,7 +303,7 @@ export class Session implements StreamUser {
     }
     for (const { key } of keys) if (tenant.hasKey(key)) throw otherPlan(worker, key);
     const fail = (error: TributaryError) => this.#refuse(id, error);
-    tenant.openBatch(number, { keys, pieces, firstPiece }, false, there, fail);
+    tenant.openBatch(number, { keys, pieces, firstPiece }, worker, there, fail);
   }
 
   /** Once the batch has memory and, for those who do not bring them themselves, values. */
@@ -333,8 +370,11 @@ export class Session implements StreamUser {
     const fail = (error: TributaryError) => this.#refuse(id, error);
     const add = (ranges: readonly SpaceRange[]) =>
       this.#attempt(id, () => {
+        if (this.#hasEnded) return;
         const staging = new Map(staged.map((key, i) => [key, ranges[i]!]));
         const prepared = entries.map((entry, i) => this.#prepare(entry, pieces[i]!, staging));
+        const more = entries.length - (this.#lists.get(list)?.length ?? 0);
+        this.tenant.limits.reserveEntries(this.worker, more);
         this.#lists.set(list, prepared);
         this.#reply(id, {});
       });
@@ -425,8 +465,9 @@ export class Session implements StreamUser {
         );
     };
     if (open === 0) return this.#reply(id, { results });
-    entries.forEach(({ name, gradient }, i) => {
+    const one = ({ name, gradient }: PreparedEntry, i: number) => {
       try {
+        this.tenant.recovery.check();
         if (!push) {
           // Through the room of the worker's next gradient, which it does not push before it has the answer.
           const { version } = fromHeld
@@ -451,7 +492,15 @@ export class Session implements StreamUser {
       } catch (error) {
         settle(i, error as Error);
       }
-    });
+    };
+    let next = 0;
+    const work = () => {
+      do one(entries[next]!, next);
+      while (++next < entries.length && !this.#isTurnOver() && !this.#hasEnded);
+      return next === entries.length;
+    };
+    // Keys do not depend on each other; requests of others may come in between.
+    if (!work()) this.#work = work;
   }
 
   #pulled(name: string): { readonly version: number } {
@@ -524,6 +573,7 @@ export class Session implements StreamUser {
     isLogged = false,
   ): void {
     const send = (answer: object, bytes: readonly ByteRange[]) => {
+      this.#underWay.answered(id);
       if (this.#stream.ended === undefined) this.#stream.send({ id, ...answer }, bytes, onSent);
       else onSent?.();
     };

@@ -3,8 +3,8 @@
  * that training goes on while the copy is written. Invariant: all tensors of a snapshot are of the same moment.
  */
 import type { StoreKey } from '../../base/index.ts';
-import type { SharedSpace } from '../../memory/index.ts';
 import type { ByteRange, SpaceBytes } from '../../sockets/index.ts';
+import type { TenantSpace } from '../tenant-space.ts';
 import type { SpaceRange } from './office.ts';
 import { rangesIn } from './piece.ts';
 import type { Piece } from './piece.ts';
@@ -38,7 +38,7 @@ export interface SnapshotSource {
 }
 
 export function takeSnapshot(
-  space: SharedSpace,
+  space: TenantSpace,
   bytes: SpaceBytes,
   sources: readonly SnapshotSource[],
 ): CoreSnapshot {

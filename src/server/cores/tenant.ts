@@ -6,10 +6,11 @@
 import { asTributaryError, keyName, keyText, PeerError, UsageError } from '../../base/index.ts';
 import type { StoreKey, TributaryError } from '../../base/index.ts';
 import type { Kernels } from '../../kernels/index.ts';
-import type { Region, SharedSpace } from '../../memory/index.ts';
+import type { Region } from '../../memory/index.ts';
 import type { Host, SpaceBytes } from '../../sockets/index.ts';
 import type { PushRecord, ValuesRecord } from '../durability/index.ts';
 import { ServerCore } from '../server-core.ts';
+import { TenantSpace } from '../tenant-space.ts';
 import { optimizerRule } from '../update-rule.ts';
 import type { KeyShape, PieceShape, ServiceSettings } from '../wire/messages.ts';
 import { Attendance } from './attendance.ts';
@@ -18,11 +19,12 @@ import { Journal } from './journal.ts';
 import type { StoredBatch } from './journal.ts';
 import { KeptMemory } from './kept-memory.ts';
 import { Meetings } from './meetings.ts';
-import type { KeyMemory, Office, Service, SpaceRange } from './office.ts';
+import type { KeyMemory, Service, SpaceRange, TenantOffice } from './office.ts';
 import { rangesIn } from './piece.ts';
 import type { Piece } from './piece.ts';
 import { Recovery } from './recovery.ts';
 import type { Task } from './task-sequence.ts';
+import { TenantLimits } from './tenant-limits.ts';
 
 /** One call of init: keys that were opened together. */
 export interface Batch {
@@ -49,11 +51,12 @@ export interface BatchPlan {
 
 export class Tenant {
   readonly service: Service;
-  readonly space: SharedSpace;
+  readonly space: TenantSpace;
   readonly meetings = new Meetings(() => this.#attendance?.counted ?? []);
   readonly recovery: Recovery;
   readonly journal: Journal;
   readonly checkpoints: CoreCheckpoints;
+  readonly limits: TenantLimits;
   /** What requests under way and held gradients take. */
   readonly kept: KeptMemory;
   readonly batches = new Map<number, Batch>();
@@ -61,7 +64,7 @@ export class Tenant {
   /** Pieces that were asked for, which are numbered so far. */
   pieceCount = 0;
   readonly #kernels: Kernels;
-  readonly #office: Office;
+  readonly #office: TenantOffice;
   readonly #host: Host;
   readonly #slots = new Map<string, SpaceRange>();
   #slotNames: readonly string[] = [];
@@ -80,22 +83,21 @@ export class Tenant {
   constructor(
     service: Service,
     kernels: Kernels,
-    office: Office,
+    office: TenantOffice,
     bytes: SpaceBytes,
     core: number,
     host: Host,
   ) {
     this.service = service;
-    this.space = kernels.space;
-    this.kept = new KeptMemory(kernels.space, service);
+    this.limits = new TenantLimits(service);
+    this.space = new TenantSpace(kernels.space, service);
+    this.kept = new KeptMemory(this.space, service.maxBytes);
     this.#kernels = kernels;
     this.#office = office;
     this.#host = host;
     this.recovery = new Recovery(this, office, bytes, core);
     this.journal = new Journal(this, office, core, host.files);
-    this.checkpoints = new CoreCheckpoints(service.namespace, (...asked) =>
-      this.recovery.checkpoint(...asked),
-    );
+    this.checkpoints = new CoreCheckpoints(service.namespace, this.recovery);
     if (service.settings) this.#begin(service.settings);
   }
 
@@ -125,6 +127,8 @@ export class Tenant {
         { worker },
       );
     }
+    const isNew = !this.#attendance!.isKnown(worker);
+    this.#checkProgress(worker, this.#attendance!.known + (isNew ? 1 : 0), this.pieceCount);
     const arrival = this.#attendance!.enter(worker, incarnation);
     if (arrival !== 'replaced') return;
     this.recovery.forget(worker);
@@ -171,8 +175,8 @@ export class Tenant {
     this.meetings.leave(worker);
   }
 
-  giveBackChunks(pieces: readonly PieceShape[]): void {
-    this.#chunks -= pieces.reduce((sum, { ranges }) => sum + ranges.length, 0);
+  giveBackChunks(keys: readonly KeyShape[], pieces: readonly PieceShape[]): void {
+    this.#chunks -= chunksOf(keys, pieces);
   }
 
   /** Counts out those whose time to come back is up; returns the milliseconds until the next one's is. */
@@ -275,7 +279,7 @@ export class Tenant {
         batch = one;
         done();
       };
-      this.openBatch(number, { keys, pieces, firstPiece }, true, opened, fail);
+      this.openBatch(number, { keys, pieces, firstPiece }, undefined, opened, fail);
     };
     let at = 0;
     for (const { shape, value } of this.#piecesOf(batch!)) {
@@ -287,19 +291,19 @@ export class Tenant {
     this.fill(batch!);
   }
 
-  /** Takes memory for keys; `done` as soon as it is there. */
+  /** Takes memory for keys; `done` as soon as it is there. `worker`: who asked; undefined: they were there before. */
   openBatch(
     number: number,
     { keys, pieces, firstPiece }: BatchPlan,
-    isRecovered: boolean,
+    worker: number | undefined,
     done: (batch: Batch) => void,
     fail: (error: TributaryError) => void,
   ): void {
-    this.reserveChunks(pieces);
+    this.reserveChunks(worker, keys, pieces);
     const batch: Batch = {
       keys: new Set(keys.map(({ key }) => key)),
       plan: planText({ keys, pieces, firstPiece }),
-      ...{ firstPiece, pieceCount: pieces.length, isRecovered },
+      ...{ firstPiece, pieceCount: pieces.length, isRecovered: worker === undefined },
       ...{ memory: undefined, isFilled: false, waiting: [] },
     };
     this.batches.set(number, batch);
@@ -313,7 +317,7 @@ export class Tenant {
       },
       (error) => {
         this.batches.delete(number);
-        this.giveBackChunks(pieces);
+        this.giveBackChunks(keys, pieces);
         this.pieceCount = firstPiece;
         fail(error);
         for (const waiting of batch.waiting.splice(0)) waiting.fail(error);
@@ -323,30 +327,49 @@ export class Tenant {
 
   /** The first values of a batch are in its memory: they count as soon as they are safe from a crash. */
   begin(number: number, batch: Batch): void {
+    let isOpen = false;
     try {
-      const { plan, firstPiece, pieceCount } = batch;
+      const { plan } = batch;
       // What would be refused after it was logged would be refused again by every restart.
-      for (let i = firstPiece; i < firstPiece + pieceCount; i++) {
-        for (const slot of this.#slotNames) this.#slotRegion(i, slot);
-      }
+      this.#openPieces(batch);
+      isOpen = true;
       const values = [...this.#piecesOf(batch)].flatMap(({ shape, value }) =>
         shape.ranges.map(([start, length]) => value.view.subarray(start, start + length)),
       );
       this.journal.log({ kind: 'values', batch: number, plan, values });
     } catch (error) {
+      if (isOpen) this.#closePieces(batch);
       for (const { fail } of batch.waiting.splice(0)) fail(asTributaryError(error));
       throw error;
     }
-    this.fill(batch);
+    this.#filled(batch);
   }
 
   /** Opens what a batch was given memory for; values are those in the memory. */
   fill(batch: Batch): void {
+    this.#openPieces(batch);
+    this.#filled(batch);
+  }
+
+  /** All of them, or none. */
+  #openPieces(batch: Batch): void {
     let number = batch.firstPiece;
-    for (const { shape, key, value } of this.#piecesOf(batch)) {
-      const chunks = shape.ranges.map(([start, length]) => ({ start, length }));
-      this.core.open({ name: String(number++), title: key.key, value, chunks, rowLength: key.rowLength });
+    try {
+      for (const { shape, key, value } of this.#piecesOf(batch)) {
+        const chunks = shape.ranges.map(([start, length]) => ({ start, length }));
+        this.core.open({ name: String(number++), title: key.key, value, chunks, rowLength: key.rowLength });
+      }
+    } catch (error) {
+      this.#closePieces(batch);
+      throw error;
     }
+  }
+
+  #closePieces({ firstPiece, pieceCount }: Batch): void {
+    for (let i = firstPiece; i < firstPiece + pieceCount; i++) this.core.discard(String(i));
+  }
+
+  #filled(batch: Batch): void {
     batch.isFilled = true;
     for (const { go } of batch.waiting.splice(0)) go();
   }
@@ -385,8 +408,9 @@ export class Tenant {
   }
 
   /** Chunks are counted before they are made. */
-  reserveChunks(pieces: readonly PieceShape[]): void {
-    const wanted = pieces.reduce((sum, { ranges }) => sum + ranges.length, 0);
+  reserveChunks(worker: number | undefined, keys: readonly KeyShape[], pieces: readonly PieceShape[]): void {
+    this.#checkProgress(worker, this.#attendance!.known, this.pieceCount + pieces.length);
+    const wanted = chunksOf(keys, pieces);
     const { maxChunks, namespace } = this.service;
     if (this.#chunks + wanted > maxChunks) {
       throw new UsageError(
@@ -468,6 +492,7 @@ export class Tenant {
   }
 
   close(): void {
+    this.recovery.close();
     this.#core?.close();
     this.journal.close();
     this.kept.close();
@@ -484,6 +509,7 @@ export class Tenant {
       updater: settings.updater,
       isHeld: settings.isHeld,
       heldMemory: this.kept,
+      scratch: this.space,
       // Workers look before they push; one that does not only harms its own tenant.
       nonFinite: 'accept',
       beforePush: (key, ...push) => this.journal.logPush(String(key), ...push),
@@ -491,6 +517,17 @@ export class Tenant {
     });
     this.#attendance = new Attendance(this.service, settings.workers);
     for (const worker of this.#attendance.counted) this.#core.admit(worker);
+  }
+
+  /** Every piece remembers every worker that was ever here, so that nothing counts twice. */
+  #checkProgress(worker: number | undefined, workers: number, pieces: number): void {
+    if (workers * pieces <= MAX_PROGRESS) return;
+    const { namespace } = this.service;
+    throw new UsageError(
+      'INVALID_ARGUMENT',
+      `${worker === undefined ? 'what was kept' : `worker ${worker}`} of namespace '${namespace}' makes ${workers} workers with ${pieces} pieces of keys each on this core, where ${MAX_PROGRESS} in all are kept; use fewer workers or larger keys, or more cores`,
+      { worker, namespace, expected: MAX_PROGRESS, actual: workers * pieces },
+    );
   }
 
   #slotRegion(piece: number, slot: string): Region<'float32'> {
@@ -525,3 +562,14 @@ export function planText({ keys, pieces, firstPiece }: BatchPlan): string {
 }
 
 const ignore = () => undefined;
+
+/** What a key remembers of each worker, over all pieces and workers: some hundred bytes each. */
+const MAX_PROGRESS = 2 ** 22;
+/** Characters of names that count as a chunk. */
+const NAME_LENGTH = 64;
+
+/** What a call of init makes a core remember: the call, the names of keys, and the chunks. */
+function chunksOf(keys: readonly KeyShape[], pieces: readonly PieceShape[]): number {
+  const names = keys.reduce((sum, { key }) => sum + Math.floor(keyName(key).length / NAME_LENGTH), 0);
+  return pieces.reduce((sum, { ranges }) => sum + Math.max(1, ranges.length), Math.max(1, names));
+}

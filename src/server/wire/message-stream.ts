@@ -22,15 +22,21 @@ export interface Incoming {
 }
 
 export interface StreamUser {
-  /** A header came. Throws `ProtocolFault` if it may not. */
-  receive(header: Header, bodyBytes: number): Incoming;
+  /** A header of so many bytes came. Throws `ProtocolFault` if it may not. */
+  receive(header: Header, bodyBytes: number, headerBytes: number): Incoming;
 }
 
 interface Outgoing {
   head: Uint8Array;
   readonly body: Scatter | undefined;
   readonly onSent: (() => void) | undefined;
+  /** What it takes of this process until it is sent; the body lies elsewhere. */
+  readonly heldBytes: number;
 }
+
+/** About what the bookkeeping of a message, and of a range of its body, takes. */
+const MESSAGE_BYTES = 256;
+const RANGE_BYTES = 64;
 
 /** What all connections of a thread share. */
 export class StreamResources {
@@ -60,6 +66,7 @@ export class StreamResources {
 const WASTE_BYTES = 64 * 1024;
 /** Few, because the start of a body that comes with its header is copied once more. */
 const STAGED_BYTES = 16 * 1024;
+const always = (): boolean => true;
 /** Calls of one turn; then other connections have theirs. */
 const CALLS_A_TURN = 16;
 
@@ -80,6 +87,8 @@ export class MessageStream {
   preface: Preface | undefined;
   readonly #resources: StreamResources;
   readonly #queue: Outgoing[] = [];
+  #heldBytes = 0;
+  #isInterrupted = false;
   readonly #staged = new Uint8Array(STAGED_BYTES);
   #start = 0;
   #end = 0;
@@ -102,22 +111,36 @@ export class MessageStream {
     return this.#queue.length > 0;
   }
 
+  /** What the messages take that are not sent yet, without their bodies. */
+  get heldBytes(): number {
+    return this.#heldBytes;
+  }
+
+  /** Whether `read` stopped before it had understood all that had come; the kernel does not tell of that. */
+  get isInterrupted(): boolean {
+    return this.#isInterrupted;
+  }
+
   /** The ranges must stay as they are until the message is sent. */
   send(header: object, body: readonly ByteRange[] = [], onSent?: () => void): void {
     const scatter = body.length === 0 ? undefined : new Scatter(body);
-    this.#queue.push({ head: encodeHead(header, scatter?.left ?? 0), body: scatter, onSent });
+    const head = encodeHead(header, scatter?.left ?? 0);
+    const heldBytes = MESSAGE_BYTES + head.length + RANGE_BYTES * body.length;
+    this.#heldBytes += heldBytes;
+    this.#queue.push({ head, body: scatter, onSent, heldBytes });
   }
 
   /** Before all messages: what a tunnel is to be told. */
   sendPreface(bytes: Uint8Array): void {
-    this.#queue.push({ head: bytes, body: undefined, onSent: undefined });
+    this.#queue.push({ head: bytes, body: undefined, onSent: undefined, heldBytes: 0 });
   }
 
-  /** Sends what the kernel takes; true if anything moved. */
-  write(): boolean {
+  /** Sends what the kernel takes, as long as it may go on; true if anything moved. */
+  write(mayGoOn: () => boolean = always): boolean {
     let moved = false;
     const { libc, vectors } = this.#resources;
     for (let calls = 0; calls < CALLS_A_TURN && this.ended === undefined; calls++) {
+      if (calls > 0 && !mayGoOn()) return moved;
       const next = this.#queue[0];
       if (next === undefined) return moved;
       const sent =
@@ -128,19 +151,27 @@ export class MessageStream {
       else next.body!.advance(sent);
       if (next.head.length > 0 || (next.body?.left ?? 0) > 0) continue;
       this.#queue.shift();
+      this.#heldBytes -= next.heldBytes;
       next.onSent?.();
     }
     return moved;
   }
 
-  /** Reads what is there; true if anything moved. */
-  read(): boolean {
+  /** Reads what is there, as long as it may go on; true if anything moved. */
+  read(mayGoOn: () => boolean = always): boolean {
     let moved = false;
+    this.#isInterrupted = false;
     try {
-      for (let calls = 0; calls < CALLS_A_TURN && this.ended === undefined; calls++) {
+      for (let calls = 0; this.ended === undefined; calls++) {
+        while (this.ended === undefined && !this.#isInterrupted && this.#take()) {
+          moved = true;
+          this.#isInterrupted = !mayGoOn();
+        }
+        if (this.#isInterrupted || calls === CALLS_A_TURN || this.ended !== undefined) break;
         if (!this.#receive()) return moved || this.ended !== undefined;
         moved = true;
-        while (this.ended === undefined && this.#take());
+        // Long bodies take several calls.
+        if (this.#incoming) this.#isInterrupted = !mayGoOn();
       }
     } catch (error) {
       if (!(error instanceof ProtocolFault)) throw error;
@@ -246,7 +277,11 @@ export class MessageStream {
   #open(headerBytes: Uint8Array): void {
     const { bodyBytes } = this.#announced!;
     this.#announced = undefined;
-    const { into, done, dropped } = this.user.receive(decodeHeader(headerBytes), bodyBytes);
+    const { into, done, dropped } = this.user.receive(
+      decodeHeader(headerBytes),
+      bodyBytes,
+      headerBytes.length,
+    );
     if (bodyBytes === 0) return done();
     const ranges = into ?? [{ byteOffset: 0, byteLength: bodyBytes }];
     const scatter = new Scatter(ranges);

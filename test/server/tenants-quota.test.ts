@@ -1,0 +1,157 @@
+/**
+ * What a tenant may take of a server's memory: a quota over all threads, in which everything counts that takes room, also what
+ * it makes the server copy and map; and a share of the ranges that the space can keep apart.
+ */
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterEach, describe, expect, it } from 'vitest';
+import { hasSharedMemory, SharedSpace } from '../../src/memory/index.ts';
+import { ParameterServer, segmentPrefix } from '../../src/server/index.ts';
+import type { ServiceAccess, ServiceOptions } from '../../src/server/index.ts';
+import { systemServerHost } from '../../src/server/server-host.ts';
+import type { ServerHost } from '../../src/server/server-host.ts';
+import { openRequest, RawWorker, SETTINGS, until } from './raw-worker.ts';
+import type { Heard } from './raw-worker.ts';
+
+const MIB = 2 ** 20;
+const errorOf = (heard: Heard | 'closed'): unknown => (heard === 'closed' ? heard : heard.header.error);
+
+describe.skipIf(!hasSharedMemory())('the quota of a tenant', () => {
+  const closing: { close(): unknown }[] = [];
+  let server: ParameterServer;
+
+  afterEach(async () => {
+    for (const one of closing.splice(0).reverse()) await one.close();
+  });
+
+  async function start(maxBytes: number, host: ServerHost = systemServerHost): Promise<void> {
+    server = await ParameterServer.start({ space: SharedSpace.create({ maxBytes }) }, host);
+    closing.push(server);
+  }
+
+  async function worker(options: Partial<ServiceOptions> = {}): Promise<[RawWorker, ServiceAccess]> {
+    const access = server.createService({ namespace: `service-${server.services.length}`, ...options });
+    const raw = await RawWorker.admitted(server, access);
+    closing.push(raw);
+    return [raw, access];
+  }
+
+  const bytesOf = (access: ServiceAccess): number =>
+    server.services.find(({ namespace }) => namespace === access.namespace)!.bytes;
+
+  it('is half of the space unless it is said, and leaves room for another', async () => {
+    await start(64 * MIB);
+    const [greedy] = await worker();
+    let refused: unknown;
+    for (let i = 0; i < 64 && refused === undefined; i++) {
+      refused = errorOf(await greedy.ask(openRequest(`k${i}`, MIB / 4, i, i)));
+    }
+    expect(refused).toMatchObject({
+      code: 'OUT_OF_SHARED_MEMORY',
+      message: expect.stringContaining('--max-bytes') as string,
+    });
+    const [other] = await worker();
+    expect(errorOf(await other.ask(openRequest('theirs', 4 * MIB)))).toBeUndefined();
+  });
+
+  it('counts the segments of workers, and takes no room for one that is too large', async () => {
+    await start(64 * MIB);
+    const [raw, access] = await worker({ maxBytes: 4 * MIB });
+    const space = SharedSpace.create({ maxBytes: 64 * MIB });
+    const name = (part: string) => `${segmentPrefix(access.namespace, access.nonce)}${part}`;
+    closing.push(space.createSegment(name('small'), MIB), space.createSegment(name('large'), 32 * MIB));
+    await raw.done({ op: 'map', segment: name('small') });
+    expect(bytesOf(access)).toBeGreaterThanOrEqual(MIB);
+    const heard = await raw.ask({ op: 'map', segment: name('large') });
+    expect(errorOf(heard)).toMatchObject({ code: 'OUT_OF_SHARED_MEMORY' });
+    expect(bytesOf(access)).toBeLessThan(2 * MIB);
+  });
+
+  it('counts rows under way by the pages that they take', async () => {
+    await start(64 * MIB);
+    const settings = { ...SETTINGS, workers: 2, consistency: { kind: 'synchronous' } as const };
+    const access = server.createService({ namespace: 'a', settings, maxBytes: 2 * MIB });
+    const raw = await RawWorker.admitted(server, access, { settings });
+    closing.push(raw);
+    await raw.done({
+      ...{ op: 'open', batch: 0, firstPiece: 0, awaitsValues: false },
+      keys: [{ key: 't', length: 4, rowLength: 4 }],
+      pieces: [{ key: 0, start: 0, length: 4, ranges: [[0, 4]] }],
+    });
+    await raw.done({ op: 'values', batch: 0 }, new Uint8Array(16));
+    // The other worker does not push, so each waits with a page of its own.
+    const push = { op: 'push-rows', piece: 0, step: 1, samples: 1, count: 1, isSkipped: false };
+    for (let i = 0; i < 100; i++) raw.say({ id: 100 + i, ...push }, new Uint8Array(20));
+    const refused = await raw.ask({ ...push, step: 1 }, new Uint8Array(20));
+    expect(errorOf(refused)).toMatchObject({ code: 'OUT_OF_SHARED_MEMORY' });
+    expect(bytesOf(access)).toBeLessThanOrEqual(2 * MIB);
+  });
+
+  it('counts the copies for checkpoints, of which there are two at a time', async () => {
+    const folder = mkdtempSync(join(tmpdir(), 'tributary-quota-'));
+    closing.push({ close: () => rmSync(folder, { recursive: true, force: true }) });
+    // A disk that takes for ever, until the thread that writes to it dies.
+    const dying: (() => void)[] = [];
+    let isDead = false;
+    const stuck = {
+      onEnd(take: (error: unknown) => void) {
+        if (isDead) setImmediate(() => take(undefined));
+        else dying.push(() => take(undefined));
+      },
+      ...{ onMessage: () => undefined, post: () => undefined },
+      ...{ ref: () => undefined, unref: () => undefined, terminate: () => Promise.resolve() },
+    };
+    const host: ServerHost = {
+      ...systemServerHost,
+      libc: systemServerHost.libc,
+      startCheckpoints: () => stuck,
+      startCore: (...args) => systemServerHost.startCore(...args),
+    };
+    await start(256 * MIB, host);
+    closing.push({
+      close() {
+        isDead = true;
+        for (const end of dying) end();
+      },
+    });
+    const settings = { ...SETTINGS, consistency: { kind: 'synchronous' } as const };
+    const access = server.createService({ namespace: 'a', settings, folder });
+    const raw = await RawWorker.admitted(server, access, { settings });
+    closing.push(raw);
+    raw.say({ id: 1, ...openRequest('w', MIB / 4) });
+    await until(() => bytesOf(access) > 0);
+    raw.say({ id: 2, op: 'values', batch: 0 }, new Uint8Array(MIB));
+    const many = 200;
+    for (let i = 0; i < many; i++) raw.say({ id: 100 + i, op: 'checkpoint', step: i, isDurable: false });
+    raw.say({ id: 99, op: 'barrier', number: 0 });
+    await until(() => {
+      for (let heard = raw.take(); heard; heard = raw.take()) if (heard.header.id === 99) return true;
+      return raw.isClosed;
+    });
+    expect(raw.isClosed).toBe(false);
+    expect(bytesOf(access)).toBeGreaterThan(2 * MIB);
+    expect(bytesOf(access)).toBeLessThanOrEqual(4 * MIB);
+    const [other] = await worker();
+    await other.done(openRequest('theirs', MIB));
+  });
+
+  it('has a share of the ranges, so that others can have theirs', async () => {
+    await start(1024 * MIB);
+    const [raw] = await worker({ maxBytes: 768 * MIB });
+    let refused: unknown;
+    let id = 0;
+    for (; id < 9000 && refused === undefined; id += 100) {
+      for (let i = id; i < id + 100; i++) raw.say({ id: i, ...openRequest(`k${i}`, 1, i, i) });
+      for (let answers = 0; answers < 100; answers++) {
+        const heard = await raw.hear();
+        refused ??= errorOf(heard);
+        if (heard === 'closed') break;
+      }
+    }
+    expect(refused).toMatchObject({ code: 'OUT_OF_SHARED_MEMORY' });
+    expect(id).toBeLessThan(4000);
+    const [other] = await worker();
+    await other.done(openRequest('theirs', 16));
+  });
+});

@@ -1,0 +1,180 @@
+/**
+ * How tenants share a core: its time, the connections that it reads from, and what it remembers for them. By a clock of the
+ * test and by counts, never by how long something takes.
+ */
+import { afterEach, describe, expect, it } from 'vitest';
+import { hasSharedMemory } from '../../src/memory/index.ts';
+import { Clocks } from '../../src/server/consistency.ts';
+import { FairTurns, TURN_MS } from '../../src/server/cores/fair-turns.ts';
+import { ParameterServer } from '../../src/server/index.ts';
+import { systemServerHost } from '../../src/server/server-host.ts';
+import type { ServerHost } from '../../src/server/server-host.ts';
+import { encodeHead } from '../../src/server/wire/frame.ts';
+import { oneThreadHost } from './one-thread-host.ts';
+import { bytesOf, pushRequest, RawWorker, SETTINGS, until } from './raw-worker.ts';
+import type { Identity } from './raw-worker.ts';
+
+const STAGED = { piece: 0, isInPlace: false };
+const pull = (count = 1) => pushRequest(1, { push: false, pull: true, steps: [], count });
+
+describe('fair turns', () => {
+  function run(costMs: Readonly<Record<string, number>>, rounds: number): Record<string, number> {
+    let nowMs = 0;
+    const turns = new FairTurns<{ readonly group: string }>({
+      ...systemServerHost.clock,
+      nowMs: () => nowMs,
+    });
+    const groups: Record<string, object> = { a: {}, b: {} };
+    const served: Record<string, number> = { a: 0, b: 0 };
+    // Of one group there are ten who are always ready, of the other one.
+    const ready = [...Array.from({ length: 10 }, () => ({ group: 'a' })), { group: 'b' }];
+    for (let i = 0; i < rounds; i++) {
+      turns.serve(
+        ready,
+        ({ group }) => groups[group]!,
+        ({ group }) => {
+          served[group]! += costMs[group]!;
+          nowMs += costMs[group]!;
+        },
+      );
+    }
+    return served;
+  }
+
+  it('give a tenant with many connections no more time than one with a single one', () => {
+    const { a, b } = run({ a: TURN_MS / 5, b: TURN_MS }, 1000);
+    expect(a! / b!).toBeGreaterThan(0.9);
+    expect(a! / b!).toBeLessThan(1.1);
+  });
+
+  it('let a tenant whose work cannot be cut wait until the others have had as much', () => {
+    const { a, b } = run({ a: 100 * TURN_MS, b: TURN_MS }, 10_000);
+    expect(a! / b!).toBeGreaterThan(0.9);
+    expect(a! / b!).toBeLessThan(1.1);
+  });
+});
+
+describe('clocks of many workers', () => {
+  it('let everybody go on that is not too far ahead, as the slowest advances or leaves', () => {
+    const clocks = new Clocks(1);
+    const gone: string[] = [];
+    const advance = (worker: number, step: number) =>
+      clocks.advance(worker, step, () => gone.push(`${worker}:${step}`));
+    for (const worker of [0, 1, 2]) clocks.admit(worker);
+    for (const [worker, step] of [[0, 1], [0, 2], [1, 1], [2, 1], [1, 2], [1, 3], [2, 2]] as const) advance(worker, step); // prettier-ignore
+    expect(gone).toEqual(['0:1', '1:1', '0:2', '2:1', '1:2', '1:3', '2:2']);
+    advance(1, 4);
+    expect(gone).toHaveLength(7);
+    clocks.release(0);
+    clocks.release(2);
+    expect(gone.at(-1)).toBe('1:4');
+  });
+
+  it('take no time that grows with the square of their number', () => {
+    const clocks = new Clocks(Infinity);
+    // With a look at all others for each of them this would take minutes.
+    for (let worker = 0; worker < 60_000; worker++) clocks.admit(worker);
+    for (let worker = 0; worker < 60_000; worker++) clocks.advance(worker, 1, () => undefined);
+  });
+});
+
+describe.skipIf(!hasSharedMemory())('tenants on one core', () => {
+  const closing: { close(): unknown }[] = [];
+  let server: ParameterServer;
+
+  afterEach(async () => {
+    for (const one of closing.splice(0).reverse()) await one.close();
+  });
+
+  async function start(host: ServerHost): Promise<void> {
+    server = await ParameterServer.start({}, host);
+    closing.push(server);
+  }
+
+  async function worker(namespace: string, identity?: Identity): Promise<RawWorker> {
+    const access = { namespace, nonce: namespace.padEnd(64, '0') };
+    if (!server.services.some((one) => one.namespace === namespace)) server.createService(access);
+    const raw = await RawWorker.admitted(server, access, identity);
+    closing.push(raw);
+    return raw;
+  }
+
+  it('get turns in the middle of what another one asked for', async () => {
+    await start(oneThreadHost(TURN_MS / 10));
+    const [long, short] = [await worker('a'), await worker('b')];
+    await long.openKey(new Float32Array(1));
+    await short.openKey(new Float32Array(1));
+    const count = 20_000;
+    await long.done({ op: 'list', list: 1, entries: Array.from({ length: count }, () => STAGED) });
+    const before = long.heardBytes;
+    // 134 bytes, which kept a core for 21 ms.
+    long.say({ id: 900, ...pull(count), list: 1 });
+    for (let i = 0; i < 20; i++) await short.pull();
+    expect(long.heardBytes).toBe(before);
+    const heard = await long.hear();
+    expect(heard === 'closed' ? heard : heard.header.results).toHaveLength(count);
+    expect(await long.pull()).toEqual([0]);
+  });
+
+  it('that do not read answers are not read from either', async () => {
+    await start(systemServerHost);
+    const [deaf, other] = [await worker('a'), await worker('b')];
+    await deaf.openKey(new Float32Array(4096));
+    await other.openKey(new Float32Array(16));
+    deaf.socket.pause();
+    const one = encodeHead({ id: 1, ...pull() }, 0);
+    const many = Buffer.concat(Array.from({ length: 10_000 }, () => one));
+    for (let i = 0; i < 30; i++) deaf.write(many);
+    for (let i = 0; i < 300 && deaf.socket.writableLength > 0; i++) await other.pull();
+    expect(deaf.socket.writableLength).toBeGreaterThan(0);
+    // As soon as it reads, it is answered again, to the last.
+    let answered = 0;
+    deaf.socket.resume();
+    await until(() => {
+      for (let heard = deaf.take(); heard; heard = deaf.take()) answered++;
+      return answered > 5000;
+    });
+  });
+
+  it('have only so many requests under way', async () => {
+    await start(systemServerHost);
+    const settings = { ...SETTINGS, workers: 2, consistency: { kind: 'synchronous' } };
+    const raw = await worker('a', { settings });
+    await raw.openKey(new Float32Array(1));
+    const push = Buffer.concat([encodeHead({ id: 5, ...pushRequest(1) }, 4), bytesOf(new Float32Array(1))]);
+    const many = Buffer.concat(Array.from({ length: 10_000 }, () => push));
+    for (let i = 0; i < 7; i++) raw.write(many);
+    // The other worker never pushes, so nobody is answered but those who are too many.
+    const heard = await raw.hear();
+    expect(heard === 'closed' ? heard : heard.header.error).toMatchObject({
+      code: 'INVALID_ARGUMENT',
+      message: expect.stringContaining('await answers') as string,
+    });
+    const other = await worker('b');
+    await other.openKey(new Float32Array(1));
+    expect(await other.pull()).toEqual([0]);
+  });
+
+  it('have only so many lists and calls of init', async () => {
+    await start(systemServerHost);
+    server.createService({ namespace: 'a', nonce: 'a'.padEnd(64, '0'), maxChunks: 1000 });
+    const raw = await worker('a');
+    await raw.openKey(new Float32Array(1));
+    const entries = Array.from({ length: 600 }, () => STAGED);
+    await raw.done({ op: 'list', list: 1, entries });
+    await raw.done({ op: 'list', list: 1, entries });
+    const second = await raw.ask({ op: 'list', list: 2, entries });
+    expect(second === 'closed' ? second : second.header.error).toMatchObject({ code: 'INVALID_ARGUMENT' });
+    const empty = { op: 'open', keys: [], pieces: [], firstPiece: 1, awaitsValues: false };
+    let refused: unknown;
+    for (let batch = 1; batch < 1100 && refused === undefined; batch++) {
+      const heard = await raw.ask({ ...empty, batch });
+      refused = heard === 'closed' ? heard : heard.header.error;
+    }
+    expect(refused).toMatchObject({ message: expect.stringContaining('chunks') as string });
+    // What a connection announced goes with it.
+    await raw.close();
+    const again = await worker('a');
+    await again.done({ op: 'list', list: 2, entries });
+  });
+});
