@@ -38,6 +38,7 @@ export class TenantCheckpoints {
   readonly #log: (line: string) => void;
   readonly #gathering = new Map<number, Gathering>();
   #files: Promise<ServerCheckpoints> | undefined;
+  #before: Promise<readonly number[]> | undefined;
   /** The step of the last one that all cores have answered, unless it failed; earlier ones have no place after it. */
   #newest = 0;
   #written = 0;
@@ -68,6 +69,15 @@ export class TenantCheckpoints {
 
   /** Resolves when the parts of all cores are on the disk, with the oldest log that the core may still need. */
   async add({ core, step, part }: Part): Promise<Answered> {
+    // Workers that an earlier process has answered do not ask all cores again. In lock step what it wrote is the same.
+    if ('log' in part && part.log === null && (await this.#stepsBefore()).includes(step)) {
+      this.#release(part);
+      return { firstLog: undefined };
+    }
+    if (this.#isClosed) {
+      this.#release(part);
+      throw this.#ended();
+    }
     if (step < this.#newest) {
       this.#release(part);
       throw this.#tooLate(step, this.#newest);
@@ -92,6 +102,18 @@ export class TenantCheckpoints {
     arrived.add(core);
     if (arrived.size === this.#cores) this.#giveUpBefore(step);
     return null;
+  }
+
+  /** The good checkpoints that there were when this process began. */
+  #stepsBefore(): Promise<readonly number[]> {
+    this.#before ??= this.#open().then(
+      (files) => files.list(),
+      () => {
+        this.#before = undefined;
+        return [];
+      },
+    );
+    return this.#before;
   }
 
   /** The newest good checkpoint, for a core that begins. */
@@ -139,6 +161,8 @@ export class TenantCheckpoints {
       reject(this.#ended());
     }
     this.#gathering.clear();
+    // Whoever asks first what there was gives back its memory after that.
+    await this.#before;
     await this.#writing;
     // A folder that could not be opened has nothing to close; whoever needed it was told.
     const files = await this.#files?.catch(() => undefined);

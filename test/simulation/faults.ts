@@ -241,6 +241,12 @@ export class Faults implements DiskFaults, Links {
     }
   }
 
+  /** No fault: the one who runs the server does it. */
+  startServerAgain(): void {
+    this.#scheduler.note('operator', 'starts the server again');
+    this.#endServer('kill');
+  }
+
   #endServer(how: 'kill' | 'power'): void {
     const scheduler = this.#scheduler;
     const machine = this.#machine;

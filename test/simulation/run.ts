@@ -64,6 +64,7 @@ class Run {
   #passing: Tenant | undefined;
   readonly #processes = new Map<string, SimProcess>();
   #restarts = 0;
+  #isRepairing = false;
   #passed = 0;
   #violation: string | undefined;
 
@@ -185,9 +186,21 @@ class Run {
             return this.#found(textOf(error));
           process.note(`fails: ${error.code}: ${error.message}`);
           process.kill();
+          if (error.code === 'CHECKPOINT_CORRUPT' && tenant.mayLose) tenant.isDone = tenant.isRefused = true;
+          if (error.code === 'FILE_NOT_WRITTEN') this.#repair();
           this.#startAgain(name);
         },
       );
+    });
+  }
+
+  /** As whoever looks after the server does when its log cannot be written: looks at the disk, and starts it again. */
+  #repair(): void {
+    if (this.#isRepairing) return;
+    this.#isRepairing = true;
+    this.#scheduler.after(this.#scheduler.between(1000, 4000), undefined, () => {
+      this.#isRepairing = false;
+      this.#faults.startServerAgain();
     });
   }
 

@@ -49,6 +49,8 @@ export class Tenant {
   /** Acknowledged pushes may be lost: the power was cut, and nobody asked that they survive it. */
   mayLose = false;
   isDone = false;
+  /** Its folder was damaged by a power cut that it did not ask to survive, and the server said so. */
+  isRefused = false;
   /** After the last step, by worker. */
   readonly hashes = new Map<number, string>();
   /** Steps that workers have begun, all together. */
@@ -80,7 +82,9 @@ export class Tenant {
       ...{ sharedMemory, chunkBytes: CHUNK_BYTES, kernels: place.kernels, reconnectTimeoutMs: 20_000 },
       ...{ held: kind === 'held', consistency: this.#consistency(), log: () => undefined },
     };
+    place.note('connects');
     const store = await RemoteStore.connect(options, place.host);
+    place.note('is connected');
     if (this.isLockStep) await this.#train(store, place);
     else if (kind === 'elastic') await this.#average(store, place);
     else await this.#count(store, place);
@@ -132,7 +136,9 @@ export class Tenant {
     const { workers, steps, checkpointEvery } = this.plan;
     const { rank } = store;
     const keys = await openKeys(store, 0);
+    place.note('has its keys');
     await store.setOptimizer({ name: 'sgd', lr: 1 });
+    place.note('has its optimizer');
     for (const { gradient } of keys)
       gradient.view.forEach((_, e, all) => (all[e] = e % workers === rank ? 1 : 0));
     const rows = new Float32Array(ROWS * ROW_LENGTH).map((_, e) => (e % workers === rank ? 1 : 0));
@@ -143,7 +149,8 @@ export class Tenant {
       this.unknown[rank]!--;
       this.acknowledged[rank]!++;
       place.note(`push ${this.acknowledged[rank]} acknowledged`);
-      if (this.acknowledged[rank]! % checkpointEvery === 0) await store.checkpoint(status!.version);
+      if (rank === 0 && this.acknowledged[rank]! % checkpointEvery === 0)
+        await store.checkpoint(status!.version);
       if (this.acknowledged[rank]! % 3 === 0) await this.#checkCounts(store, keys, false);
     }
     this.#pushed.add(rank);
@@ -194,7 +201,8 @@ export class Tenant {
         if (into.view.every((value) => Number.isFinite(value) && Math.abs(value) < 100)) continue;
         throw new Violation(`'${namespace}', key ${key}: the average is ${into.view.join(' ')}`);
       }
-      if (this.acknowledged[rank]! % checkpointEvery === 0) await store.checkpoint(status!.version);
+      if (rank === 0 && this.acknowledged[rank]! % checkpointEvery === 0)
+        await store.checkpoint(status!.version);
     }
     this.#pushed.add(rank);
     while (this.#pushed.size < this.plan.workers) {

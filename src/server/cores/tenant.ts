@@ -73,6 +73,8 @@ export class Tenant {
   /** Workers that have pushed before the server was started again. */
   readonly #replayed = new Set<number>();
   #optimizersSet = 0;
+  /** It came from a log or a checkpoint. */
+  #isOptimizerRecovered = false;
   readonly #awaitingOptimizer: { readonly number: number; readonly done: () => void }[] = [];
   #settings: ServiceSettings | undefined;
   #core: ServerCore | undefined;
@@ -429,7 +431,9 @@ export class Tenant {
     fail: (error: TributaryError) => void,
   ): void {
     if (number < this.#optimizersSet) return done();
-    if (worker !== 0 && this.recovery.isRewinding) return done();
+    // The first worker does not set it again after a server was started again.
+    const isKnown = this.#isOptimizerRecovered && this.#optimizersSet === 0;
+    if (worker !== 0 && (this.recovery.isRewinding || isKnown)) return done();
     if (worker !== 0) return void this.#awaitingOptimizer.push({ number, done });
     const isSet = () => {
       this.#optimizersSet = number + 1;
@@ -470,6 +474,7 @@ export class Tenant {
       this.#slotNames = rule.slots;
       this.core.setRule(rule);
       this.#optimizer = spec;
+      if (!isLogged) this.#isOptimizerRecovered = true;
       done();
     };
     const keys = [...this.batches.values()].flatMap(({ memory }) => memory ?? []).map(({ key }) => key);

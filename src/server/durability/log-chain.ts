@@ -5,13 +5,15 @@
  * all that was acknowledged since the checkpoint, in order; whatever is missing or damaged is named with its file.
  */
 import { constants } from 'node:fs';
-import { UsageError } from '../../base/index.ts';
+import { OWNER_FILE, putInPlace, readFully, UsageError, writeFully } from '../../base/index.ts';
 import type { Files } from '../../base/index.ts';
 import { LogReplay, readLogOrigin } from './log-replay.ts';
 import type { LogOrigin, ReplayStop } from './log-replay.ts';
-import { allLogs, listLogs } from './push-log.ts';
+import { allLogs, listLogs, notWritten } from './push-log.ts';
 import type { StoredLog } from './push-log.ts';
 import type { LogRecord } from './push-record.ts';
+
+const PIECE_BYTES = 2 ** 20;
 
 interface Link extends StoredLog {
   /** Undefined: the log was not yet begun when its process ended. */
@@ -39,6 +41,8 @@ export class LogChain {
   readonly #needed: ReadonlySet<number>;
   /** The log that the next one continues, once all records have been given; null: there are no logs. */
   end: LogOrigin['previous'] = null;
+  /** Of its whole records. */
+  #endBytes = 0;
   /** The last log if it was torn, and where. */
   torn: (ReplayStop & { readonly path: string }) | undefined;
 
@@ -73,21 +77,41 @@ export class LogChain {
       );
       this.#checkEnd(link, stop, next);
       this.end = { number, records: stop.records };
+      this.#endBytes = stop.atByte;
       if (next === undefined && stop.why === 'torn') this.torn = { ...stop, path: link.path };
       link = next;
     }
   }
 
-  /** Makes what was read survive a power cut, before anything is built on it. */
+  /**
+   * Makes what was read survive a power cut, before anything is built on it. The last log is written anew: its process may have
+   * ended because a flush failed, and another flush of the same file would succeed without those bytes. The logs before it
+   * were treated so when they were continued.
+   */
   flush(): void {
+    const last = this.#links.find(({ number }) => number === this.end?.number);
+    if (last === undefined) return;
     const { files } = this.#options;
-    for (const { path } of this.#links) {
-      const file = files.open(path, constants.O_RDWR);
-      try {
-        files.flush(file);
-      } finally {
-        files.close(file);
-      }
+    const { path } = last;
+    let source: number | undefined;
+    try {
+      source = files.open(path, constants.O_RDONLY);
+      const from = source;
+      putInPlace(files, { temporary: `${path}.copy`, path }, (temporary) => {
+        files.remove(temporary);
+        const { O_CREAT, O_EXCL, O_WRONLY } = constants;
+        const copy = files.open(temporary, O_WRONLY | O_CREAT | O_EXCL, OWNER_FILE);
+        try {
+          copyBytes(files, from, copy, this.#endBytes);
+          files.flush(copy);
+        } finally {
+          files.close(copy);
+        }
+      });
+    } catch (cause) {
+      throw notWritten(path, cause);
+    } finally {
+      if (source !== undefined) files.close(source);
     }
   }
 
@@ -173,6 +197,17 @@ export class LogChain {
       `The push log ${path} follows a checkpoint, and there is no good one in ${folder}. Restore a checkpoint from a copy, or give another folder.`,
       { path },
     );
+  }
+}
+
+function copyBytes(files: Files, from: number, to: number, bytes: number): void {
+  const piece = new Uint8Array(Math.min(bytes, PIECE_BYTES));
+  for (let at = 0; at < bytes;) {
+    const part = piece.subarray(0, bytes - at);
+    const read = readFully(files, from, part, at);
+    if (read === 0) throw new Error(`it ends at byte ${at} of ${bytes}`);
+    writeFully(files, to, part.subarray(0, read), at);
+    at += read;
   }
 }
 

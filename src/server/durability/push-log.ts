@@ -218,7 +218,7 @@ export function allLogs(files: Files, folder: string): (StoredLog & { readonly n
     .sort((a, b) => a.number - b.number);
 }
 
-function notWritten(path: string, cause: unknown): UsageError {
+export function notWritten(path: string, cause: unknown): UsageError {
   return new UsageError(
     'FILE_NOT_WRITTEN',
     `The push log ${path} could not be written: ${messageOf(cause)}. ` +

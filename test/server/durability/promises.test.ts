@@ -70,7 +70,12 @@ async function restart(options: Partial<ServiceOptions> & { cores?: number } = {
 async function connect(workers: number, options: Partial<RemoteStoreOptions> = {}): Promise<RemoteStore[]> {
   const servers = [`${server.address}:${server.port}`];
   const connecting = Array.from({ length: workers }, (_, worker) =>
-    RemoteStore.connect({ servers, access: ACCESS, worker, workers, chunkBytes: 256, ...options }),
+    RemoteStore.connect({
+      ...{ servers, access: ACCESS, worker, workers, chunkBytes: 256 },
+      // Sums show a push that counts twice or not at all.
+      updater: 'accumulate',
+      ...options,
+    }),
   );
   const connected = await Promise.all(connecting);
   stores.push(...connected);
