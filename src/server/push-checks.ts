@@ -96,3 +96,12 @@ export function samplesOf({ worker, key, samples = 1 }: Weighed, mayBeNone: bool
     { worker, key, samples },
   );
 }
+
+/** The step before it is held. */
+export function notApplied(worker: number, key: Key, step: number): UsageError {
+  return new UsageError(
+    'INVALID_ARGUMENT',
+    `worker ${worker} pushed step ${step} of key ${keyText(key.title)}, whose step ${key.held!.step} is held; call apply on all workers before the next push`,
+    { worker, key: key.title, held: key.held!.step, actual: step },
+  );
+}

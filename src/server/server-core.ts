@@ -25,6 +25,7 @@ import {
   checkLength,
   checkRows,
   checkSameKind,
+  notApplied,
   rowLengthOf,
   samplesOf,
 } from './push-checks.ts';
@@ -593,12 +594,4 @@ function notHeld(worker: number, what: string): UsageError {
 
 function memoryOf({ space }: Kernels): HeldMemory {
   return { allocate: (bytes) => space.allocate(bytes), free: (segment) => segment.close() };
-}
-
-function notApplied(worker: number, key: Key, step: number): UsageError {
-  return new UsageError(
-    'INVALID_ARGUMENT',
-    `worker ${worker} pushed step ${step} of key ${keyText(key.title)}, whose step ${key.held!.step} is held; call apply on all workers before the next push`,
-    { worker, key: key.title, held: key.held!.step, actual: step },
-  );
 }

@@ -74,6 +74,10 @@ export class TenantCheckpoints {
       this.#release(part);
       return { firstLog: undefined };
     }
+    if (this.#isClosed) {
+      this.#release(part);
+      throw this.#ended();
+    }
     if (step < this.#newest) {
       this.#release(part);
       throw this.#tooLate(step, this.#newest);
@@ -91,6 +95,15 @@ export class TenantCheckpoints {
     return { firstLog: kept.length < 2 ? undefined : Math.min(...logs) };
   }
 
+  /** The core cannot give its part yet. If no core is before that step, what was not asked of all of them never will be. */
+  await({ core, step }: Awaited): null {
+    if (step < this.#newest) return null;
+    const { arrived } = this.#gatheringOf(step);
+    arrived.add(core);
+    if (arrived.size === this.#cores) this.#giveUpBefore(step);
+    return null;
+  }
+
   /** The good checkpoints that there were when this process began. */
   #stepsBefore(): Promise<readonly number[]> {
     this.#before ??= this.#open()
@@ -100,15 +113,6 @@ export class TenantCheckpoints {
         return [];
       });
     return this.#before;
-  }
-
-  /** The core cannot give its part yet. If no core is before that step, what was not asked of all of them never will be. */
-  await({ core, step }: Awaited): null {
-    if (step < this.#newest) return null;
-    const { arrived } = this.#gatheringOf(step);
-    arrived.add(core);
-    if (arrived.size === this.#cores) this.#giveUpBefore(step);
-    return null;
   }
 
   /** The newest good checkpoint, for a core that begins. */
@@ -156,6 +160,8 @@ export class TenantCheckpoints {
       reject(this.#ended());
     }
     this.#gathering.clear();
+    // Whoever asks first what there was gives back its memory after that.
+    await this.#before;
     await this.#writing;
     // A folder that could not be opened has nothing to close; whoever needed it was told.
     const files = await this.#files?.catch(() => undefined);

@@ -3,8 +3,8 @@
  * the tenant and answers. Invariants: it touches its own tenant only; a request that is refused is answered by an error
  * that names what was wrong, and changes nothing; whatever a worker names is looked up, never computed with.
  */
-import { InternalError, keyText, pack, PeerError, TributaryError, UsageError } from '../../base/index.ts';
-import type { PackedError, StoreKey } from '../../base/index.ts';
+import { UsageError } from '../../base/index.ts';
+import type { PackedError, StoreKey, TributaryError } from '../../base/index.ts';
 import type { DType, Region } from '../../memory/index.ts';
 import type { ByteRange } from '../../sockets/index.ts';
 import type { PushReply } from '../contribution.ts';
@@ -16,6 +16,7 @@ import type { ListEntry, PieceResult, Place, Request } from '../wire/messages.ts
 import type { SpaceRange, TenantOffice } from './office.ts';
 import { rangesIn } from './piece.ts';
 import type { Piece } from './piece.ts';
+import { faultOf, keepsNone, otherPlan, packedForOthers } from './refusals.ts';
 import { expectBytes, RowRequests } from './row-requests.ts';
 import type { RowRequest } from './row-requests.ts';
 import { StateRequests } from './state-requests.ts';
@@ -589,40 +590,6 @@ export class Session implements StreamUser {
   }
 }
 
-/** A fault as an error for whoever has made it. */
-export function faultOf(who: string, { message }: ProtocolFault): PeerError {
-  return new PeerError(
-    'PROTOCOL_VIOLATION',
-    `${who} ${message}; use the same version of Tributary on workers and servers`,
-    { who, fault: message },
-  );
-}
-
-/** Without the place in our code, which is nobody's business. */
-export function packedForOthers(error: unknown): PackedError {
-  const ours =
-    error instanceof TributaryError
-      ? error
-      : new InternalError('BROKEN_INVARIANT', `the server failed: ${String(error)}; please report it`);
-  return { ...pack(ours), stack: undefined };
-}
-
 function total(pieces: readonly Piece[]): number {
   return pieces.reduce((sum, { bytes }) => sum + bytes, 0);
-}
-
-function keepsNone(namespace: string): UsageError {
-  return new UsageError(
-    'NO_CHECKPOINTS',
-    `service '${namespace}' keeps no checkpoints; create it with a folder`,
-    { namespace },
-  );
-}
-
-function otherPlan(worker: number, key: StoreKey): UsageError {
-  return new UsageError(
-    'INVALID_ARGUMENT',
-    `worker ${worker} has another plan than the others, or key ${keyText(key)} is there already; init the same keys in the same order on all workers, each once`,
-    { worker, key },
-  );
 }

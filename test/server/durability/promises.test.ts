@@ -71,11 +71,8 @@ async function connect(workers: number, options: Partial<RemoteStoreOptions> = {
   const servers = [`${server.address}:${server.port}`];
   const connecting = Array.from({ length: workers }, (_, worker) =>
     RemoteStore.connect({
-      servers,
-      access: ACCESS,
-      worker,
-      workers,
-      chunkBytes: 256,
+      ...{ servers, access: ACCESS, worker, workers, chunkBytes: 256 },
+      // Sums show a push that counts twice or not at all.
       updater: 'accumulate',
       ...options,
     }),

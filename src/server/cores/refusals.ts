@@ -1,0 +1,41 @@
+/**
+ * What workers are told when a core refuses what they ask. Who is told, and when, is the business of sessions and of the
+ * loop. Invariant: nothing of the place in our code leaves the server.
+ */
+import { InternalError, keyText, pack, PeerError, TributaryError, UsageError } from '../../base/index.ts';
+import type { PackedError, StoreKey } from '../../base/index.ts';
+import type { ProtocolFault } from '../wire/frame.ts';
+
+/** A fault as an error for whoever has made it. */
+export function faultOf(who: string, { message }: ProtocolFault): PeerError {
+  return new PeerError(
+    'PROTOCOL_VIOLATION',
+    `${who} ${message}; use the same version of Tributary on workers and servers`,
+    { who, fault: message },
+  );
+}
+
+/** Without the place in our code, which is nobody's business. */
+export function packedForOthers(error: unknown): PackedError {
+  const ours =
+    error instanceof TributaryError
+      ? error
+      : new InternalError('BROKEN_INVARIANT', `the server failed: ${String(error)}; please report it`);
+  return { ...pack(ours), stack: undefined };
+}
+
+export function keepsNone(namespace: string): UsageError {
+  return new UsageError(
+    'NO_CHECKPOINTS',
+    `service '${namespace}' keeps no checkpoints; create it with a folder`,
+    { namespace },
+  );
+}
+
+export function otherPlan(worker: number, key: StoreKey): UsageError {
+  return new UsageError(
+    'INVALID_ARGUMENT',
+    `worker ${worker} has another plan than the others, or key ${keyText(key)} is there already; init the same keys in the same order on all workers, each once`,
+    { worker, key },
+  );
+}
