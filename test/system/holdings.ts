@@ -33,8 +33,9 @@ export function holdings(): Holdings {
     Number(new RegExp(`^${field}:\\s+(\\d+)`, 'm').exec(status)![1]) / 1024;
   const mappings = readFileSync('/proc/self/maps', 'utf8').trimEnd().split('\n');
   // A segment is created under a temporary name, by which the kernel goes on calling it in its owner.
-  const own = mappings.filter((line) => line.includes('/.tributary-new-'));
-  const peers = mappings.filter((line) => line.includes('/tributary-'));
+  const own = mappings.filter((line) => /\/\.tributary-new-[^/]*$/.test(line));
+  // The folder of the segments begins like their names.
+  const peers = mappings.filter((line) => /\/tributary-[^/]*$/.test(line));
   return {
     privateMb: megabytes('RssAnon'),
     sharedMb: megabytes('RssShmem'),
