@@ -9,4 +9,42 @@ export interface Mutant {
   readonly edits: readonly { readonly file: string; readonly find: string; readonly replace: string }[];
 }
 
-export const MUTANTS: readonly Mutant[] = [];
+export const MUTANTS: readonly Mutant[] = [
+  {
+    name: 'ended-memory-by-timer',
+    edits: [
+      {
+        file: 'src/server/parameter-server.ts',
+        find: 'this.#tell({ endService: serial });',
+        replace:
+          'this.#tell({ endService: serial }); this.#host.clock.after(1000, () => void this.#clear(known));',
+      },
+      {
+        file: 'src/server/parameter-server.ts',
+        find: 'if (!tenancy?.holders.delete(core) || tenancy.holders.size > 0) return;',
+        replace: 'if (tenancy) return;',
+      },
+    ],
+  },
+  {
+    name: 'first-values-not-logged',
+    edits: [
+      {
+        file: 'src/server/cores/tenant.ts',
+        find: "this.journal.log({ kind: 'values', batch: number, plan, values });",
+        replace: 'void number;',
+      },
+    ],
+  },
+  {
+    name: 'acknowledged-before-the-flush',
+    edits: [
+      {
+        file: 'src/server/cores/journal.ts',
+        find: 'else if (this.#log?.isDirty) this.#held.push({ go, fail, isLogged });',
+        replace:
+          'else if (this.#log?.isDirty) (go(), this.#held.push({ go: () => undefined, fail, isLogged }));',
+      },
+    ],
+  },
+];
