@@ -112,15 +112,18 @@ export class KeyTable {
       this.#keys.set(shape.key, { ...shape, pieces: own, step, value, busy: Promise.resolve() });
     });
     // The first worker's values count; others were answered when they were there, or when a checkpoint has them.
-    if (this.#worker !== 0 || opened.every(({ isFilled }) => isFilled === true)) return [];
-    return [this.#sendValues(batch, inits, byCore)];
+    if (this.#worker !== 0) return [];
+    // Kept also where servers have them, which may lose them before there is a checkpoint.
+    const bodies = this.#keepFirstValues(batch, inits, byCore);
+    if (opened.every(({ isFilled }) => isFilled === true)) return [];
+    return lines.map((line, core) => line.request({ op: 'values', batch }, bodies[core]));
   }
 
   /** The first values, to a server that has lost them before anything was trained. */
-  async sendFirstValuesAgain(line: CoreLine): Promise<void> {
+  async sendFirstValuesAgain(line: CoreLine, isUrgent: boolean): Promise<void> {
     const core = this.#servers.lines.indexOf(line);
     for (const { batch, bodies } of this.#first) {
-      await line.request({ op: 'values', batch }, bodies[core], () => undefined, true);
+      await line.request({ op: 'values', batch }, bodies[core], () => undefined, isUrgent);
     }
   }
 
@@ -149,11 +152,12 @@ export class KeyTable {
     this.#attached.clear();
   }
 
-  async #sendValues(
+  /** A copy of the first values; returns where those of each core lie. */
+  #keepFirstValues(
     batch: number,
     inits: readonly KeyInit[],
     byCore: readonly (readonly PlacedPiece[])[],
-  ): Promise<void> {
+  ): readonly ByteRange[][] {
     const elements = inits.reduce((sum, { value }) => sum + value.length, 0);
     const segment = this.#space.allocate(4 * elements + 64 * (inits.length + 1));
     const staged = inits.map(({ value }) => {
@@ -170,9 +174,7 @@ export class KeyTable {
       ),
     );
     this.#first.push({ batch, segment, bodies });
-    await Promise.all(
-      this.#servers.lines.map((line, core) => line.request({ op: 'values', batch }, bodies[core])),
-    );
+    return bodies;
   }
 
   /** The place of a value that one server on this host has alone. */

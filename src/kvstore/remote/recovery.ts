@@ -28,6 +28,7 @@ export class StoreRecovery {
   readonly #restarted = new Set<CoreLine>();
   #optimizer: { readonly op: 'optimizer'; readonly number: number; readonly spec: OptimizerSpec } | undefined;
   #isUnderWay = false;
+  #isGoingBack = false;
   /** Why nothing can be asked before going back. */
   #rewound: PeerError | undefined;
 
@@ -68,15 +69,13 @@ export class StoreRecovery {
   }
 
   /**
-   * Before anything was trained the server is told everything again. Synchronous training goes back to a checkpoint;
-   * otherwise the server has what it acknowledged in its log.
+   * Before anything was trained the server is told everything again. Synchronous training goes back to a checkpoint, and
+   * whoever is going back begins anew, since the server knows nothing of it; otherwise the server has what it
+   * acknowledged in its log.
    */
   async onRestart(line: CoreLine): Promise<void> {
-    if (!this.#isSynchronous || !this.#isUnderWay) {
-      await this.#keys.openAgain(line, true);
-      await this.#keys.sendFirstValuesAgain(line);
-      if (this.#optimizer && !this.#isUnderWay)
-        await line.request(this.#optimizer, [], () => undefined, true);
+    if (!this.#isSynchronous || !(this.#isUnderWay || this.#isGoingBack)) {
+      await this.#tellAgain(line, true);
       for (const told of this.#told) await told.announceAgain(line);
       return;
     }
@@ -90,8 +89,25 @@ export class StoreRecovery {
     for (const one of this.#lines) one.failAll(this.#rewound);
   }
 
+  /** The keys, and what only this worker has before anything was trained. */
+  async #tellAgain(line: CoreLine, isUrgent: boolean): Promise<void> {
+    await this.#keys.openAgain(line, isUrgent);
+    await this.#keys.sendFirstValuesAgain(line, isUrgent);
+    if (this.#optimizer && !this.#isUnderWay)
+      await line.request(this.#optimizer, [], () => undefined, isUrgent);
+  }
+
   /** The step of the checkpoint that all went back to; 0 if there is none and nothing was trained. */
   async goBack(): Promise<number> {
+    this.#isGoingBack = true;
+    try {
+      return await this.#goBack();
+    } finally {
+      this.#isGoingBack = false;
+    }
+  }
+
+  async #goBack(): Promise<number> {
     for (;;) {
       const why = this.#rewound;
       try {
@@ -111,7 +127,7 @@ export class StoreRecovery {
     for (const line of this.#lines) line.forgetAnnouncements();
     for (const told of this.#told) told.forget();
     for (const line of [...this.#restarted]) {
-      await this.#keys.openAgain(line, false);
+      await this.#tellAgain(line, false);
       this.#restarted.delete(line);
     }
     const attempt = this.#randomHex(32);
