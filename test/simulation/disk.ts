@@ -13,6 +13,9 @@ interface Range {
   readonly end: number;
 }
 
+/** What a device writes whole or not at all. */
+const SECTOR_BYTES = 512;
+
 class File {
   bytes = new Uint8Array(0);
   /** As after a power cut, if nothing of the dirty bytes came through. */
@@ -228,9 +231,9 @@ function loseDirty(file: File, random: Random): void {
     const bytes = new Uint8Array(length);
     bytes.set(file.durable.subarray(0, length));
     for (const { start, end } of file.dirty) {
-      const kept = [0, end - start, random.below(end - start + 1)][random.below(3)]!;
-      const part = file.bytes.subarray(start, Math.min(start + kept, length));
-      if (start < length) bytes.set(part, start);
+      const torn = SECTOR_BYTES * Math.floor((start + random.below(end - start + 1)) / SECTOR_BYTES);
+      const keptTo = [start, end, Math.max(start, torn)][random.below(3)]!;
+      if (start < length) bytes.set(file.bytes.subarray(start, Math.min(keptTo, length)), start);
     }
     file.bytes = bytes;
   } else {

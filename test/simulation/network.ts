@@ -19,17 +19,26 @@ const WINDOW_BYTES = 64 * 1024;
 const USER_TIMEOUT_MS = 20_000;
 
 export class Descriptor {
-  /** Threads that sleep until something happens here. */
-  readonly watchers = new Set<SimThread>();
+  /** Threads that sleep until it is ready for one of these. */
+  readonly watchers = new Map<SimThread, number>();
   closed = false;
 
   readiness(): number {
     return 0;
   }
 
+  /** Something changed: wakes those who wait for what it is ready for now. */
   wake(): void {
-    for (const thread of this.watchers) thread.wake();
+    if (this.watchers.size === 0) return;
+    const ready = this.readiness();
+    for (const [thread, wanted] of this.watchers) if ((ready & wanted) !== 0) thread.wake();
   }
+}
+
+/** A descriptor, and what a thread waits for there. */
+export interface Watched {
+  readonly descriptor: Descriptor;
+  readonly wanted: number;
 }
 
 class Bell extends Descriptor {
@@ -234,7 +243,7 @@ export class Network {
       receiveBytes: (fd, into) => receive(fd, into.length, (got) => into.set(got)),
       poll: (address, count, timeoutMs) => {
         let found = 0;
-        const watched: Descriptor[] = [];
+        const watched: Watched[] = [];
         for (let i = 0; i < count; i++) {
           const at = address - this.#base + 8 * i;
           const fd = this.#memory.getInt32(at, true);
@@ -243,7 +252,7 @@ export class Network {
           const ready = fd < 0 ? 0 : (descriptor?.readiness() ?? POLLERR) & wanted;
           this.#memory.setInt16(at + 6, ready, true);
           if (ready !== 0) found++;
-          if (descriptor) watched.push(descriptor);
+          if (descriptor) watched.push({ descriptor, wanted });
         }
         if (found === 0) thread.sleep(watched, timeoutMs);
         return found;

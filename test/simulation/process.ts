@@ -5,7 +5,7 @@
 import type { Clock, Files } from '../../src/base/index.ts';
 import type { Host } from '../../src/sockets/index.ts';
 import type { Disk, DiskFaults } from './disk.ts';
-import type { Descriptor, Network } from './network.ts';
+import type { Descriptor, Network, Watched } from './network.ts';
 import type { Owner, Scheduler } from './scheduler.ts';
 
 /** What a dead process meets when it goes on because it does not know. */
@@ -84,7 +84,7 @@ export class SimThread implements Owner {
   readonly hasPromises: boolean;
   /** Held up by the system, alone of its process. */
   heldUpUntilMs = 0;
-  #watched: readonly Descriptor[] = [];
+  #watched: readonly Watched[] = [];
   #asleepUntilMs = 0;
   #isAsleep = false;
   /** What it does when it wakes. */
@@ -118,15 +118,12 @@ export class SimThread implements Owner {
       clock: this.clock,
       files,
       libc: network.callsFor(this),
-      randomHex: (bytes) =>
-        Array.from({ length: bytes }, () => scheduler.random.below(256).toString(16).padStart(2, '0')).join(
-          '',
-        ),
+      randomHex: (bytes) => scheduler.randomHex(bytes),
     };
   }
 
   /** The thread has looked and found nothing: what it does next waits until something happens. */
-  sleep(watched: readonly Descriptor[], forMs: number): void {
+  sleep(watched: readonly Watched[], forMs: number): void {
     this.#isAsleep = true;
     this.#watched = watched;
     this.#asleepUntilMs = this.process.scheduler.nowMs + forMs;
@@ -137,7 +134,7 @@ export class SimThread implements Owner {
     const { scheduler } = this.process;
     const jitterMs = scheduler.between(0, 0.02);
     if (!this.#isAsleep) return void scheduler.after(jitterMs, this, act);
-    for (const descriptor of this.#watched) descriptor.watchers.add(this);
+    for (const { descriptor, wanted } of this.#watched) descriptor.watchers.set(this, wanted);
     const wake = (): void => {
       this.getUp();
       act();
@@ -162,7 +159,7 @@ export class SimThread implements Owner {
   }
 
   getUp(): void {
-    for (const descriptor of this.#watched) descriptor.watchers.delete(this);
+    for (const { descriptor } of this.#watched) descriptor.watchers.delete(this);
     this.#watched = [];
     this.#isAsleep = false;
     this.#onWake = undefined;

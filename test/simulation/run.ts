@@ -76,7 +76,7 @@ class Run {
     this.#faults = new Faults(scheduler, counts);
     this.#network.links = this.#faults;
     const plans = options.plans ?? this.#choosePlans();
-    this.#tenants = plans.map((plan) => new Tenant(plan, this.#nonce()));
+    this.#tenants = plans.map((plan) => new Tenant(plan, scheduler.randomHex(32)));
     this.#machine = new ServerMachine({
       ...{ scheduler, network: this.#network, kernels, cores: CORES, port: PORT, faults: this.#faults },
       holdUp: () => this.#faults.holdUp(),
@@ -139,26 +139,22 @@ class Run {
     }));
   }
 
-  #nonce(): string {
-    const { random } = this.#scheduler;
-    return Array.from({ length: 64 }, () => random.below(16).toString(16)).join('');
-  }
-
   /** Each is armed when training has come so far. */
   #planFaults(): void {
     const { random } = this.#scheduler;
     const count = this.#options.faults ?? 3 + random.below(4);
     const total = this.#tenants.reduce((sum, { plan }) => sum + plan.steps * plan.workers, 0);
-    const due = Array.from({ length: count }, () => random.below(Math.floor(total * 0.7)));
+    const due = Array.from({ length: count }, () => random.below(Math.floor(total * 0.7))).sort(
+      (a, b) => b - a,
+    );
     const look = (): void => {
       const progress = this.#tenants.reduce((sum, tenant) => sum + tenant.progress, 0);
-      for (let i = due.length - 1; i >= 0; i--) {
-        if (due[i]! > progress) continue;
-        due.splice(i, 1);
+      while (due.length > 0 && due.at(-1)! <= progress) {
+        due.pop();
         this.#faults.arm();
       }
-      if (due.length > 0) this.#scheduler.after(0.5, undefined, look);
     };
+    for (const tenant of this.#tenants) tenant.onProgress = look;
     look();
   }
 
@@ -234,7 +230,7 @@ class Run {
         ...{ namespace: `passing-${this.#passed++}`, kind: 'asynchronous', workers: 1, steps: 9 },
         ...{ checkpointEvery: 5, sharedMemory: scheduler.random.below(2) === 0, isOnDisk: false },
       },
-      this.#nonce(),
+      this.#scheduler.randomHex(32),
     );
     tenant.mayLose = true;
     this.#passing = tenant;

@@ -63,6 +63,17 @@ export class Scheduler {
     return least + this.random.uniform() * (most - least);
   }
 
+  /** Two digits a byte. */
+  randomHex(bytes: number): string {
+    let text = '';
+    while (text.length < 2 * bytes)
+      text += this.random
+        .below(2 ** 24)
+        .toString(16)
+        .padStart(6, '0');
+    return text.slice(0, 2 * bytes);
+  }
+
   /** Runs events until the condition holds or virtual time is up; true if it holds. */
   async runUntil(isDone: () => boolean, limitMs: number): Promise<boolean> {
     while (!isDone()) {

@@ -55,6 +55,7 @@ export class Tenant {
   readonly hashes = new Map<number, string>();
   /** Steps that workers have begun, all together. */
   progress = 0;
+  onProgress: () => void = () => undefined;
   readonly #pushed = new Set<number>();
 
   constructor(plan: TenantPlan, nonce: string) {
@@ -91,6 +92,11 @@ export class Tenant {
     await store.close();
   }
 
+  #goesOn(): void {
+    this.progress++;
+    this.onProgress();
+  }
+
   #consistency(): Consistency {
     switch (this.plan.kind) {
       case 'asynchronous':
@@ -113,7 +119,7 @@ export class Tenant {
         await runSteps(store, {
           ...{ steps, checkpointEvery },
           step: async (step, isFirst) => {
-            this.progress++;
+            this.#goesOn();
             await trainStep(store, keys, step, isFirst, kind === 'held');
             note(`step ${step}`);
           },
@@ -143,7 +149,7 @@ export class Tenant {
       gradient.view.forEach((_, e, all) => (all[e] = e % workers === rank ? 1 : 0));
     const rows = new Float32Array(ROWS * ROW_LENGTH).map((_, e) => (e % workers === rank ? 1 : 0));
     while (this.acknowledged[rank]! < steps) {
-      this.progress++;
+      this.#goesOn();
       this.unknown[rank]!++;
       const [[status]] = await Promise.all([store.pushpull(keys), store.pushRows('table', ALL_ROWS, rows)]);
       this.unknown[rank]!--;
@@ -191,7 +197,7 @@ export class Tenant {
     const { rank } = store;
     const keys = await openKeys(store, 0.5);
     while (this.acknowledged[rank]! < steps) {
-      this.progress++;
+      this.#goesOn();
       for (const { gradient, into } of keys)
         gradient.view.set(into.view.map((value) => value + 0.01 * (rank + 1)));
       const [status] = await store.pushpull(keys);
