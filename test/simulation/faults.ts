@@ -58,6 +58,8 @@ const ALL = Object.entries(FAULTS).flatMap(([fault, points]) =>
   points.map((point) => ({ fault: fault as Fault, point: point })),
 );
 
+const EVERYWHERE = ALL.filter(({ point }) => point === 'request' || point === 'turn');
+
 export class Faults implements DiskFaults, Links {
   readonly #scheduler: Scheduler;
   readonly #counts: FaultCounts;
@@ -97,12 +99,14 @@ export class Faults implements DiskFaults, Links {
     this.#armed.push({ fault, point, isAfter, skips: random.below(4) });
   }
 
-  get isArmed(): boolean {
-    return this.#armed.length > 0;
-  }
-
-  disarm(): void {
+  /** So many instead of all that have not hit, where something is passed as long as anybody trains. */
+  armOnWire(count: number): void {
+    const { random } = this.#scheduler;
     this.#armed.length = 0;
+    for (let i = 0; i < count; i++) {
+      const { fault, point } = EVERYWHERE[random.below(EVERYWHERE.length)]!;
+      this.#armed.push({ fault, point, isAfter: false, skips: 0 });
+    }
   }
 
   before(diskPoint: DiskPoint, path: string): void {

@@ -150,7 +150,7 @@ export class SimThread implements Owner {
     waiting.callOff();
     this.#onWake = undefined;
     const { scheduler } = this.process;
-    scheduler.after(scheduler.between(0.005, 0.05), this, waiting.act);
+    scheduler.after(scheduler.between(0.1, 0.6), this, waiting.act);
   }
 
   /** It has looked and found nothing since it last got up. */

@@ -38,14 +38,19 @@ export interface WorkerPlace {
 const LENGTHS = [50, 7];
 const [ROWS, ROW_LENGTH] = [6, 3];
 const CHUNK_BYTES = 64;
+/** Steps from one push of rows to the next. */
+const ROWS_EVERY = 3;
+/** Steps from one look at what was applied to the next. */
+const CHECKED_EVERY = 5;
 
 export class Tenant {
   readonly plan: TenantPlan;
   readonly nonce: string;
   readonly isLockStep: boolean;
-  /** Of each worker, pushes that were acknowledged, and those of which nobody knows. */
+  /** Steps of each worker that were acknowledged. */
   readonly acknowledged: number[];
-  readonly unknown: number[];
+  readonly #dense: Tally;
+  readonly #rows: Tally;
   /** Acknowledged pushes may be lost: the power was cut, and nobody asked that they survive it. */
   mayLose = false;
   isDone = false;
@@ -63,7 +68,8 @@ export class Tenant {
     this.nonce = nonce;
     this.isLockStep = plan.kind === 'synchronous' || plan.kind === 'held';
     this.acknowledged = new Array<number>(plan.workers).fill(0);
-    this.unknown = new Array<number>(plan.workers).fill(0);
+    this.#dense = new Tally(plan.workers);
+    this.#rows = new Tally(plan.workers);
   }
 
   get service(): ServiceOptions {
@@ -150,49 +156,58 @@ export class Tenant {
     const rows = new Float32Array(ROWS * ROW_LENGTH).map((_, e) => (e % workers === rank ? 1 : 0));
     while (this.acknowledged[rank]! < steps) {
       this.#goesOn();
-      this.unknown[rank]!++;
-      const [[status]] = await Promise.all([store.pushpull(keys), store.pushRows('table', ALL_ROWS, rows)]);
-      this.unknown[rank]!--;
+      const pushesRows = this.acknowledged[rank]! % ROWS_EVERY === 0;
+      const [[status]] = await Promise.all([
+        this.#dense.count(rank, store.pushpull(keys)),
+        pushesRows ? this.#rows.count(rank, store.pushRows('table', ALL_ROWS, rows)) : undefined,
+      ]);
       this.acknowledged[rank]!++;
       place.note(`push ${this.acknowledged[rank]} acknowledged`);
       if (rank === 0 && this.acknowledged[rank]! % checkpointEvery === 0)
         await store.checkpoint(status!.version);
-      if (this.acknowledged[rank]! % 3 === 0) await this.#checkCounts(store, keys, false);
+      if (this.acknowledged[rank]! % CHECKED_EVERY === 0) await this.#checkCounts(store, keys);
     }
-    this.#pushed.add(rank);
-    // Looking on shows whether a server was started again, which then needs this worker's help.
-    while (this.#pushed.size < workers) {
-      await place.pause(50);
-      await this.#checkCounts(store, keys, false);
-    }
-    await this.#checkCounts(store, keys, true);
+    await this.#lookOn(rank, place, () => this.#checkCounts(store, keys));
+    await this.#checkCounts(store, keys);
     this.isDone = true;
   }
 
-  async #checkCounts(store: RemoteStore, keys: Keys, isQuiet: boolean): Promise<void> {
-    const least = [...this.acknowledged];
-    const table = new Float32Array(ROWS * ROW_LENGTH);
-    await store.pull(keys.map(({ key, into }) => ({ key, into })));
-    await store.pullRows('table', ALL_ROWS, table);
-    const most = this.acknowledged.map((count, worker) => count + this.unknown[worker]!);
-    const { workers, namespace } = this.plan;
-    const all = [...keys.map(({ key, into }) => [key, into.view] as const), ['table', table] as const];
-    for (const [key, values] of all) {
-      values.forEach((value, e) => {
-        const worker = e % workers;
-        const count = -value;
-        const floor = this.mayLose ? 0 : least[worker]!;
-        if (count >= floor && count <= most[worker]! && Number.isInteger(count)) return;
-        throw new Violation(
-          `'${namespace}', key ${key}, element ${e}: ${count} pushes of worker ${worker} were applied, ` +
-            `but ${least[worker]} were acknowledged and ${most[worker]} sent${isQuiet ? ', and nobody pushes' : ''}`,
-        );
-      });
+  /** Looking on shows whether a server was started again, which then needs this worker's help. */
+  async #lookOn(rank: number, { pause }: WorkerPlace, look: () => Promise<unknown>): Promise<void> {
+    this.#pushed.add(rank);
+    for (let ms = 50; this.#pushed.size < this.plan.workers; ms = Math.min(2 * ms, 2000)) {
+      await pause(ms);
+      await look();
     }
   }
 
+  async #checkCounts(store: RemoteStore, keys: Keys): Promise<void> {
+    const [dense, rows] = [this.#dense.acknowledged, this.#rows.acknowledged];
+    const table = new Float32Array(ROWS * ROW_LENGTH);
+    await Promise.all([
+      store.pull(keys.map(({ key, into }) => ({ key, into }))),
+      store.pullRows('table', ALL_ROWS, table),
+    ]);
+    for (const { key, into } of keys) this.#checkCount(key, into.view, dense, this.#dense.sent);
+    this.#checkCount('table', table, rows, this.#rows.sent);
+  }
+
+  #checkCount(key: string, values: Float32Array, least: readonly number[], most: readonly number[]): void {
+    const { workers, namespace } = this.plan;
+    values.forEach((value, e) => {
+      const worker = e % workers;
+      const count = -value;
+      const floor = this.mayLose ? 0 : least[worker]!;
+      if (count >= floor && count <= most[worker]! && Number.isInteger(count)) return;
+      throw new Violation(
+        `'${namespace}', key ${key}, element ${e}: ${count} pushes of worker ${worker} were applied, ` +
+          `but ${least[worker]} were acknowledged and ${most[worker]} sent`,
+      );
+    });
+  }
+
   /** Elastic averaging: nothing is counted, but every step ends and all stays finite. */
-  async #average(store: RemoteStore, { note, pause }: WorkerPlace): Promise<void> {
+  async #average(store: RemoteStore, place: WorkerPlace): Promise<void> {
     const { steps, checkpointEvery, namespace } = this.plan;
     const { rank } = store;
     const keys = await openKeys(store, 0.5);
@@ -202,7 +217,7 @@ export class Tenant {
         gradient.view.set(into.view.map((value) => value + 0.01 * (rank + 1)));
       const [status] = await store.pushpull(keys);
       this.acknowledged[rank]!++;
-      note(`average ${this.acknowledged[rank]}`);
+      place.note(`average ${this.acknowledged[rank]}`);
       for (const { key, into } of keys) {
         if (into.view.every((value) => Number.isFinite(value) && Math.abs(value) < 100)) continue;
         throw new Violation(`'${namespace}', key ${key}: the average is ${into.view.join(' ')}`);
@@ -210,12 +225,34 @@ export class Tenant {
       if (rank === 0 && this.acknowledged[rank]! % checkpointEvery === 0)
         await store.checkpoint(status!.version);
     }
-    this.#pushed.add(rank);
-    while (this.#pushed.size < this.plan.workers) {
-      await pause(50);
-      await store.pull(keys.map(({ key, into }) => ({ key, into })));
-    }
+    await this.#lookOn(rank, place, () => store.pull(keys.map(({ key, into }) => ({ key, into }))));
     this.isDone = true;
+  }
+}
+
+/** How many pushes of each worker were sent, and how many acknowledged. */
+class Tally {
+  readonly #acknowledged: number[];
+  readonly #sent: number[];
+
+  constructor(workers: number) {
+    this.#acknowledged = new Array<number>(workers).fill(0);
+    this.#sent = new Array<number>(workers).fill(0);
+  }
+
+  get acknowledged(): readonly number[] {
+    return [...this.#acknowledged];
+  }
+
+  get sent(): readonly number[] {
+    return [...this.#sent];
+  }
+
+  async count<Answer>(worker: number, push: Promise<Answer>): Promise<Answer> {
+    this.#sent[worker]!++;
+    const answer = await push;
+    this.#acknowledged[worker]!++;
+    return answer;
   }
 }
 
@@ -250,19 +287,20 @@ async function trainStep(
       gradient.view[i] = (((i * 7 + store.rank * 13 + step * 31) % 17) - 8) / 64 + 0.1 * into.view[i]!;
     }
   }
+  const pushes = [
+    isHeld ? store.push(keys.map(({ key, gradient }) => ({ key, gradient }))) : store.pushpull(keys),
+    step % ROWS_EVERY === 0 ? trainRows(store, step) : undefined,
+  ];
+  await Promise.all(pushes);
+  if (isHeld) await store.apply({ scale: 0.5, lr: 0.05 });
+}
+
+async function trainRows(store: RemoteStore, step: number): Promise<void> {
   const touched = Int32Array.from({ length: 4 }, (_, i) => (i * i + 3 * step + 5 * store.rank) % ROWS);
   const rows = new Float32Array(4 * ROW_LENGTH);
   await store.pullRows('table', touched, rows);
   const gradient = rows.map((value, i) => 0.1 * value + (i % 7) / 64);
-  if (isHeld) {
-    await Promise.all([
-      store.push(keys.map((one) => ({ key: one.key, gradient: one.gradient }))),
-      store.pushRows('table', touched, gradient),
-    ]);
-    await store.apply({ scale: 0.5, lr: 0.05 });
-    return;
-  }
-  await Promise.all([store.pushpull(keys), store.pushRows('table', touched, gradient)]);
+  await store.pushRows('table', touched, gradient);
 }
 
 /** Of the parameters on the servers. */

@@ -75,8 +75,14 @@ export class StoreRecovery {
    */
   async onRestart(line: CoreLine): Promise<void> {
     if (!this.#isSynchronous || !(this.#isUnderWay || this.#isGoingBack)) {
-      await this.#tellAgain(line, true);
-      for (const told of this.#told) await told.announceAgain(line);
+      try {
+        await this.#tellAgain(line, true);
+        for (const told of this.#told) await told.announceAgain(line);
+      } catch (error) {
+        if (!isRewound(error)) throw error;
+        // Another server was lost meanwhile: going back tells this one anew.
+        this.#restarted.add(line);
+      }
       return;
     }
     this.#restarted.add(line);
@@ -118,7 +124,7 @@ export class StoreRecovery {
           return step;
         }
       } catch (error) {
-        if (!(error instanceof PeerError) || error.code !== 'REWOUND') throw error;
+        if (!isRewound(error)) throw error;
       }
     }
   }
@@ -155,4 +161,8 @@ export class StoreRecovery {
       { worker: this.#worker },
     );
   }
+}
+
+function isRewound(error: unknown): boolean {
+  return error instanceof PeerError && error.code === 'REWOUND';
 }

@@ -64,14 +64,18 @@ export class Journal {
     if (this.#state === 'recovering') return;
     this.#state = 'recovering';
     const { namespace } = this.#tenant.service;
-    const failed = (error: TributaryError) => this.#recovered(error);
     this.#office.ask(
       { kind: 'recover', namespace, core: this.#core },
       (found) => {
         const { recovery } = this.#tenant;
-        recovery.run(recovery.recover(found), () => this.#recovered(), failed);
+        const failed = (error: TributaryError) => {
+          this.#failure = error;
+          this.#settle('recovering', error);
+        };
+        recovery.run(recovery.recover(found), () => this.#settle('ready'), failed);
       },
-      failed,
+      // Nothing was put back yet, so whoever asks next has it tried again.
+      (error) => this.#settle('new', error),
     );
   }
 
@@ -186,13 +190,9 @@ export class Journal {
     this.#next?.close();
   }
 
-  #recovered(error?: TributaryError): void {
-    this.#state = 'ready';
-    this.#failure = error;
-    if (error) {
-      this.#state = 'recovering';
-      this.#office.log(`'${this.#tenant.service.namespace}' was not recovered: ${error.message}`);
-    }
+  #settle(state: 'new' | 'recovering' | 'ready', error?: TributaryError): void {
+    this.#state = state;
+    if (error) this.#office.log(`'${this.#tenant.service.namespace}' was not recovered: ${error.message}`);
     for (const { go, fail } of this.#awaiting.splice(0)) {
       if (error) fail(error);
       else go();
