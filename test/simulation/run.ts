@@ -192,8 +192,9 @@ class Run {
             return this.#found(textOf(error));
           process.note(`fails: ${error.code}: ${error.message}`);
           process.kill();
-          if (error.code === 'CHECKPOINT_CORRUPT' && tenant.mayLose) tenant.isDone = tenant.isRefused = true;
-          if (error.code === 'FILE_NOT_WRITTEN') this.#repair();
+          const isLost = error.code === 'CHECKPOINT_CORRUPT' && tenant.mayLose;
+          if (isLost) tenant.beginAnew(error);
+          if (isLost || error.code === 'FILE_NOT_WRITTEN') this.#repair();
           this.#startAgain(name);
         },
       );

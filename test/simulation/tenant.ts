@@ -54,8 +54,8 @@ export class Tenant {
   /** Acknowledged pushes may be lost: the power was cut, and nobody asked that they survive it. */
   mayLose = false;
   isDone = false;
-  /** Its folder was damaged by a power cut that it did not ask to survive, and the server said so. */
-  isRefused = false;
+  /** Folders that it has had. */
+  #folders = 1;
   /** After the last step, by worker. */
   readonly hashes = new Map<number, string>();
   /** Steps that workers have begun, all together. */
@@ -75,10 +75,19 @@ export class Tenant {
   get service(): ServiceOptions {
     const { namespace, isOnDisk } = this.plan;
     return {
-      ...{ namespace, nonce: this.nonce, folder: `/data/${namespace}`, graceMs: 1000 },
+      ...{ namespace, nonce: this.nonce, folder: this.#folder, graceMs: 1000 },
       lostWorkers: this.isLockStep ? 'wait' : 'release',
       ...{ durability: isOnDisk ? 'disk' : 'process', maxBytes: 64 * 2 ** 20 },
     };
+  }
+
+  get #folder(): string {
+    return `/data/${this.plan.namespace}-${this.#folders}`;
+  }
+
+  /** Its folder was damaged by a power cut that it did not ask to survive: it begins anew in another one, as the server said. */
+  beginAnew(why: TributaryError): void {
+    if (why.message.includes(this.#folder)) this.#folders++;
   }
 
   /** The whole life of one process of one worker. */
@@ -168,17 +177,20 @@ export class Tenant {
       if (this.acknowledged[rank]! % CHECKED_EVERY === 0) await this.#checkCounts(store, keys);
     }
     await this.#lookOn(rank, place, () => this.#checkCounts(store, keys));
-    await this.#checkCounts(store, keys);
-    this.isDone = true;
   }
 
   /** Looking on shows whether a server was started again, which then needs this worker's help. */
   async #lookOn(rank: number, { pause }: WorkerPlace, look: () => Promise<unknown>): Promise<void> {
     this.#pushed.add(rank);
-    for (let ms = 50; this.#pushed.size < this.plan.workers; ms = Math.min(2 * ms, 2000)) {
+    const isAlone = () => this.#pushed.size < this.plan.workers;
+    // Where its pushes may be lost others would wait for them as long as it stays.
+    const mayStay = () => !(this.mayLose && this.plan.kind === 'bounded');
+    for (let ms = 50; isAlone() && mayStay(); ms = Math.min(2 * ms, 2000)) {
       await pause(ms);
       await look();
     }
+    await look();
+    this.isDone = !isAlone();
   }
 
   async #checkCounts(store: RemoteStore, keys: Keys): Promise<void> {
@@ -226,7 +238,6 @@ export class Tenant {
         await store.checkpoint(status!.version);
     }
     await this.#lookOn(rank, place, () => store.pull(keys.map(({ key, into }) => ({ key, into }))));
-    this.isDone = true;
   }
 }
 
