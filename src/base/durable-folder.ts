@@ -12,23 +12,26 @@ export const OWNER_FILE = 0o600;
 export const OWNER_FOLDER = 0o700;
 
 /**
- * Makes a folder, with those above it that are missing; each new entry is flushed where it stands. That of the folder itself is
- * flushed also if it was there: an earlier attempt may have made it and failed to flush it.
+ * Makes a folder, with those above it that are missing; the entry of each is flushed where it stands. Also of those that were
+ * there: an earlier attempt may have made any of them, and failed or ended before it flushed them.
  */
 export function makeDurableFolder(files: Files, path: string, mode: number): void {
   const whole = resolve(path);
   const first = files.makeFolder(path, mode);
-  if (first === undefined) return flushWhereAllowed(files, dirname(whole));
-  const top = dirname(resolve(first));
-  for (let made = whole; made !== top; made = dirname(made)) flushFolder(files, dirname(made));
+  const top = first === undefined ? whole : dirname(resolve(first));
+  for (let made = whole; made !== dirname(made); made = dirname(made)) {
+    if (made.length > top.length) flushFolder(files, dirname(made));
+    else flushWhereAllowed(files, dirname(made));
+  }
 }
 
-/** Whoever may not read a folder has made nothing in it. */
+/** Nobody has made anything in a folder that he may not read, or that nobody can write to. */
 function flushWhereAllowed(files: Files, folder: string): void {
   try {
     flushFolder(files, folder);
   } catch (error) {
-    if ((error as NodeJS.ErrnoException).code !== 'EACCES') throw error;
+    const { code } = error as NodeJS.ErrnoException;
+    if (code !== 'EACCES' && code !== 'EPERM' && code !== 'EROFS' && code !== 'EINVAL') throw error;
   }
 }
 

@@ -66,6 +66,8 @@ class Run {
   /** The one that comes and goes; its service is ended while it works. */
   #passing: Tenant | undefined;
   readonly #processes = new Map<string, SimProcess>();
+  /** Workers that are about to be started again. */
+  readonly #starting = new Set<string>();
   #restarts = 0;
   #isRepairing = false;
   #passed = 0;
@@ -193,7 +195,7 @@ class Run {
           process.note(`fails: ${error.code}: ${error.message}`);
           process.kill();
           const isLost = error.code === 'CHECKPOINT_CORRUPT' && tenant.mayLose;
-          if (isLost) tenant.beginAnew(error);
+          if (isLost && tenant.beginAnew(error)) this.#startAllAgain(tenant);
           if (isLost || error.code === 'FILE_NOT_WRITTEN') this.#repair();
           this.#startAgain(name);
         },
@@ -211,14 +213,24 @@ class Run {
     });
   }
 
+  #startAllAgain({ plan: { namespace, workers } }: Tenant): void {
+    for (let worker = 0; worker < workers; worker++) {
+      const name = `${namespace}.${worker}`;
+      this.#processes.get(name)?.kill();
+      this.#startAgain(name);
+    }
+  }
+
   /** As whoever looks after the workers does. */
   #startAgain(name: string): void {
     const [namespace, worker] = name.split('.') as [string, string];
     const tenant = this.#tenants.find(({ plan }) => plan.namespace === namespace);
-    if (tenant === undefined || tenant.isDone) return;
+    if (tenant === undefined || tenant.isDone || this.#starting.has(name)) return;
+    this.#starting.add(name);
     if (++this.#restarts > MOST_RESTARTS)
       return this.#found(`workers were started again ${MOST_RESTARTS} times`);
     this.#scheduler.after(this.#scheduler.between(10, 2000), undefined, () => {
+      this.#starting.delete(name);
       if (!tenant.isDone) this.#startWorker(tenant, Number(worker));
     });
   }

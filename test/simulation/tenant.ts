@@ -85,9 +85,16 @@ export class Tenant {
     return `/data/${this.plan.namespace}-${this.#folders}`;
   }
 
-  /** Its folder was damaged by a power cut that it did not ask to survive: it begins anew in another one, as the server said. */
-  beginAnew(why: TributaryError): void {
-    if (why.message.includes(this.#folder)) this.#folders++;
+  /**
+   * Its folder was damaged by a power cut that it did not ask to survive: it begins anew in another one, as the server said.
+   * False: it has begun anew since.
+   */
+  beginAnew(why: TributaryError): boolean {
+    if (!why.message.includes(this.#folder)) return false;
+    this.#folders++;
+    this.acknowledged.fill(0);
+    this.#pushed.clear();
+    return true;
   }
 
   /** The whole life of one process of one worker. */
@@ -300,7 +307,7 @@ async function trainStep(
   }
   const pushes = [
     isHeld ? store.push(keys.map(({ key, gradient }) => ({ key, gradient }))) : store.pushpull(keys),
-    step % ROWS_EVERY === 0 ? trainRows(store, step) : undefined,
+    step % ROWS_EVERY === 0 ? trainRows(store, step) : Promise.resolve(),
   ];
   await Promise.all(pushes);
   if (isHeld) await store.apply({ scale: 0.5, lr: 0.05 });
