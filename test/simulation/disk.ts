@@ -152,6 +152,21 @@ export class Disk {
     };
   }
 
+  /** Names in a folder; none if it is not there. */
+  list(path: string): readonly string[] {
+    const folder = this.#find(path);
+    return folder instanceof Folder ? [...folder.entries.keys()].sort() : [];
+  }
+
+  /** Changes one byte of a file, wherever it is kept. */
+  damage(path: string, random: Random): void {
+    const file = this.#find(path);
+    if (!(file instanceof File) || file.bytes.length === 0) return;
+    const at = random.below(file.bytes.length);
+    const change = 1 + random.below(255);
+    for (const bytes of [file.bytes, file.durable]) if (at < bytes.length) bytes[at]! ^= change;
+  }
+
   /** What was flushed stays; of the rest some comes through, some does not, and some only in part. */
   cutPower(random: Random): void {
     this.#isFull = false;

@@ -31,6 +31,7 @@ export const FAULTS = {
   'write error': ['write'],
   'flush error': ['flush'],
   'torn write': ['write'],
+  'checkpoint damaged': ['write'],
   'link cut': ON_WIRE,
   'link cut one way': ON_WIRE,
   'link slow': ON_WIRE,
@@ -72,12 +73,18 @@ export class Faults implements DiskFaults, Links {
     readonly untilMs: number;
     readonly ms: number;
   }[] = [];
+  /** Folders with a checkpoint that was damaged. */
+  readonly #damaged = new Set<string>();
   #failsFlush = false;
   #tears = false;
   #heldUpMs = 0;
   /** When the last fault has healed, as far as is known. */
   healedMs = 0;
   hits = 0;
+  /** A core is about to be held up, as soon as it may be. */
+  beforeHoldUp: () => void = () => undefined;
+  mayHoldUp: () => boolean = () => true;
+  onHeldUp: () => void = () => undefined;
   onPowerCut: () => void = () => undefined;
   onWorkerKilled: (process: SimProcess) => void = () => undefined;
 
@@ -97,6 +104,7 @@ export class Faults implements DiskFaults, Links {
     const isEnd = fault === 'server killed' || fault === 'power cut' || fault === 'server stopped';
     const isAfter = isEnd && (point === 'write' || (isOnDisk(point) && random.below(2) === 0));
     this.#armed.push({ fault, point, isAfter, skips: random.below(4) });
+    if (fault === 'core held up') this.beforeHoldUp();
   }
 
   /** So many instead of all that have not hit, where something is passed as long as anybody trains. */
@@ -136,7 +144,7 @@ export class Faults implements DiskFaults, Links {
   }
 
   holdUp(): number {
-    this.#pass('turn', undefined, '');
+    if (this.mayHoldUp()) this.#pass('turn', undefined, '');
     const ms = this.#heldUpMs;
     this.#heldUpMs = 0;
     return ms;
@@ -215,11 +223,14 @@ export class Faults implements DiskFaults, Links {
       case 'torn write':
         this.#tears = true;
         return;
+      case 'checkpoint damaged':
+        this.#damageCheckpoint();
+        return this.#endServer('kill');
       case 'server stopped':
         return process.stop(forMs(50, 8000));
       case 'core held up':
         this.#heldUpMs = forMs(5, 3000);
-        return;
+        return this.onHeldUp();
       case 'connection reset':
         this.#resets = true;
         return;
@@ -242,6 +253,20 @@ export class Faults implements DiskFaults, Links {
       case 'worker killed':
         ends!.worker.kill();
         return this.onWorkerKilled(ends!.worker);
+    }
+  }
+
+  /** A byte of the newest checkpoint of one tenant that has an older one; once for each folder, since older ones go. */
+  #damageCheckpoint(): void {
+    const scheduler = this.#scheduler;
+    const { disk } = this.#machine;
+    for (const folder of disk.list('/data').filter((name) => !this.#damaged.has(name))) {
+      const checkpoints = disk.list(`/data/${folder}`).filter((name) => /^step-\d+\.checkpoint$/.test(name));
+      if (checkpoints.length < 2) continue;
+      this.#damaged.add(folder);
+      const path = `/data/${folder}/${checkpoints.at(-1)!}`;
+      scheduler.note('fault', `damages ${path}`);
+      return disk.damage(path, scheduler.random);
     }
   }
 

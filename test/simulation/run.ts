@@ -16,6 +16,7 @@ import type { TraceLine } from './scheduler.ts';
 import { ServerMachine } from './server-machine.ts';
 import { Tenant, Violation } from './tenant.ts';
 import type { TenantPlan } from './tenant.ts';
+import { Visitors } from './visitors.ts';
 
 const KINDS = ['synchronous', 'held', 'asynchronous', 'bounded', 'elastic'] as const;
 const PORT = 7000;
@@ -26,8 +27,6 @@ const MOST_RESTARTS = 200;
 const LEAST_FAULTS = 3;
 /** Of all steps, those after which no fault is planned, but those that have not hit are made up for. */
 const LATE = 0.7;
-/** Tenants that come and go. */
-const PASSING = 2;
 
 export interface RunOptions {
   readonly seed: number;
@@ -63,14 +62,12 @@ class Run {
   readonly #faults: Faults;
   readonly #machine: ServerMachine;
   readonly #tenants: Tenant[];
-  /** The one that comes and goes; its service is ended while it works. */
-  #passing: Tenant | undefined;
+  readonly #visitors: Visitors;
   readonly #processes = new Map<string, SimProcess>();
   /** Workers that are about to be started again. */
   readonly #starting = new Set<string>();
   #restarts = 0;
   #isRepairing = false;
-  #passed = 0;
   #violation: string | undefined;
 
   constructor(options: RunOptions) {
@@ -85,18 +82,29 @@ class Run {
     this.#machine = new ServerMachine({
       ...{ scheduler, network: this.#network, kernels, cores: CORES, port: PORT, faults: this.#faults },
       holdUp: () => this.#faults.holdUp(),
-      services: () =>
-        [...this.#tenants, ...(this.#passing ? [this.#passing] : [])].map(({ service }) => service),
+      services: () => [
+        ...this.#tenants.map(({ service }) => service),
+        ...this.#visitors.tenants.map(({ service }) => ({ ...service, folder: undefined })),
+      ],
       onLog: (line) => {
         this.#machine.process.note(line);
         if (line.startsWith('a core failed') || line.startsWith('a server did not start')) this.#found(line);
       },
     });
     this.#faults.use(this.#machine);
+    this.#visitors = new Visitors(
+      scheduler,
+      () => this.#machine,
+      this.#faults,
+      (tenant) => this.#startWorker(tenant, 0),
+    );
     this.#faults.onPowerCut = () => {
       for (const tenant of this.#tenants) if (!tenant.plan.isOnDisk) tenant.mayLose = true;
     };
-    this.#faults.onWorkerKilled = (process) => this.#startAgain(process.name);
+    this.#faults.onWorkerKilled = ({ name }) => {
+      this.#visitors.failed(name.split('.')[0]!);
+      this.#startAgain(name);
+    };
   }
 
   async run(): Promise<RunResult> {
@@ -111,8 +119,10 @@ class Run {
         for (let worker = 0; worker < tenant.plan.workers; worker++) this.#startWorker(tenant, worker);
       }
       this.#planFaults();
-      if (this.#options.plans === undefined) this.#letPass();
-      const isOver = () => this.#violation !== undefined || this.#tenants.every(({ isDone }) => isDone);
+      if (this.#options.plans === undefined) this.#visitors.come();
+      const isOver = () =>
+        this.#violation !== undefined ||
+        (this.#tenants.every(({ isDone }) => isDone) && !this.#visitors.isBusy);
       let limitMs = LEFT_MS;
       // Faults that come late give the run more time.
       while (!(await this.#scheduler.runUntil(isOver, limitMs))) {
@@ -194,6 +204,7 @@ class Run {
             return this.#found(textOf(error));
           process.note(`fails: ${error.code}: ${error.message}`);
           process.kill();
+          this.#visitors.failed(tenant.plan.namespace);
           const isLost = error.code === 'CHECKPOINT_CORRUPT' && tenant.mayLose;
           if (isLost && tenant.beginAnew(error)) this.#startAllAgain(tenant);
           if (isLost || error.code === 'FILE_NOT_WRITTEN') this.#repair();
@@ -235,33 +246,6 @@ class Run {
     });
   }
 
-  /** A tenant that pushes as fast as it can until its service is ended under its feet; then the next one comes. */
-  #letPass(): void {
-    const scheduler = this.#scheduler;
-    const { server } = this.#machine;
-    if (server === undefined || this.#machine.process.isDead) {
-      return void scheduler.after(50, undefined, () => this.#letPass());
-    }
-    if (this.#passing) {
-      scheduler.note('server', `ends the service '${this.#passing.plan.namespace}'`);
-      server.endService(this.#passing.plan.namespace);
-      this.#passing = undefined;
-    }
-    if (this.#passed === PASSING) return;
-    const tenant = new Tenant(
-      {
-        ...{ namespace: `passing-${this.#passed++}`, kind: 'asynchronous', workers: 1, steps: 9 },
-        ...{ checkpointEvery: 5, sharedMemory: scheduler.random.below(2) === 0, isOnDisk: false },
-      },
-      this.#scheduler.randomHex(32),
-    );
-    tenant.mayLose = true;
-    this.#passing = tenant;
-    server.createService({ ...tenant.service, folder: undefined });
-    this.#startWorker(tenant, 0);
-    scheduler.after(scheduler.between(1, 40), undefined, () => this.#letPass());
-  }
-
   #compareHashes(): void {
     const { expectedHash } = this.#options;
     if (this.#violation !== undefined || expectedHash === undefined) return;
@@ -278,7 +262,7 @@ class Run {
   }
 
   #whoWaits(): string {
-    const open = this.#tenants.filter(({ isDone }) => !isDone);
+    const open = [...this.#tenants, ...this.#visitors.tenants].filter(({ isDone }) => !isDone);
     const where = open.map(
       ({ plan, acknowledged, progress }) =>
         `'${plan.namespace}' (${plan.kind}, ${acknowledged.join('/')} acknowledged, ${progress} steps begun)`,

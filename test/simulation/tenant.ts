@@ -54,6 +54,9 @@ export class Tenant {
   /** Acknowledged pushes may be lost: the power was cut, and nobody asked that they survive it. */
   mayLose = false;
   isDone = false;
+  isConnected = false;
+  /** Asked by a worker that is connected, again and again. */
+  mayBegin: () => boolean = () => true;
   /** Folders that it has had. */
   #folders = 1;
   /** After the last step, by worker. */
@@ -108,6 +111,8 @@ export class Tenant {
     place.note('connects');
     const store = await RemoteStore.connect(options, place.host);
     place.note('is connected');
+    this.isConnected = true;
+    while (!this.mayBegin()) await place.pause(20);
     if (this.isLockStep) await this.#train(store, place);
     else if (kind === 'elastic') await this.#average(store, place);
     else await this.#count(store, place);
