@@ -1,12 +1,15 @@
 /**
- * `npm run sim -- --seeds N [--from K] [--jobs J] [--all] [--verbose]`: runs the simulation for so many seeds, in as many processes as
+ * `npm run sim -- --seeds N [--from K] [--jobs J] [--all] [--verbose | --quiet]`: runs the simulation for so many seeds, in as many processes as
  * there are processors, and prints how often each fault hit each point. A run in which something does not hold is printed
- * as a trace, and the exit code is 1; `--seeds 1 --from K` repeats that run exactly.
+ * as a trace, and the exit code is 1; `--seeds 1 --from K` repeats that run exactly. It compiles itself first: plain
+ * JavaScript is a third faster than what is compiled while it runs.
  */
-import { fork } from 'node:child_process';
+import { fork, spawn } from 'node:child_process';
 import { availableParallelism } from 'node:os';
 import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
+import { compilePrograms } from '../support/compile-programs.ts';
+import { compiledPath } from '../support/test-program.ts';
 import { addUp, printSummary, simulate } from './simulate.ts';
 import type { Summary } from './simulate.ts';
 
@@ -16,15 +19,22 @@ const { values } = parseArgs({
     from: { type: 'string', default: '0' },
     jobs: { type: 'string', default: String(availableParallelism()) },
     all: { type: 'boolean', default: false },
+    quiet: { type: 'boolean', default: false },
     verbose: { type: 'boolean', default: false },
   },
 });
 const [seeds, from] = [countOf('seeds', values.seeds), countOf('from', values.from)];
 const jobs = Math.max(1, Math.min(countOf('jobs', values.jobs), seeds));
 const print = (line: string): void => console.log(line);
-const options = { isVerbose: values.verbose, goesOn: values.all, print };
+const options = { isVerbose: values.verbose, isQuiet: values.quiet, goesOn: values.all, print };
 
-if (process.send !== undefined) {
+if (import.meta.url.endsWith('.ts')) {
+  compilePrograms();
+  const compiled = compiledPath(fileURLToPath(import.meta.url))!;
+  spawn(process.execPath, [compiled, ...process.argv.slice(2)], { stdio: 'inherit' }).on('exit', (code) => {
+    process.exitCode = code ?? 1;
+  });
+} else if (process.send !== undefined) {
   process.send(await simulate({ ...options, seeds, from }));
   process.disconnect();
 } else {
@@ -40,7 +50,9 @@ function inParallel(): Promise<Summary[]> {
   const share = Math.ceil(seeds / jobs);
   const children = Array.from({ length: jobs }, (_, i) => {
     const own = Math.min(share, seeds - i * share);
-    const flags = [...(values.all ? ['--all'] : []), ...(values.verbose ? ['--verbose'] : [])];
+    const flags = (['all', 'verbose', 'quiet'] as const).flatMap((flag) =>
+      values[flag] ? [`--${flag}`] : [],
+    );
     const args = ['--seeds', String(Math.max(0, own)), '--from', String(from + i * share), ...flags];
     return fork(fileURLToPath(import.meta.url), args);
   });

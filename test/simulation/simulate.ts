@@ -12,7 +12,10 @@ import type { TenantPlan } from './tenant.ts';
 export interface SimulateOptions {
   readonly seeds: number;
   readonly from: number;
+  /** Whether traces are printed, of runs that did not fail as well. Default false. */
   readonly isVerbose?: boolean | undefined;
+  /** Whether not even the trace of a run that failed is printed. Default false. */
+  readonly isQuiet?: boolean | undefined;
   /** Whether it goes on behind a run that failed, a line each. Default false. */
   readonly goesOn?: boolean | undefined;
   readonly print: (line: string) => void;
@@ -31,7 +34,7 @@ export interface Summary {
 }
 
 export async function simulate(options: SimulateOptions): Promise<Summary> {
-  const { seeds, from, isVerbose, goesOn, print } = options;
+  const { seeds, from, isVerbose, isQuiet, goesOn, print } = options;
   const counts: FaultCounts = new Map();
   const hashes = await undisturbedHashes();
   const expectedHash = (plan: TenantPlan): string => hashes.get(hashKey(plan))!;
@@ -42,7 +45,7 @@ export async function simulate(options: SimulateOptions): Promise<Summary> {
     events += result.events;
     virtualMs += result.virtualMs;
     fewest = Math.min(fewest, result.hits);
-    if (isVerbose || (result.violation !== undefined && !goesOn)) printTrace(result, print);
+    if (isVerbose || (result.violation !== undefined && !goesOn && !isQuiet)) printTrace(result, print);
     if (result.violation === undefined) continue;
     failed++;
     print(`seed ${result.seed}: ${result.violation}`);

@@ -27,12 +27,8 @@ export default function setup(project: TestProject): void {
   project.onTestsRerun(compilePrograms);
 }
 
-function compilePrograms(): void {
+export function compilePrograms(): void {
   for (const path of LINKED) link(path);
-  const { compilerOptions } = ts.readConfigFile(SETTINGS, (path) => readFileSync(path, 'utf8')).config as {
-    readonly compilerOptions: object;
-  };
-  const { options } = ts.convertCompilerOptionsFromJson(compilerOptions, packageFolder);
   const rulesChanged = Math.max(...RULES.map(changedMs));
   const isCurrent = (target: string, changed: number): boolean =>
     existsSync(target) && changedMs(target) === changed && statSync(target).ctimeMs >= rulesChanged;
@@ -43,7 +39,7 @@ function compilePrograms(): void {
     const target = join(compiledFolder, compiledName(path));
     if (isCurrent(target, changed)) continue;
     const text = readFileSync(source, 'utf8');
-    writeWhole(target, path.endsWith('.ts') ? compile(text, source, options) : text, changed);
+    writeWhole(target, path.endsWith('.ts') ? compile(text, source) : text, changed);
   }
 }
 
@@ -56,7 +52,10 @@ function filesOf(folder: string): string[] {
 }
 
 /** With a map, so that what fails in a test is shown where it is written. */
-function compile(text: string, fileName: string, options: ts.CompilerOptions): string {
+export function compile(text: string, fileName: string): string {
+  const { compilerOptions: written } = ts.readConfigFile(SETTINGS, (path) => readFileSync(path, 'utf8'))
+    .config as { readonly compilerOptions: object };
+  const { options } = ts.convertCompilerOptionsFromJson(written, packageFolder);
   // Alone, a file does not know that it is part of a package of ECMAScript modules.
   const compilerOptions = { ...options, module: ts.ModuleKind.ESNext, noEmit: false, sourceMap: true };
   const { outputText, sourceMapText } = ts.transpileModule(text, { fileName, compilerOptions });

@@ -1,0 +1,70 @@
+/**
+ * `npm run test:mutants [-- NAME ...]`: puts faults that Tributary had back into a copy of the sources, one at a time, and
+ * sees that the simulation finds each within as many seeds as continuous integration runs. Fails if one is not found, or
+ * if a mutant no longer applies to the sources.
+ */
+import { spawnSync } from 'node:child_process';
+import { cpSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { compile, compilePrograms } from '../../support/compile-programs.ts';
+import { compiledFolder, compiledName, packageFolder } from '../../support/test-program.ts';
+import { MUTANTS } from './mutants.ts';
+import type { Change, Mutant } from './mutants.ts';
+
+const SEEDS = 2000;
+
+const wanted = process.argv.slice(2);
+const unknown = wanted.filter((name) => !MUTANTS.some((mutant) => mutant.name === name));
+if (unknown.length > 0) {
+  console.error(
+    `There is no mutant ${unknown.join(', ')}; there are ${MUTANTS.map(({ name }) => name).join(', ')}.`,
+  );
+  process.exit(2);
+}
+compilePrograms();
+const failed = MUTANTS.filter(({ name }) => wanted.length === 0 || wanted.includes(name)).filter(
+  (mutant) => !isFound(mutant),
+);
+console.log(
+  failed.length === 0 ? 'All were found.' : `Not found: ${failed.map(({ name }) => name).join(', ')}.`,
+);
+process.exitCode = failed.length === 0 ? 0 : 1;
+
+/** Prints a line about it. */
+function isFound({ name, fault, changes }: Mutant): boolean {
+  const folder = mkdtempSync(join(tmpdir(), 'tributary-mutant-'));
+  try {
+    cpSync(compiledFolder, join(folder, 'programs'), { recursive: true, dereference: true });
+    symlinkSync(join(packageFolder, 'node_modules'), join(folder, 'node_modules'));
+    const paths = new Set(changes.map(({ path }) => path));
+    for (const path of paths) {
+      const text = mutated(readFileSync(join(packageFolder, path), 'utf8'), name, path, changes);
+      writeFileSync(join(folder, 'programs', compiledName(path)), compile(text, join(packageFolder, path)));
+    }
+    const program = join(folder, 'programs/test/simulation/main.js');
+    const { status, stdout } = spawnSync(process.execPath, [program, '--seeds', String(SEEDS), '--quiet'], {
+      encoding: 'utf8',
+      maxBuffer: 2 ** 28,
+    });
+    const finding = /^seed \d+: .*$/m.exec(stdout)?.[0];
+    console.log(`${name}: ${fault}`);
+    console.log(`  ${finding ?? `NOT FOUND in ${SEEDS} seeds (exit code ${status})`}`);
+    return status === 1 && finding !== undefined;
+  } finally {
+    rmSync(folder, { recursive: true, force: true });
+  }
+}
+
+function mutated(text: string, name: string, path: string, changes: readonly Change[]): string {
+  return changes
+    .filter((change) => change.path === path)
+    .reduce((changed, { from, to }) => {
+      const parts = changed.split(from);
+      if (parts.length === 2) return parts.join(to);
+      throw new Error(
+        `the mutant '${name}' no longer applies: ${path} has ${parts.length - 1} places like ${JSON.stringify(from)}; ` +
+          'write it anew, so that it brings the same fault back',
+      );
+    }, text);
+}
