@@ -181,7 +181,7 @@ export class Journal {
         `the push log ${path} ends at byte ${atByte}; the ${fileBytes - atByte} bytes behind it were never acknowledged`,
       );
     }
-    if (this.#isFlushed) chain.flush();
+    chain.flush();
     this.#log = this.#begin(chain.end, chain.end === null && first === undefined);
   }
 

@@ -26,7 +26,7 @@ export interface PushLogOptions {
   /** Of this core, the same after each restart: small letters, digits, '-' and '_'. */
   readonly name: string;
   readonly origin: LogOrigin;
-  /** Whether records count only after `flush`, which makes them survive a power cut. */
+  /** Whether pushes count only after `flush`, which makes them survive a power cut; first values and optimizers always do. */
   readonly isFlushed: boolean;
 }
 
@@ -47,6 +47,8 @@ export class PushLog {
   #bytes: number;
   #flushedBytes: number;
   #records = 0;
+  /** First values or an optimizer were appended since the last flush: without them all that follows would be wrong. */
+  #hasRule = false;
   #isClosed = false;
   /** Why nothing can be appended any more. */
   #broken: unknown;
@@ -63,10 +65,8 @@ export class PushLog {
       const { O_CREAT, O_EXCL, O_RDWR } = constants;
       file = files.open(this.path, O_RDWR | O_CREAT | O_EXCL, OWNER_FILE);
       writeFully(files, file, bytes, 0);
-      if (isFlushed) {
-        files.flush(file);
-        flushFolder(files, folder);
-      }
+      files.flush(file);
+      flushFolder(files, folder);
     } catch (cause) {
       if (file !== undefined) this.#discard(file);
       throw notWritten(this.path, cause);
@@ -81,7 +81,8 @@ export class PushLog {
 
   /** Whether there are records that a power cut would lose, although they are to survive it. */
   get isDirty(): boolean {
-    return this.#isFlushed && this.#broken === undefined && this.#flushedBytes < this.#bytes;
+    const isAwaited = this.#isFlushed || this.#hasRule;
+    return isAwaited && this.#broken === undefined && this.#flushedBytes < this.#bytes;
   }
 
   /** Why it cannot be used any more; undefined if it can. */
@@ -96,6 +97,7 @@ export class PushLog {
     try {
       this.#bytes += this.#write(parts);
       this.#records++;
+      this.#hasRule ||= record.kind === 'values' || record.kind === 'optimizer';
     } catch (cause) {
       this.#undo(cause);
       throw notWritten(this.path, cause);
@@ -115,6 +117,7 @@ export class PushLog {
       throw this.failure!;
     }
     this.#flushedBytes = this.#bytes;
+    this.#hasRule = false;
   }
 
   close(): void {

@@ -469,6 +469,23 @@ describe('a power cut', () => {
     },
   );
 
+  it('loses neither first values nor the optimizer, whatever was asked for', async () => {
+    const firstValues = async (value: number): Promise<RemoteStore> => {
+      const [store] = await connect(1, ASYNCHRONOUS);
+      await store!.init({ key: 'w', value: new Float32Array(LENGTH).fill(value) });
+      return store!;
+    };
+    await start({ durability: 'process' });
+    await (await firstValues(3)).setOptimizer({ name: 'sgd', lr: 1 });
+    await end();
+    files.cutPower('nothing');
+    await start({ durability: 'process' });
+    // What the server has counts, not what it is told again.
+    const store = await firstValues(7);
+    await push(store, 1);
+    expect(await count(store)).toBe(2);
+  });
+
   it('loses nothing of a folder that was new', async () => {
     await start({ durability: 'disk' });
     const [store] = await connect(1, ASYNCHRONOUS);
