@@ -1,15 +1,20 @@
 // `npm test` after the build: types, lint and format, then all tests, whose summary comes last. Every check runs even if
 // an earlier one failed, so that a stray space never hides a broken test; any failure is the exit code.
-// Arguments go to vitest: `npm test -- test/graph`. `--results=<file>` first runs the tests by `run-tests.js`, as
-// continuous integration does.
+// Arguments go to vitest: `npm test -- test/graph`. `--results=<file>` first runs the tests by `run-tests.js` and some seeds of the
+// simulation, as continuous integration does.
 import { spawnSync } from 'node:child_process';
 
 const RESULTS = '--results=';
+/** Of the simulation. */
+const SEEDS = 1000;
 const [first, ...rest] = process.argv.slice(2);
 const tests = first?.startsWith(RESULTS)
-  ? ['node', ['scripts/run-tests.js', first.slice(RESULTS.length), ...rest]]
-  : ['npx', ['--no-install', 'vitest', 'run', ...process.argv.slice(2)]];
-const checks = [['npm', ['run', '--silent', 'typecheck']], ['npm', ['run', '--silent', 'lint']], tests];
+  ? [
+      ['npm', ['run', '--silent', 'sim', '--', '--seeds', String(SEEDS)]],
+      ['node', ['scripts/run-tests.js', first.slice(RESULTS.length), ...rest]],
+    ]
+  : [['npx', ['--no-install', 'vitest', 'run', ...process.argv.slice(2)]]];
+const checks = [['npm', ['run', '--silent', 'typecheck']], ['npm', ['run', '--silent', 'lint']], ...tests];
 
 const failed = checks.filter(([program, args]) => {
   console.log(`\n> ${[program, ...args].join(' ')}`);
