@@ -123,6 +123,7 @@ export class ParameterServer {
   /** Why it serves nobody any more: a core ended that should not have. */
   failure: TributaryError | undefined;
   #closing = false;
+  #closed: Promise<void> | undefined;
 
   private constructor(
     options: ParameterServerOptions,
@@ -182,6 +183,9 @@ export class ParameterServer {
   /** A namespace of its own for a tenant, and the nonce by which its workers prove that they belong to it. */
   createService(options: ServiceOptions): ServiceAccess {
     if (this.failure) throw this.failure;
+    if (this.#closing) {
+      throw new UsageError('INVALID_ARGUMENT', 'the server is closed; start another one', {});
+    }
     const { namespace, nonce = this.#host.randomHex(32) } = options;
     if (!isNamespace(namespace) || this.#services.has(namespace)) {
       const why = isNamespace(namespace) ? 'is taken' : 'is no name';
@@ -229,7 +233,7 @@ export class ParameterServer {
   /** Ends a service: its workers are disconnected and, when no core uses it any more, its memory is given back. */
   endService(namespace: string): void {
     const known = this.#services.get(namespace);
-    if (known === undefined) return;
+    if (known === undefined || this.#closing) return;
     const { serial } = known.service;
     this.#services.delete(namespace);
     this.#ending.set(serial, known);
@@ -245,8 +249,12 @@ export class ParameterServer {
     this.#clearing.add(clearing);
   }
 
-  async close(): Promise<void> {
-    if (this.#closing) return;
+  /** However often it is called: done when everything is given back. */
+  close(): Promise<void> {
+    return (this.#closed ??= this.#close());
+  }
+
+  async #close(): Promise<void> {
     this.#closing = true;
     // Until now a server that was forgotten did not keep its process alive.
     for (const { thread } of this.#cores) thread?.ref();
@@ -254,6 +262,7 @@ export class ParameterServer {
     await Promise.all(this.#cores.filter(({ thread }) => thread).map(({ ended }) => ended));
     for (const core of this.#cores) {
       await core.thread?.terminate();
+      core.thread = undefined;
       this.#closeSockets(core);
       this.#host.libc.close(core.doorbell);
       core.descriptors.close();
@@ -331,7 +340,8 @@ export class ParameterServer {
       if ('answer' in reply) this.#takeBack(reply.answer);
       return;
     }
-    core.thread?.post(reply);
+    if (core.thread === undefined) return;
+    core.thread.post(reply);
     this.#host.libc.ring(core.doorbell);
   }
 
@@ -408,7 +418,9 @@ export class ParameterServer {
 
   #tell(message: ToCore): void {
     for (const { thread, doorbell } of this.#cores) {
-      thread?.post(message);
+      // Without a thread the doorbell may be closed.
+      if (thread === undefined) continue;
+      thread.post(message);
       this.#host.libc.ring(doorbell);
     }
   }

@@ -556,7 +556,7 @@ export class ServerCore {
     throw new UsageError(
       'INVALID_ARGUMENT',
       `worker ${worker} is not one of this server's; let it join first`,
-      { worker, workers: [...this.#workers] },
+      { worker, workers: this.#workers.size },
     );
   }
 

@@ -143,7 +143,7 @@ export class TenantCheckpoints {
         region.view.set(tensor.data);
         return { name: tensor.name, at: { byteOffset: region.byteOffset, byteLength: region.byteLength } };
       });
-      const ranges = tensors[0]!.ranges.map((range) => [range.start, range.length] as const);
+      const ranges = (tensors[0]?.ranges ?? []).map((range) => [range.start, range.length] as const);
       return {
         ...{ piece: Number(piece), key: key.join(' '), start: Number(start), length, ranges },
         ...{ version, lastSteps, tensors: copies },
@@ -231,8 +231,8 @@ export class TenantCheckpoints {
       this.#written = step;
     } catch (error) {
       if (this.#newest === step) this.#newest = this.#written;
-      this.#log(`checkpoint ${step} of '${this.#namespace}' was not written: ${(error as Error).message}`);
       reject(error);
+      this.#log(`checkpoint ${step} of '${this.#namespace}' was not written: ${(error as Error).message}`);
     } finally {
       for (const part of parts) this.#release(part);
     }

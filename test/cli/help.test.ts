@@ -97,7 +97,8 @@ describe('a wrong command line', () => {
 
 test('docs/errors.md names the codes that end a command with 2', () => {
   const page = readFileSync(new URL('../../docs/errors.md', import.meta.url), 'utf8');
-  const [, named] = /ends with 2 for a wrong command line or configuration\s*\(([^)]*)\)/.exec(page)!;
+  const [, named] =
+    /ends\s+with\s+2\s+for\s+a\s+wrong\s+command\s+line\s+or\s+configuration\s*\(([^)]*)\)/.exec(page)!;
   expect(named!.match(/[A-Z_]+/g)).toEqual([...USAGE_CODES]);
 });
 

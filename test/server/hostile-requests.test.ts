@@ -12,7 +12,7 @@ import { encodeHead } from '../../src/server/wire/frame.ts';
 import { threadOf } from '../support/test-program.ts';
 import { Servers } from '../kvstore/servers.ts';
 import type { FloodData } from './flood-thread.ts';
-import { bytesOf, openRequest, pushRequest, RawWorker, SETTINGS, until } from './raw-worker.ts';
+import { bytesOf, FAULT, openRequest, pushRequest, RawWorker, SETTINGS, until } from './raw-worker.ts';
 import type { Identity } from './raw-worker.ts';
 import { segments, Victim } from './tenant-victim.ts';
 
@@ -55,6 +55,26 @@ describe.skipIf(!hasSharedMemory())('a tenant that means badly', () => {
     for (const one of open.splice(0)) await one.close();
     await theirs.close();
     await ground.close();
+  });
+
+  it('cannot name more checkpoints to go back to than servers keep', async () => {
+    await start();
+    const raw = await worker();
+    const steps = Array.from({ length: 100_000 }, (_, i) => i);
+    expect(await raw.ask({ op: 'gather', attempt: 'a'.repeat(64), steps })).toMatchObject(FAULT);
+    await othersGoOn();
+  });
+
+  it('is not told of all workers in each of many errors', async () => {
+    await start();
+    const settings = { ...SETTINGS, workers: 65_535 };
+    await (await worker({ worker: 0, settings })).openKey(filled(16, 1));
+    const other = await worker({ worker: 65_534, settings });
+    await other.done({ op: 'list', list: 0, entries: STAGED });
+    const pull = { push: false, pull: true, fromHeld: false, steps: [], samples: 1, skipped: [] };
+    const heard = await other.ask({ op: 'exchange', list: 0, first: 0, count: 1, ...pull });
+    expect(JSON.stringify(heard).length).toBeLessThan(2000);
+    await othersGoOn();
   });
 
   it('does not end a thread by repeating a push until a lost worker is counted out', async () => {

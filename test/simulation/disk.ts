@@ -42,6 +42,8 @@ export interface DiskFaults {
   torn(path: string, bytes: number): number | undefined;
   /** Whether a flush is to fail. */
   failsFlush(path: string): boolean;
+  /** How many bytes of a write a full disk takes. */
+  room(bytes: number): number;
 }
 
 export class Disk {
@@ -97,7 +99,11 @@ export class Disk {
       write: (descriptor, bytes, position) => {
         const { node, path } = fileOf(descriptor);
         faults.before('write', path);
-        if (this.#isFull && position + bytes.length > node.bytes.length) throw fault('ENOSPC', path);
+        if (this.#isFull && position + bytes.length > node.bytes.length) {
+          // What still has room is written.
+          write(node, bytes.subarray(0, faults.room(bytes.length)), position);
+          throw fault('ENOSPC', path);
+        }
         const torn = faults.torn(path, bytes.length);
         write(node, torn === undefined ? bytes : bytes.subarray(0, torn), position);
         if (torn !== undefined) throw fault('EIO', path);

@@ -14,6 +14,7 @@ export const POINTS = [
   'write',
   'flush',
   'rename',
+  'truncate',
   'acknowledgement',
   'request',
   'turn',
@@ -29,6 +30,7 @@ export const FAULTS = {
   'power cut': ON_DISK,
   'disk full': ['write'],
   'write error': ['write'],
+  'truncate error': ['truncate'],
   'flush error': ['flush'],
   'torn write': ['write'],
   'checkpoint damaged': ['write'],
@@ -137,6 +139,10 @@ export class Faults implements DiskFaults, Links {
     return this.#scheduler.random.below(bytes);
   }
 
+  room(bytes: number): number {
+    return this.#scheduler.random.below(bytes);
+  }
+
   failsFlush(): boolean {
     const fails = this.#failsFlush;
     this.#failsFlush = false;
@@ -215,6 +221,7 @@ export class Faults implements DiskFaults, Links {
         disk.isFull = true;
         return void scheduler.after(forMs(20, 3000), undefined, () => (disk.isFull = false));
       case 'write error':
+      case 'truncate error':
         this.#throws = true;
         return;
       case 'flush error':
@@ -295,6 +302,6 @@ export class Faults implements DiskFaults, Links {
   }
 }
 
-function isOnDisk(point: string): point is 'write' | 'flush' | 'rename' {
-  return point === 'write' || point === 'flush' || point === 'rename';
+function isOnDisk(point: string): point is 'write' | 'flush' | 'rename' | 'truncate' {
+  return point === 'write' || point === 'flush' || point === 'rename' || point === 'truncate';
 }

@@ -63,6 +63,7 @@ export class SimProcess {
       },
       torn: (path, bytes) => faults.torn(path, bytes),
       failsFlush: (path) => faults.failsFlush(path),
+      room: (bytes) => faults.room(bytes),
     });
     const guarded = <R>(call: () => R): R => {
       if (this.isDead) throw new Killed();

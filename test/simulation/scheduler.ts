@@ -77,8 +77,9 @@ export class Scheduler {
   /** Runs events until the condition holds or virtual time is up; true if it holds. */
   async runUntil(isDone: () => boolean, limitMs: number): Promise<boolean> {
     while (!isDone()) {
-      const event = this.#pop();
+      const event = this.#heap[0];
       if (event === undefined || event.atMs > limitMs) return false;
+      this.#pop();
       const { owner, act } = event;
       if (act === undefined || owner?.isDead) continue;
       if (owner && owner.stoppedUntilMs > event.atMs) {
@@ -106,11 +107,10 @@ export class Scheduler {
     heap[i] = event;
   }
 
-  #pop(): Event | undefined {
+  #pop(): void {
     const heap = this.#heap;
-    const first = heap[0];
     const last = heap.pop();
-    if (first === undefined || last === undefined || heap.length === 0) return first;
+    if (last === undefined || heap.length === 0) return;
     let i = 0;
     for (;;) {
       let child = 2 * i + 1;
@@ -121,7 +121,6 @@ export class Scheduler {
       i = child;
     }
     heap[i] = last;
-    return first;
   }
 }
 

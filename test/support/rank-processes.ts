@@ -7,7 +7,7 @@
 import { spawn } from 'node:child_process';
 import type { ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
-import { readFileSync } from 'node:fs';
+import { readdirSync, readFileSync } from 'node:fs';
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -123,8 +123,10 @@ export class RankProcess {
     return this.lines.filter((line) => line.what === what);
   }
 
+  /** Whoever stops it may rely on that: a thread on another processor takes a moment to stop. */
   signal(signal: 'SIGSTOP' | 'SIGCONT'): void {
     process.kill(this.pid, signal);
+    while (signal === 'SIGSTOP' && !hasStopped(this.pid));
   }
 
   /** Returns when the signal was sent, on the clock that all processes of the machine share. */
@@ -261,4 +263,12 @@ function ownerOf(path: string): number | undefined {
 function describe(one: RankProcess): string {
   const last = one.lines.slice(-3).map((line) => JSON.stringify(line).slice(0, 400));
   return [`process ${one.pid}${one.ended ? ' (ended)' : ''} said last:`, ...last, one.errors].join('\n  ');
+}
+
+function hasStopped(pid: number): boolean {
+  const threads = readdirSync(`/proc/${pid}/task`);
+  // The name before the state may have spaces in it.
+  const stateOf = (thread: string) =>
+    /^\d+ \(.*\) (\w)/s.exec(readFileSync(`/proc/${pid}/task/${thread}/stat`, 'utf8'))![1];
+  return threads.every((thread) => stateOf(thread) === 'T');
 }

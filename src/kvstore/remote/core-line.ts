@@ -291,17 +291,23 @@ export class CoreLine implements StreamUser, Pumped {
     // Nothing is asked yet, so there is no other progress to be made.
     if (this.#pending.size === 0) this.#progress();
     const isRestarted = this.#run !== undefined && this.#run !== welcome.run;
-    this.#run = welcome.run;
+    this.#run ??= welcome.run;
     const waiting = [...this.#pending.keys()];
     const prepared = isRestarted ? this.options.onRestart(this) : this.#announceAgain();
     this.#isHeld = true;
     const stream = this.#stream;
     prepared.then(
       () => {
-        // Unless it broke again meanwhile.
+        // Unless it broke again meanwhile: then a server that was started again has to be told once more.
+        if (this.#stream !== stream) return;
+        this.#run = welcome.run;
+        this.#release(waiting);
+      },
+      (error: TributaryError) => {
+        if (error.code !== 'REWOUND') return this.close(error);
+        // Going back tells the server everything that it needs.
         if (this.#stream === stream) this.#release(waiting);
       },
-      (error: TributaryError) => this.close(error),
     );
     this.#whenOpen?.resolve(welcome);
     this.#whenOpen = undefined;

@@ -8,7 +8,7 @@
 import { UsageError } from '../../base/index.ts';
 import type { Files, TributaryError } from '../../base/index.ts';
 import { LogChain, listLogs, PushLog } from '../durability/index.ts';
-import type { LogOrigin, LogRecord } from '../durability/index.ts';
+import type { LogOrigin, LogRecord, StoredLog } from '../durability/index.ts';
 import type { Contribution, RowsContribution } from '../contribution.ts';
 import type { TenantOffice } from './office.ts';
 import type { Task } from './task-sequence.ts';
@@ -160,8 +160,18 @@ export class Journal {
       this.#next = undefined;
     }
     if (firstLog === undefined || log === null) return;
-    for (const stored of listLogs(this.#files, this.#folder, this.#name)) {
+    for (const stored of this.#storedLogs()) {
       if (stored.number < firstLog) this.#remove(stored.path);
+    }
+  }
+
+  /** None if they cannot be listed: those that stay cost room, not safety. */
+  #storedLogs(): readonly StoredLog[] {
+    try {
+      return listLogs(this.#files, this.#folder, this.#name);
+    } catch (error) {
+      this.#office.log((error as Error).message);
+      return [];
     }
   }
 

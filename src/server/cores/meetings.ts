@@ -29,26 +29,30 @@ export class Meetings {
     if (this.#passed.has(`${name} ${worker} ${waiting.token}`)) return open(waiting);
     const room = this.#rooms.get(name) ?? new Map<number, Waiting>();
     this.#rooms.set(name, room.set(worker, waiting));
-    this.look();
+    this.#lookInto(name, room, this.#counted());
   }
 
   /** A worker is gone, and with it whoever waited in its name. */
   leave(worker: number): void {
-    for (const room of this.#rooms.values()) room.delete(worker);
+    for (const [name, room] of this.#rooms) {
+      if (room.delete(worker) && room.size === 0) this.#rooms.delete(name);
+    }
     this.look();
   }
 
   /** Opens the rooms that are full by now. */
   look(): void {
     const counted = this.#counted();
-    for (const [name, room] of [...this.#rooms]) {
-      if (room.size === 0 || !counted.every((worker) => room.has(worker))) continue;
-      this.#rooms.delete(name);
-      for (const [worker, { token }] of room) this.#passed.add(`${name} ${worker} ${token}`);
-      while (this.#passed.size > REMEMBERED) this.#passed.delete(this.#passed.values().next().value!);
-      const tokens = Object.fromEntries([...room].map(([worker, { token }]) => [worker, token]));
-      for (const waiting of room.values()) open(waiting, tokens);
-    }
+    for (const [name, room] of [...this.#rooms]) this.#lookInto(name, room, counted);
+  }
+
+  #lookInto(name: string, room: ReadonlyMap<number, Waiting>, counted: readonly number[]): void {
+    if (!counted.every((worker) => room.has(worker))) return;
+    this.#rooms.delete(name);
+    for (const [worker, { token }] of room) this.#passed.add(`${name} ${worker} ${token}`);
+    while (this.#passed.size > REMEMBERED) this.#passed.delete(this.#passed.values().next().value!);
+    const tokens = Object.fromEntries([...room].map(([worker, { token }]) => [worker, token]));
+    for (const waiting of room.values()) open(waiting, tokens);
   }
 
   /** Sends away those who wait, except in rooms whose names begin so. */

@@ -198,17 +198,24 @@ export class Office {
   /** Takes what has come; the doorbell told so. */
   listen(news: OfficeNews): void {
     for (let message = this.#port.take(); message; message = this.#port.take()) {
-      if ('service' in message) news.service(message.service);
-      else if ('endService' in message) news.endService(message.endService);
-      else if ('close' in message) news.close();
-      else {
-        const asked = this.#open.get(message.token);
-        if (asked === undefined) continue;
-        this.#open.delete(message.token);
-        if ('error' in message) asked.fail(unpack(message.error));
-        else this.#hand(message.answer, asked);
+      try {
+        this.#take(message, news);
+      } catch (error) {
+        // The bell does not ring again for those that follow.
+        this.log(`a core failed and goes on: ${String((error as Error).stack ?? error)}`);
       }
     }
+  }
+
+  #take(message: ToCore, news: OfficeNews): void {
+    if ('service' in message) return news.service(message.service);
+    if ('endService' in message) return news.endService(message.endService);
+    if ('close' in message) return news.close();
+    const asked = this.#open.get(message.token);
+    if (asked === undefined) return;
+    this.#open.delete(message.token);
+    if ('error' in message) asked.fail(unpack(message.error));
+    else this.#hand(message.answer, asked);
   }
 
   /** What goes wrong with an answer is the end of what asked for it, and must not be the end of anything else. */

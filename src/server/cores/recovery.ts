@@ -99,12 +99,18 @@ export class Recovery {
         return said?.attempt === met ? said.steps : undefined;
       });
       if (!lists.every((list) => list !== undefined)) return fail(this.#again());
-      done(attempts, lists[0]!.filter((step) => lists.every((list) => list.includes(step))).at(-1));
+      const others = lists.slice(1).map((list) => new Set(list));
+      done(attempts, lists[0]!.filter((step) => others.every((list) => list.has(step))).at(-1));
     };
     this.#tenant.meetings.enter(REWIND, worker, { token: attempt, go, fail });
   }
 
-  /** A new process in the place of a worker: what the one before it said does not count. */
+  /** Its connection broke: if it comes back it says again where it can go back to. */
+  lose(worker: number): void {
+    this.#candidates.delete(worker);
+  }
+
+  /** A new process in the place of a worker, or none: what the one before it said does not count. */
   forget(worker: number): void {
     this.#candidates.delete(worker);
     this.#attempts.delete(worker);

@@ -36,7 +36,7 @@ export function runInTurn(
     try {
       isDone = go();
     } catch (error) {
-      return fail(asTributaryError(error));
+      return failed(asTributaryError(error));
     }
     if (isDone) done();
   };

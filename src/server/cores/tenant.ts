@@ -60,6 +60,8 @@ export class Tenant {
   /** What requests under way and held gradients take. */
   readonly kept: KeptMemory;
   readonly batches = new Map<number, Batch>();
+  /** Of all batches. */
+  readonly #keys = new Set<StoreKey>();
   readonly pieces = new Map<number, Piece>();
   /** Pieces that were asked for, which are numbered so far. */
   pieceCount = 0;
@@ -153,6 +155,7 @@ export class Tenant {
   lose(worker: number): void {
     this.#attendance!.lose(worker, this.#host.clock.nowMs());
     // If it comes back it asks again; its place must not be taken by what it said before it died.
+    this.recovery.lose(worker);
     this.meetings.leave(worker);
   }
 
@@ -170,6 +173,7 @@ export class Tenant {
 
   #countOut(worker: number): void {
     this.#attendance!.release(worker);
+    this.recovery.forget(worker);
     this.core.release(worker);
     this.kept.dropAll(worker);
     this.meetings.leave(worker);
@@ -307,6 +311,7 @@ export class Tenant {
       ...{ memory: undefined, isFilled: false, waiting: [] },
     };
     this.batches.set(number, batch);
+    for (const key of batch.keys) this.#keys.add(key);
     this.pieceCount += pieces.length;
     this.#office.ask(
       { kind: 'keys', namespace: this.service.namespace, keys, slots: this.#slotNames },
@@ -317,6 +322,7 @@ export class Tenant {
       },
       (error) => {
         this.batches.delete(number);
+        for (const key of batch.keys) this.#keys.delete(key);
         this.giveBackChunks(keys, pieces);
         this.pieceCount = firstPiece;
         fail(error);
@@ -404,7 +410,7 @@ export class Tenant {
   }
 
   hasKey(key: StoreKey): boolean {
-    return [...this.batches.values()].some(({ keys }) => keys.has(key));
+    return this.#keys.has(key);
   }
 
   /** Chunks are counted before they are made. */
@@ -465,7 +471,13 @@ export class Tenant {
     const rule = optimizerRule(this.#kernels, spec as never);
     const opening = [...this.batches.values()].find(({ memory }) => memory === undefined);
     if (opening) {
-      const go = () => this.setOptimizer(spec, done, fail, isLogged);
+      const go = () => {
+        try {
+          this.setOptimizer(spec, done, fail, isLogged);
+        } catch (error) {
+          fail(asTributaryError(error));
+        }
+      };
       return void opening.waiting.push({ go, fail });
     }
     const set = () => {

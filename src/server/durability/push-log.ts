@@ -109,6 +109,7 @@ export class PushLog {
    * forgets what it could not write, and another flush would succeed without it.
    */
   flush(): void {
+    if (this.#broken !== undefined) throw this.failure!;
     if (!this.isDirty) return;
     try {
       this.#files.flush(this.#file);

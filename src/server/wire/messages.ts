@@ -18,6 +18,8 @@ import type { Header } from './message-stream.ts';
 
 export const SERVER_PROTOCOL_VERSION = 5;
 const MAX_WORKERS = 65536;
+/** Checkpoints that a worker can name to go back to: of those that servers keep, which are a few. */
+const MAX_GATHERED = 1024;
 const LINE_BYTES = 64;
 const MAX_ELEMENTS = 2 ** 30;
 /** Updates that a worker may say a key has seen: far below what the words hold in which rows remember their last one. */
@@ -343,7 +345,8 @@ export function readRequest(header: Header): Request {
       return { id, op, attempt: header.attempt };
     case 'gather': {
       const { attempt, steps } = header;
-      check(isNonce(attempt) && Array.isArray(steps) && steps.every(Number.isSafeInteger), op, header);
+      check(isNonce(attempt) && Array.isArray(steps) && steps.length <= MAX_GATHERED, op, header);
+      check(steps.every(Number.isSafeInteger), op, header);
       return { id, op, attempt, steps: steps as number[] };
     }
     case 'checkpoints-written':

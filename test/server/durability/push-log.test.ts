@@ -144,6 +144,17 @@ describe('a push log', () => {
     expect(readdirSync(folder)).toEqual([]);
   });
 
+  it('that could not be written, nor cut where it was whole, acknowledges nothing more', () => {
+    const files = new FaultyFiles();
+    const log = open(FIRST, true, files);
+    log.append(samplePush(0));
+    files.fault = (call) => (call === 'write' || call === 'truncate' ? 'EIO' : undefined);
+    expect(() => log.append(samplePush(1))).toThrow(refused('FILE_NOT_WRITTEN'));
+    files.fault = () => undefined;
+    expect(() => log.flush()).toThrow(refused('FILE_NOT_WRITTEN'));
+    log.close();
+  });
+
   it('of another release is named', () => {
     const path = logOf([samplePush(0)]);
     writeFileSync(path, Buffer.concat([Buffer.from('tributary-log-1\n'), readFileSync(path).subarray(16)]));

@@ -1,6 +1,6 @@
 /**
  * `npm run test:mutants [-- NAME ...]`: puts faults that Tributary had back into a copy of the sources, one at a time, and
- * sees that the simulation finds each within as many seeds as continuous integration runs. Fails if one is not found, or
+ * sees that the simulation finds each within 2,000 seeds. Fails if one is not found, or
  * if a mutant no longer applies to the sources.
  */
 import { spawnSync } from 'node:child_process';

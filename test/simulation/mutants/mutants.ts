@@ -58,7 +58,7 @@ export const MUTANTS: readonly Mutant[] = [
       },
       {
         path: `${CORES}/task-sequence.ts`,
-        from: 'return fail(asTributaryError(error));',
+        from: 'return failed(asTributaryError(error));',
         to: 'throw error;',
       },
     ],
