@@ -6,7 +6,7 @@ import { spawnSync } from 'node:child_process';
 
 const RESULTS = '--results=';
 /** Of the simulation. */
-const SEEDS = 1000;
+const SEEDS = 250;
 const [first, ...rest] = process.argv.slice(2);
 const tests = first?.startsWith(RESULTS)
   ? [
