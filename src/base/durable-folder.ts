@@ -25,7 +25,7 @@ export function makeDurableFolder(files: Files, path: string, mode: number): voi
   }
 }
 
-/** Nobody has made anything in a folder that he may not read, or that nobody can write to. */
+/** Of a folder that was there and cannot be opened or flushed, the entries are taken to be durable. */
 function flushWhereAllowed(files: Files, folder: string): void {
   try {
     flushFolder(files, folder);

@@ -266,9 +266,13 @@ function describe(one: RankProcess): string {
 }
 
 function hasStopped(pid: number): boolean {
-  const threads = readdirSync(`/proc/${pid}/task`);
-  // The name before the state may have spaces in it.
-  const stateOf = (thread: string) =>
-    /^\d+ \(.*\) (\w)/s.exec(readFileSync(`/proc/${pid}/task/${thread}/stat`, 'utf8'))![1];
-  return threads.every((thread) => stateOf(thread) === 'T');
+  return readdirSync(`/proc/${pid}/task`).every((thread) => {
+    try {
+      const line = readFileSync(`/proc/${pid}/task/${thread}/stat`, 'utf8');
+      // The name before the state may have spaces in it. A thread that has ended does nothing either.
+      return /^\d+ \(.*\) [TtZX]/s.test(line);
+    } catch {
+      return true;
+    }
+  });
 }
