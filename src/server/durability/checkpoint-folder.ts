@@ -6,7 +6,14 @@
  */
 import { endianness } from 'node:os';
 import { join } from 'node:path';
-import { InternalError, makeDurableFolder, OWNER_FOLDER, putInPlace, UsageError } from '../../base/index.ts';
+import {
+  flushFolder,
+  InternalError,
+  makeDurableFolder,
+  OWNER_FOLDER,
+  putInPlace,
+  UsageError,
+} from '../../base/index.ts';
 import type { Files } from '../../base/index.ts';
 import type { Host } from '../../sockets/index.ts';
 import { readCheckpointFile, writeCheckpointFile } from './checkpoint-file.ts';
@@ -47,6 +54,8 @@ export class CheckpointFolder {
     this.#folder = folder;
     try {
       makeDurableFolder(files, folder, OWNER_FOLDER);
+      // What is found here is built on: whoever put it in place may have been killed before he flushed it.
+      flushFolder(files, folder);
       for (const name of files.list(folder)) {
         if (TEMPORARY_NAME.test(name)) files.remove(join(folder, name));
       }
