@@ -446,7 +446,8 @@ function tooLarge(name: string, actual: number, expected: number): UsageError {
   );
 }
 
+/** An empty region at the end of a segment is not in it: it may be the beginning of the next one. */
 function holds(segment: Segment, { byteOffset, byteLength }: Region): boolean {
   const start = byteOffset - segment.byteOffset;
-  return start >= 0 && start + byteLength <= segment.byteLength;
+  return start >= 0 && start < segment.byteLength && start + byteLength <= segment.byteLength;
 }

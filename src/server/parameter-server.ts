@@ -222,7 +222,10 @@ export class ParameterServer {
     const checkpoints =
       folder === undefined
         ? undefined
-        : new TenantCheckpoints(this.#host, space, namespace, folder, this.cores, log);
+        : new TenantCheckpoints(this.#host, space, {
+            ...{ namespace, folder, cores: this.cores, log },
+            onBegun: (step) => this.#tell({ joinCheckpoint: { serial: service.serial, step } }),
+          });
     const memory = new TenantMemory(space, service, this.#host);
     const holders = new Set(this.#cores);
     this.#services.set(namespace, { service, space, account, memory, checkpoints, holders });

@@ -29,6 +29,16 @@ interface Gathering {
 /** Checkpoints that were asked of some cores only; then the first is given up. */
 const MAX_GATHERING = 1024;
 
+export interface TenantCheckpointsOptions {
+  readonly namespace: string;
+  readonly folder: string;
+  /** Of the server. */
+  readonly cores: number;
+  readonly log: (line: string) => void;
+  /** Called with the step when the first core gives its part, or says that it will. */
+  readonly onBegun: (step: number) => void;
+}
+
 export class TenantCheckpoints {
   readonly #host: ServerHost;
   readonly #space: TenantSpace;
@@ -36,6 +46,7 @@ export class TenantCheckpoints {
   readonly #folder: string;
   readonly #cores: number;
   readonly #log: (line: string) => void;
+  readonly #onBegun: (step: number) => void;
   readonly #gathering = new Map<number, Gathering>();
   #files: Promise<ServerCheckpoints> | undefined;
   #before: Promise<readonly number[]> | undefined;
@@ -46,20 +57,14 @@ export class TenantCheckpoints {
   /** Writes follow each other. */
   #writing: Promise<void> = Promise.resolve();
 
-  constructor(
-    host: ServerHost,
-    space: TenantSpace,
-    namespace: string,
-    folder: string,
-    cores: number,
-    log: (line: string) => void,
-  ) {
+  constructor(host: ServerHost, space: TenantSpace, options: TenantCheckpointsOptions) {
     this.#host = host;
     this.#space = space;
-    this.#namespace = namespace;
-    this.#folder = folder;
-    this.#cores = cores;
-    this.#log = log;
+    this.#namespace = options.namespace;
+    this.#folder = options.folder;
+    this.#cores = options.cores;
+    this.#log = options.log;
+    this.#onBegun = options.onBegun;
   }
 
   async steps(): Promise<readonly number[]> {
@@ -194,6 +199,7 @@ export class TenantCheckpoints {
       if (this.#gathering.size >= MAX_GATHERING) this.#giveUp(Math.min(...this.#gathering.keys()), step);
       gathering = { parts: new Map(), arrived: new Set(), written, resolve, reject };
       this.#gathering.set(step, gathering);
+      this.#onBegun(step);
     }
     return gathering;
   }

@@ -10,6 +10,7 @@ import type { Scheduler } from './scheduler.ts';
 import type { ServerMachine } from './server-machine.ts';
 
 export const POINTS = [
+  'new log',
   'before write',
   'write',
   'flush',
@@ -28,8 +29,8 @@ const ON_WIRE: readonly Point[] = ['acknowledgement', 'request'];
 export const FAULTS = {
   'server killed': ON_DISK,
   'power cut': ON_DISK,
-  'disk full': ['write'],
-  'write error': ['write'],
+  'disk full': ['write', 'new log'],
+  'write error': ['write', 'new log'],
   'truncate error': ['truncate'],
   'flush error': ['flush'],
   'torn write': ['write'],
@@ -106,6 +107,9 @@ export class Faults implements DiskFaults, Links {
     const isEnd = fault === 'server killed' || fault === 'power cut' || fault === 'server stopped';
     const isAfter = isEnd && (point === 'write' || (isOnDisk(point) && random.below(2) === 0));
     this.#armed.push({ fault, point, isAfter, skips: random.below(4) });
+    // A log is cut only where a write to it has failed.
+    if (fault === 'truncate error')
+      this.#armed.push({ fault: 'write error', point: 'write', isAfter, skips: 0 });
     if (fault === 'core held up') this.beforeHoldUp();
   }
 
@@ -121,6 +125,7 @@ export class Faults implements DiskFaults, Links {
 
   before(diskPoint: DiskPoint, path: string): void {
     if (diskPoint === 'write') this.#pass('before write', undefined, path);
+    if (diskPoint === 'open' && path.endsWith('.pushes')) this.#pass('new log', undefined, path);
     if (!this.#machine.process.isDead && isOnDisk(diskPoint)) this.#pass(diskPoint, undefined, path);
     if (this.#throws) {
       this.#throws = false;

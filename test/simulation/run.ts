@@ -25,8 +25,15 @@ const CORES = 2;
 const LEFT_MS = 300_000;
 const MOST_RESTARTS = 200;
 const LEAST_FAULTS = 3;
-/** Errors that no fault of the machine may lead to. */
-const UNEXPECTED = new Set(['BROKEN_INVARIANT', 'PROTOCOL_VIOLATION']);
+/** Errors that faults of the machine may lead to. */
+const EXPECTED = new Set([
+  'UNREACHABLE',
+  'TIMEOUT',
+  'REFUSED',
+  'REWOUND',
+  'FILE_NOT_WRITTEN',
+  'CHECKPOINT_NOT_WRITTEN',
+]);
 /** Of all steps, those after which no fault is planned, but those that have not hit are made up for. */
 const LATE = 0.7;
 
@@ -153,6 +160,7 @@ class Run {
       ...{ namespace, kind: KINDS[random.below(KINDS.length)]!, workers: random.below(8) === 0 ? 3 : 2 },
       ...{ steps: 20 + random.below(2), checkpointEvery: 3 + random.below(5) },
       ...{ sharedMemory: random.below(2) === 0, isOnDisk: random.below(2) === 0 },
+      goesOn: random.below(2) === 0,
     }));
   }
 
@@ -161,9 +169,11 @@ class Run {
     const { random } = this.#scheduler;
     const count = this.#options.faults ?? LEAST_FAULTS + random.below(3);
     const total = this.#tenants.reduce((sum, { plan }) => sum + plan.steps * plan.workers, 0);
-    const due = Array.from({ length: count }, () => random.below(Math.floor(total * LATE))).sort(
-      (a, b) => b - a,
-    );
+    // Some hit before the first step: checkpoint 0, the first logs.
+    const isEarly = random.below(3) === 0;
+    const due = Array.from({ length: count }, (_, i) =>
+      i === 0 && isEarly ? 0 : random.below(Math.floor(total * LATE)),
+    ).sort((a, b) => b - a);
     const look = (): void => {
       const progress = this.#tenants.reduce((sum, tenant) => sum + tenant.progress, 0);
       while (due.length > 0 && due.at(-1)! <= progress) {
@@ -191,6 +201,7 @@ class Run {
       ...{ host: thread.host(process.files(NO_FAULTS)), kernels: this.#options.kernels },
       address: this.#machine.address,
       note: (what: string) => void (process.isDead || process.note(what)),
+      stored: (folder: string) => this.#machine.disk.list(folder),
       pause: (ms: number) => new Promise<void>((resolve) => thread.clock.after(ms, resolve)),
     };
     this.#scheduler.after(this.#scheduler.between(0, 5), thread, () => {
@@ -202,18 +213,29 @@ class Run {
         },
         (error: unknown) => {
           if (process.isDead) return;
-          if (!(error instanceof TributaryError) || UNEXPECTED.has(error.code))
+          if (!(error instanceof TributaryError) || !this.#isExpected(tenant, error)) {
             return this.#found(textOf(error));
+          }
           process.note(`fails: ${error.code}: ${error.message}`);
           process.kill();
           this.#visitors.failed(tenant.plan.namespace);
-          const isLost = error.code === 'CHECKPOINT_CORRUPT' && tenant.mayLose;
+          const isLost = error.code === 'CHECKPOINT_CORRUPT';
           if (isLost && tenant.beginAnew(error)) this.#startAllAgain(tenant);
           if (isLost || error.code === 'FILE_NOT_WRITTEN') this.#repair();
           this.#startAgain(name);
         },
       );
     });
+  }
+
+  /** Whether faults of the machine may lead to the error, and not only faults of the code. */
+  #isExpected(tenant: Tenant, { code, message }: TributaryError): boolean {
+    const { mayLose } = tenant;
+    if (EXPECTED.has(code)) return true;
+    // Nothing of them is kept.
+    if (code === 'PEER_LOST') return this.#visitors.tenants.includes(tenant);
+    // Pushes that a power cut took with it are pushed no more.
+    return mayLose && (code === 'CHECKPOINT_CORRUPT' || /pushed step .* expected step/.test(message));
   }
 
   /** As whoever looks after the server does when its log cannot be written: looks at the disk, and starts it again. */

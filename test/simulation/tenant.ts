@@ -21,6 +21,8 @@ export interface TenantPlan {
   readonly sharedMemory: boolean;
   /** Whether acknowledged pushes survive a power cut. */
   readonly isOnDisk: boolean;
+  /** Whether workers go on when a checkpoint was not written. */
+  readonly goesOn: boolean;
 }
 
 /** What did not hold. */
@@ -33,6 +35,8 @@ export interface WorkerPlace {
   readonly note: (what: string) => void;
   /** Settles when so much virtual time has passed. */
   readonly pause: (ms: number) => Promise<void>;
+  /** Names in a folder on the server's disk. */
+  readonly stored: (folder: string) => readonly string[];
 }
 
 const LENGTHS = [50, 7];
@@ -137,8 +141,8 @@ export class Tenant {
     }
   }
 
-  async #train(store: RemoteStore, { note }: WorkerPlace): Promise<void> {
-    const { steps, checkpointEvery, kind } = this.plan;
+  async #train(store: RemoteStore, { note, stored }: WorkerPlace): Promise<void> {
+    const { steps, checkpointEvery, kind, goesOn } = this.plan;
     const keys = await openKeys(store, 0.5);
     await store.setOptimizer({ name: 'sgd', lr: 0.05, momentum: 0.9 });
     for (;;) {
@@ -147,10 +151,12 @@ export class Tenant {
           ...{ steps, checkpointEvery },
           step: async (step, isFirst) => {
             this.#goesOn();
+            this.#checkStored(step, stored);
             await trainStep(store, keys, step, isFirst, kind === 'held');
             note(`step ${step}`);
           },
           onRewind: (step) => note(`goes back, was at step ${step}`),
+          ...(goesOn ? { onProblem: ({ message }) => note(`goes on: ${message}`) } : {}),
         });
         this.hashes.set(store.rank, await hashOf(store, keys));
         await store.barrier();
@@ -162,6 +168,14 @@ export class Tenant {
         note('goes back after the last step');
       }
     }
+  }
+
+  /** Without a checkpoint the next loss would cost all that was trained. */
+  #checkStored(step: number, stored: WorkerPlace['stored']): void {
+    if (stored(this.#folder).some((name) => name.endsWith('.checkpoint'))) return;
+    throw new Violation(
+      `'${this.plan.namespace}', step ${step}: there is no checkpoint in ${this.#folder} to go back to`,
+    );
   }
 
   /** The values count pushes: element e those of worker e modulo the workers. */
@@ -185,10 +199,25 @@ export class Tenant {
       this.acknowledged[rank]!++;
       place.note(`push ${this.acknowledged[rank]} acknowledged`);
       if (rank === 0 && this.acknowledged[rank]! % checkpointEvery === 0)
-        await store.checkpoint(status!.version);
+        await this.#keep(store, status!.version, place);
       if (this.acknowledged[rank]! % CHECKED_EVERY === 0) await this.#checkCounts(store, keys);
     }
     await this.#lookOn(rank, place, () => this.#checkCounts(store, keys));
+  }
+
+  /** Waits for the disk every other time. */
+  async #keep(store: RemoteStore, step: number, { note }: WorkerPlace): Promise<void> {
+    const told = async (written: Promise<void>): Promise<void> => {
+      try {
+        await written;
+      } catch (error) {
+        const isProblem = error instanceof TributaryError && error.code === 'CHECKPOINT_NOT_WRITTEN';
+        if (!isProblem || !this.plan.goesOn) throw error;
+        note(`goes on: ${error.message}`);
+      }
+    };
+    await told(store.checkpoint(step));
+    if (this.acknowledged[store.rank]! % 2 === 0) await told(store.checkpointsWritten());
   }
 
   /** Looking on shows whether a server was started again, which then needs this worker's help. */
@@ -247,7 +276,7 @@ export class Tenant {
         throw new Violation(`'${namespace}', key ${key}: the average is ${into.view.join(' ')}`);
       }
       if (rank === 0 && this.acknowledged[rank]! % checkpointEvery === 0)
-        await store.checkpoint(status!.version);
+        await this.#keep(store, status!.version, place);
     }
     await this.#lookOn(rank, place, () => store.pull(keys.map(({ key, into }) => ({ key, into }))));
   }

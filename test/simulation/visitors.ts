@@ -83,7 +83,7 @@ export class Visitors {
     const tenant = new Tenant(
       {
         ...{ namespace: `visitor-${this.#count++}`, kind: 'asynchronous', workers: 1, steps },
-        ...{ checkpointEvery: Infinity, sharedMemory: random.below(2) === 0, isOnDisk: false },
+        ...{ checkpointEvery: Infinity, sharedMemory: random.below(2) === 0, isOnDisk: false, goesOn: false },
       },
       this.#scheduler.randomHex(32),
     );

@@ -22,7 +22,7 @@ export interface KnownKey extends KeyShape {
   /** The last push. */
   step: number;
   /** The value in the server's memory, where there is one server on this host. */
-  readonly value: Region<'float32'> | undefined;
+  value: Region<'float32'> | undefined;
   /** Settles when the staged copies of the key are free again. */
   busy: Promise<unknown>;
 }
@@ -42,6 +42,8 @@ export class KeyTable {
   #first: { readonly batch: number; readonly segment: Segment; readonly bodies: readonly ByteRange[][] }[] =
     [];
   #batches = 0;
+  /** Somebody works in the memory of a server. */
+  #isLent = false;
   /** Held steps that servers had applied before this worker came; the core that is behind counts. */
   appliedBefore: number | undefined;
 
@@ -132,11 +134,27 @@ export class KeyTable {
     for (const { segment } of this.#first.splice(0)) segment.close();
   }
 
-  /** Tells a server that was started again of all keys; their values are its own affair. */
-  async openAgain(line: CoreLine, isUrgent: boolean): Promise<void> {
+  /** Tells a server that was started again of all keys. False: it has not the values of all, which are its own affair. */
+  async openAgain(line: CoreLine, isUrgent: boolean): Promise<boolean> {
+    let isFilled = true;
     for (const { header } of this.#opened.filter((one) => one.line === line)) {
-      await line.request({ ...header, awaitsValues: false }, [], () => undefined, isUrgent);
+      const again = { ...header, awaitsValues: false };
+      isFilled &&= (await line.request(again, [], () => undefined, isUrgent)).isFilled === true;
     }
+    return isFilled;
+  }
+
+  /** The server's own memory of a value, if it can be had. */
+  lend(key: StoreKey): Region<'float32'> | undefined {
+    const { value } = this.get(key);
+    this.#isLent ||= value !== undefined;
+    return value;
+  }
+
+  /** The server that had the values in its memory is gone. True: somebody may still read them there. */
+  leaveValues(): boolean {
+    for (const key of this.#keys.values()) key.value = undefined;
+    return this.#isLent;
   }
 
   /** Where the keys stand after a restore, as each core said. */
@@ -182,9 +200,20 @@ export class KeyTable {
     const { servers, isShared } = this.#servers;
     if (servers > 1 || !isShared[0]) return undefined;
     const [name, byteOffset] = (places as [string, number][])[key]!;
-    let segment = this.#attached.get(name);
-    if (segment === undefined) this.#attached.set(name, (segment = this.#space.attachSegment(name)));
-    return segment.region('float32', byteOffset, length);
+    const segment = this.#attached.get(name) ?? this.#attach(name);
+    return segment?.region('float32', byteOffset, length);
+  }
+
+  /** Undefined: the server is gone already, as the next request finds out. */
+  #attach(name: string): Segment | undefined {
+    try {
+      const segment = this.#space.attachSegment(name);
+      this.#attached.set(name, segment);
+      return segment;
+    } catch (error) {
+      if (error instanceof UsageError && error.code === 'SEGMENT_NOT_FOUND') return undefined;
+      throw error;
+    }
   }
 
   #shapeOf({ key, value, rowLength }: KeyInit, named: Set<StoreKey>): KeyShape {

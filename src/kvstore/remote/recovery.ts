@@ -74,6 +74,7 @@ export class StoreRecovery {
    * acknowledged in its log.
    */
   async onRestart(line: CoreLine): Promise<void> {
+    if (this.#keys.leaveValues()) throw this.#memoryLost(line);
     if (!this.#isSynchronous || !(this.#isUnderWay || this.#isGoingBack)) {
       try {
         await this.#tellAgain(line, true);
@@ -97,7 +98,8 @@ export class StoreRecovery {
 
   /** The keys, and what only this worker has before anything was trained. */
   async #tellAgain(line: CoreLine, isUrgent: boolean): Promise<void> {
-    await this.#keys.openAgain(line, isUrgent);
+    const isFilled = await this.#keys.openAgain(line, isUrgent);
+    if (!isFilled && this.#isUnderWay && !this.#isSynchronous) throw this.#valuesLost(line);
     await this.#keys.sendFirstValuesAgain(line, isUrgent);
     if (this.#optimizer && !this.#isUnderWay)
       await line.request(this.#optimizer, [], () => undefined, isUrgent);
@@ -117,30 +119,31 @@ export class StoreRecovery {
     for (;;) {
       const why = this.#rewound;
       try {
-        const step = await this.#attempt();
-        // Unless a server was lost meanwhile.
-        if (this.#rewound === why) {
-          this.#rewound = undefined;
-          return step;
-        }
+        const step = await this.#attempt(() => {
+          // A server that was lost while nothing was asked of it: everything begins anew.
+          if (this.#rewound !== why) throw this.#rewound!;
+        });
+        this.#rewound = undefined;
+        return step;
       } catch (error) {
         if (!isRewound(error)) throw error;
       }
     }
   }
 
-  async #attempt(): Promise<number> {
+  /** `check` throws if it is in vain. */
+  async #attempt(check: () => void): Promise<number> {
     for (const line of this.#lines) line.forgetAnnouncements();
     for (const told of this.#told) told.forget();
-    for (const line of [...this.#restarted]) {
-      await this.#tellAgain(line, false);
-      this.#restarted.delete(line);
-    }
+    await this.#tellRestarted();
+    check();
     const attempt = this.#randomHex(32);
     const rewound = await Promise.all(this.#lines.map((line) => line.request({ op: 'rewind', attempt })));
+    check();
     const checkpoints = rewound.map((answer) => answer.checkpoints as readonly number[]);
     const steps = checkpoints[0]!.filter((one) => checkpoints.every((list) => list.includes(one)));
     const met = await this.#lines[0]!.request({ op: 'gather', attempt, steps });
+    check();
     const { attempts } = met;
     const step = met.step as number | undefined;
     const isLost = step === undefined && [...this.#keys.all()].some((key) => key.step > 0);
@@ -148,10 +151,42 @@ export class StoreRecovery {
     const restored = await Promise.all(
       this.#lines.map((line) => line.request({ op: 'restore', step, attempts })),
     );
+    check();
     this.#keys.setSteps(restored);
     // What the servers have now is more than the first values, also for a process that has not pushed yet.
     if (step !== undefined) this.hasBegun();
     return step ?? 0;
+  }
+
+  /** One that is lost once more meanwhile is told once more. */
+  async #tellRestarted(): Promise<void> {
+    for (;;) {
+      const [line] = this.#restarted;
+      if (line === undefined) return;
+      this.#restarted.delete(line);
+      try {
+        await this.#tellAgain(line, false);
+      } catch (error) {
+        this.#restarted.add(line);
+        throw error;
+      }
+    }
+  }
+
+  #memoryLost({ options: { title } }: CoreLine): PeerError {
+    return new PeerError(
+      'PEER_LOST',
+      `${title} was started again, and worker ${this.#worker} uses parameters in the memory that it had; connect anew, or pull into memory of one's own instead of value()`,
+      { server: title, worker: this.#worker },
+    );
+  }
+
+  #valuesLost({ options: { title } }: CoreLine): PeerError {
+    return new PeerError(
+      'PEER_LOST',
+      `${title} was started again and has kept nothing; start the training again, and create the service with a folder to keep what was trained`,
+      { server: title, worker: this.#worker },
+    );
   }
 
   #nowhere(): PeerError {

@@ -160,7 +160,7 @@ export class RemoteStore implements KVStore {
    * is what it is. Between a push and its answer it changes.
    */
   value(key: StoreKey): Region<'float32'> | undefined {
-    return this.#keys.get(key).value;
+    return this.#keys.lend(key);
   }
 
   init(keys: OneOrMany<KeyInit>): Promise<void> {

@@ -14,7 +14,8 @@ interface Presence {
 /** Processes whose place another one has taken; then the first of them is forgotten. */
 const REMEMBERED = 4096;
 
-export type Arrival = 'first' | 'back' | 'replaced';
+/** 'late': it comes back after it was counted out. */
+export type Arrival = 'first' | 'back' | 'late' | 'replaced';
 
 export class Attendance {
   readonly #service: Service;
@@ -22,6 +23,8 @@ export class Attendance {
   /** Processes that were a worker at any time, by its number. */
   readonly #known = new Map<number, string>();
   readonly #counted = new Set<number>();
+  /** Workers whose time was up. */
+  readonly #countedOut = new Set<number>();
   /** The last ones. */
   readonly #outdated = new Set<string>();
 
@@ -52,14 +55,23 @@ export class Attendance {
     return this.#outdated.has(`${worker} ${incarnation}`);
   }
 
-  /** Whether the process comes for the first time, again, or in the place of another one. */
+  /** Whether the process was counted out, because its time was up. */
+  isLate(worker: number, incarnation: string): boolean {
+    return this.#countedOut.has(worker) && this.#known.get(worker) === incarnation;
+  }
+
+  /** How the process comes: for the first time, again, or in the place of another one. */
   enter(worker: number, incarnation: string): Arrival {
+    const isLate = this.isLate(worker, incarnation);
+    this.#countedOut.delete(worker);
     const known = this.#known.get(worker);
     this.#known.set(worker, incarnation);
     if (known !== undefined && known !== incarnation) this.#outdated.add(`${worker} ${known}`);
     if (this.#outdated.size > REMEMBERED) this.#outdated.delete(this.#outdated.values().next().value!);
     this.#present.set(worker, { incarnation, lostAtMs: undefined });
-    return known === undefined ? 'first' : known === incarnation ? 'back' : 'replaced';
+    if (known === undefined) return 'first';
+    if (known !== incarnation) return 'replaced';
+    return isLate ? 'late' : 'back';
   }
 
   count(worker: number): void {
@@ -75,6 +87,11 @@ export class Attendance {
   release(worker: number): boolean {
     this.#present.delete(worker);
     return this.#counted.delete(worker);
+  }
+
+  /** Its time is up. */
+  countOut(worker: number): void {
+    if (this.#counted.has(worker)) this.#countedOut.add(worker);
   }
 
   /** Workers whose time to come back is up, and the milliseconds until the next one's is. */

@@ -37,6 +37,9 @@ export interface CheckpointRequest {
 const MAX_UNWRITTEN = 2;
 /** Requests that may wait for them. */
 const MAX_AWAITING = 1024;
+/** In the place of a worker where none has asked. */
+const NOBODY = -1;
+const ignore = () => undefined;
 
 /** What the checkpoints of one core need of the recovery. None of it throws. */
 export interface CheckpointWriter {
@@ -79,6 +82,19 @@ export class CoreCheckpoints {
     if (round.result instanceof Error) return fail(round.result);
     if (round.result === undefined) round.gone.add(worker);
     this.#report(worker, done, fail);
+  }
+
+  /**
+   * Another core gives its part. This one may never be asked for its own: before a restart it had answered whoever asks the
+   * other one again.
+   */
+  join(step: number): void {
+    const round = this.#round;
+    if (this.#awaiting.some(({ request }) => request.step === step)) return;
+    if (round?.step === step && !(round.result instanceof Error)) return;
+    if (round !== undefined && round.step > step) return this.#writer.refuse(step, this.#overtaken(step));
+    if (this.#mayBegin(step)) return void this.#begin({ step });
+    this.#await({ worker: NOBODY, step, isDurable: true }, ignore, ignore);
   }
 
   /** When nothing is being written any more; fails if the worker has to hear of a failure. */
@@ -134,7 +150,7 @@ export class CoreCheckpoints {
     this.#awaiting.push({ request, done, fail });
   }
 
-  #begin({ step, meeting }: CheckpointRequest): Round {
+  #begin({ step, meeting }: Pick<CheckpointRequest, 'step' | 'meeting'>): Round {
     const round: Round = { step, meeting, result: undefined, waiting: [], asked: new Set(), gone: new Set() };
     this.#round = round;
     this.#unwritten.set(step, 1 + (this.#unwritten.get(step) ?? 0));

@@ -162,6 +162,10 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
     }
   }
 
+  joinCheckpoint(serial: number, step: number): void {
+    [...this.#tenants.values()].find(({ service }) => service.serial === serial)?.joinCheckpoint(step);
+  }
+
   close(): void {
     this.#closing = true;
   }

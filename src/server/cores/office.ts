@@ -128,11 +128,14 @@ export type ToCore =
   | { readonly service: Service }
   /** By its serial number; answered by `released`. */
   | { readonly endService: number }
+  /** Another core of the service gives its part of this checkpoint, or will. */
+  | { readonly joinCheckpoint: { readonly serial: number; readonly step: number } }
   | { readonly close: true };
 
 export interface OfficeNews {
   service(service: Service): void;
   endService(serial: number): void;
+  joinCheckpoint(serial: number, step: number): void;
   close(): void;
 }
 
@@ -210,6 +213,10 @@ export class Office {
   #take(message: ToCore, news: OfficeNews): void {
     if ('service' in message) return news.service(message.service);
     if ('endService' in message) return news.endService(message.endService);
+    if ('joinCheckpoint' in message) {
+      const { serial, step } = message.joinCheckpoint;
+      return news.joinCheckpoint(serial, step);
+    }
     if ('close' in message) return news.close();
     const asked = this.#open.get(message.token);
     if (asked === undefined) return;

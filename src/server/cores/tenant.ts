@@ -81,6 +81,8 @@ export class Tenant {
   #settings: ServiceSettings | undefined;
   #core: ServerCore | undefined;
   #attendance: Attendance | undefined;
+  /** The checkpoint that other cores give their parts of, before this one knows how the tenant trains. */
+  #joined: number | undefined;
 
   constructor(
     service: Service,
@@ -129,9 +131,19 @@ export class Tenant {
         { worker },
       );
     }
+    if (this.isSynchronous && this.#attendance!.isLate(worker, incarnation)) {
+      const { graceMs } = this.service;
+      throw new PeerError(
+        'REFUSED',
+        `worker ${worker} was away for more than ${graceMs} ms, and the others went on without it; start it again`,
+        { worker, graceMs },
+      );
+    }
     const isNew = !this.#attendance!.isKnown(worker);
     this.#checkProgress(worker, this.#attendance!.known + (isNew ? 1 : 0), this.pieceCount);
     const arrival = this.#attendance!.enter(worker, incarnation);
+    // It goes on where it was: nobody has waited for its pushes, and each is applied once as before.
+    if (arrival === 'late') return this.count(worker);
     if (arrival !== 'replaced') return;
     this.recovery.forget(worker);
     this.meetings.leave(worker);
@@ -150,6 +162,18 @@ export class Tenant {
     if (this.#attendance!.isCounted(worker)) return;
     this.#attendance!.count(worker);
     this.core.admit(worker);
+  }
+
+  /** Another core gives its part of a checkpoint: so does this one, as soon as it can. */
+  joinCheckpoint(step: number): void {
+    if (this.#settings === undefined) this.#joined = step;
+    // In lock step all workers ask all cores, and go back if one of them does not.
+    else if (!this.isSynchronous) {
+      this.journal.whenReady(
+        () => this.checkpoints.join(step),
+        (why) => this.recovery.refuse(step, why),
+      );
+    }
   }
 
   lose(worker: number): void {
@@ -191,6 +215,7 @@ export class Tenant {
       this.#office.log(
         `worker ${worker} of '${this.service.namespace}' did not come back and is counted out; training goes on without it`,
       );
+      this.#attendance.countOut(worker);
       this.release(worker);
       this.forget(worker);
     }
@@ -529,6 +554,7 @@ export class Tenant {
     });
     this.#attendance = new Attendance(this.service, settings.workers);
     for (const worker of this.#attendance.counted) this.#core.admit(worker);
+    if (this.#joined !== undefined) this.joinCheckpoint(this.#joined);
   }
 
   /** Every piece remembers every worker that was ever here, so that nothing counts twice. */
