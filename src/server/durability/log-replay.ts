@@ -8,16 +8,23 @@ import { constants } from 'node:fs';
 import { readFully, UsageError } from '../../base/index.ts';
 import type { Files } from '../../base/index.ts';
 import { crc32 } from './crc32.ts';
-import { CHECKSUM_BYTES, HEAD_BYTES, readBody, readHead, RECORD_MARK, recordBytes } from './push-record.ts';
+import {
+  CHECKSUM_BYTES,
+  HEAD_BYTES,
+  maskSectors,
+  readBody,
+  readHead,
+  RECORD_MARK,
+  recordBytes,
+  SECTOR_BYTES,
+} from './push-record.ts';
 import type { LogRecord } from './push-record.ts';
 
-const LOG_MARK = Buffer.from('tributary-log-2\n');
+const LOG_MARK = Buffer.from('tributary-log-3\n');
 /** Of this release or another. */
 const ANY_MARK = /^tributary-log-\d\n$/;
 const TEXT_AT = LOG_MARK.length + 8;
 const MAX_TEXT_BYTES = 2 ** 20;
-/** What a device writes whole or not at all. */
-const SECTOR_BYTES = 512;
 const PIECE_BYTES = 2 ** 20;
 /** At the end of a file: more than a checksum can have by chance. */
 const MANY_ZEROS = 16;
@@ -159,6 +166,7 @@ function readRecord(files: Files, file: number, at: number, fileBytes: number): 
   if (crc32(body, crc32(front, 0)) !== sum) {
     return whyNot(files, file, at, fileBytes, sum === 0 || hasLostSector(at, Buffer.concat([front, rest])));
   }
+  maskSectors(body, at + HEAD_BYTES);
   const record = readBody(head, body);
   return record === undefined ? 'damaged' : { record, bytes };
 }
@@ -178,7 +186,7 @@ function whyNot(
   return (isLost || endsInZeros) && !hasRecordBehind(files, file, at + 4, fileBytes, at) ? 'torn' : 'damaged';
 }
 
-/** Whether what a device writes together is all zeros, as far as it belongs to the record: it never came there. */
+/** Whether what a device writes together is all zeros, as far as it belongs to the record: `maskSectors` writes none. */
 function hasLostSector(at: number, record: Buffer): boolean {
   const first = SECTOR_BYTES - (at % SECTOR_BYTES);
   for (let [from, to] = [0, first]; from < record.length; [from, to] = [to, to + SECTOR_BYTES]) {

@@ -12,7 +12,7 @@ import type { Files } from '../../base/index.ts';
 import { crc32 } from './crc32.ts';
 import { originBytes } from './log-replay.ts';
 import type { LogOrigin } from './log-replay.ts';
-import { CHECKSUM_BYTES, recordParts } from './push-record.ts';
+import { CHECKSUM_BYTES, HEAD_BYTES, maskSectors, recordParts } from './push-record.ts';
 import type { LogRecord } from './push-record.ts';
 
 /** Small enough to stay in the cache between copy, checksum and write. */
@@ -137,16 +137,15 @@ export class PushLog {
     let filled = 0;
     let crc = 0;
     let written = 0;
-    /** Where in the buffer the checksum has got to. */
-    let summed = 0;
-    const sum = () => {
-      crc = crc32(buffer.subarray(summed, filled), crc);
-      summed = filled;
+    const seal = () => {
+      const masked = written === 0 ? HEAD_BYTES : 0;
+      maskSectors(buffer.subarray(masked, filled), this.#bytes + written + masked);
+      crc = crc32(buffer.subarray(0, filled), crc);
     };
     const empty = () => {
       writeFully(this.#files, this.#file, buffer.subarray(0, filled), this.#bytes + written);
       written += filled;
-      filled = summed = 0;
+      filled = 0;
     };
     for (const part of parts) {
       for (let start = 0; start < part.length;) {
@@ -155,11 +154,11 @@ export class PushLog {
         filled += piece.length;
         start += piece.length;
         if (filled < BUFFER_BYTES) continue;
-        sum();
+        seal();
         empty();
       }
     }
-    sum();
+    seal();
     if (filled + CHECKSUM_BYTES > BUFFER_BYTES) empty();
     filled = buffer.writeUInt32LE(crc, filled);
     empty();

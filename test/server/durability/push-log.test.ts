@@ -157,8 +157,10 @@ describe('a push log', () => {
 
   it('of another release is named', () => {
     const path = logOf([samplePush(0)]);
-    writeFileSync(path, Buffer.concat([Buffer.from('tributary-log-1\n'), readFileSync(path).subarray(16)]));
-    expect(() => replay(path)).toThrow(refused('CHECKPOINT_MISMATCH'));
+    for (const mark of ['tributary-log-1\n', 'tributary-log-2\n', 'tributary-log-9\n']) {
+      writeFileSync(path, Buffer.concat([Buffer.from(mark), readFileSync(path).subarray(16)]));
+      expect(() => replay(path)).toThrow(refused('CHECKPOINT_MISMATCH'));
+    }
   });
 
   it('refuses what it could not give back', () => {
@@ -244,6 +246,34 @@ describe('a damaged push log', () => {
     // Of the first.
     expect(without(1)).toMatchObject({ records: 1, why: 'damaged' });
     expect(without(0)).toMatchObject({ records: 0, why: 'damaged' });
+  });
+
+  it('is found damaged in its last push although that has sectors of zeros', () => {
+    const zeros = new Float32Array(1024);
+    const pushed = { worker: 0, key: 'embedding', step: 1, samples: 1 };
+    const sparse: PushRecord[] = [
+      { ...pushed, kind: 'dense', pieces: [{ start: 0, values: zeros }] },
+      { ...pushed, kind: 'rows', indices: new Int32Array(512), rows: zeros },
+    ];
+    for (const record of sparse) {
+      const from = readFileSync(logOf([])).length;
+      const path = logOf([record]);
+      const good = readFileSync(path);
+      expect(replay(path)).toMatchObject({ records: [record], stop: { why: 'end' } });
+      for (let at = from; at < good.length; at += 3) {
+        const flipped = Buffer.from(good);
+        flipped[at]! ^= 1 << (at % 8);
+        writeFileSync(path, flipped);
+        expect(replay(path).stop, `byte ${at}`).toMatchObject({ records: 0, why: 'damaged' });
+      }
+      // A sector that never came to the disk.
+      for (let at = 512; at < good.length; at += 512) {
+        const lost = Buffer.from(good);
+        lost.fill(0, at, Math.min(at + 512, lost.length));
+        writeFileSync(path, lost);
+        expect(replay(path).stop, `sector at ${at}`).toMatchObject({ records: 0, why: 'torn' });
+      }
+    }
   });
 
   it('does not take trailing rubbish for records', () => {
