@@ -450,6 +450,47 @@ describe('a push log', () => {
   });
 });
 
+describe('a recovery that a full or faulty disk stopped', () => {
+  it.each<[string, (call: string, path: string) => string | undefined]>([
+    ['while its last log was written anew', fullDisk(/\.pushes\.copy$/)],
+    [
+      'while that was flushed',
+      (call, path) => (call === 'flush' && path.endsWith('.copy') ? 'EIO' : undefined),
+    ],
+    [
+      'while its folder was flushed',
+      (call, path) => (call === 'flush' && path === folder && hasReplaced() ? 'EIO' : undefined),
+    ],
+    ['before its next log was begun', fullDisk(/0002\.pushes$/)],
+  ])('%s is tried again by the next init', async (_, fault) => {
+    await start();
+    const [store] = await connect(1, ASYNCHRONOUS);
+    await init([store!]);
+    await push(store!, 3);
+    await end();
+    files.calls.length = 0;
+    files.fault = fault;
+    await start();
+    const both = await connect(2, ASYNCHRONOUS);
+    for (let attempt = 0; attempt < 2; attempt++) {
+      for (const one of await Promise.allSettled(both.map((each) => init([each])))) {
+        expect(one).toMatchObject({ status: 'rejected', reason: { code: 'FILE_NOT_WRITTEN' } });
+      }
+    }
+    files.fault = () => undefined;
+    await init(both);
+    expect(await count(both[0]!)).toBe(3);
+    await push(both[1]!, 2);
+    await restart();
+    const [again] = await connect(1, ASYNCHRONOUS);
+    await init([again!]);
+    expect(await count(again!)).toBe(5);
+  });
+
+  /** The copy of the last log has taken its place. */
+  const hasReplaced = () => files.calls.some((call) => /^rename .*\.pushes$/.test(call));
+});
+
 describe('a power cut', () => {
   it.each(['zeros', 'nothing'] as const)(
     'loses nothing that was acknowledged, leaving %s',
