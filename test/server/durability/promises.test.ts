@@ -20,7 +20,7 @@ import type { RemoteStoreOptions } from '../../../src/kvstore/index.ts';
 import { ParameterServer } from '../../../src/server/index.ts';
 import type { ServiceOptions } from '../../../src/server/index.ts';
 import { FaultyFiles } from './faulty-files.ts';
-import { OneThreadHost } from './one-thread-host.ts';
+import { OneThreadHost } from '../one-thread-host.ts';
 
 const ACCESS = { namespace: 'kept', nonce: 'ab'.repeat(32) };
 const ASYNCHRONOUS = { consistency: { kind: 'asynchronous' } } as const;
@@ -50,7 +50,7 @@ async function start(
   space?: SharedSpace,
 ): Promise<void> {
   const { cores = 1, ...service } = options;
-  const host = new OneThreadHost(files);
+  const host = new OneThreadHost({ files });
   server = await ParameterServer.start({ cores, space, log: (line) => log.push(line) }, host);
   server.createService({ ...ACCESS, folder, ...service });
 }
