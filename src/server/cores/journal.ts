@@ -188,12 +188,7 @@ export class Journal {
       else this.#tenant.repeat(record);
     }
     this.#tenant.endReplay();
-    if (chain.torn) {
-      const { path, atByte, fileBytes } = chain.torn;
-      this.#office.log(
-        `the push log ${path} ends at byte ${atByte}; the ${fileBytes - atByte} bytes behind it were never acknowledged`,
-      );
-    }
+    if (chain.torn) this.#office.log(tornText(chain.torn));
     this.#beginLog = () => {
       chain.flush();
       this.#log = this.#begin(chain.end, chain.end === null && first === undefined);
@@ -255,8 +250,11 @@ export class Journal {
 
   #begin(previous: LogOrigin['previous'], isFirst: boolean): PushLog {
     return new PushLog({
-      ...{ files: this.#files, folder: this.#folder, name: this.#name, isFlushed: this.#isFlushed },
-      origin: { cores: this.#tenant.service.cores, settings: this.#settings, previous, isFirst },
+      ...{ files: this.#files, folder: this.#folder, name: this.#name },
+      origin: {
+        ...{ cores: this.#tenant.service.cores, settings: this.#settings, previous, isFirst },
+        isFlushed: this.#tenant.service.durability === 'disk',
+      },
     });
   }
 
@@ -273,10 +271,6 @@ export class Journal {
     return this.#tenant.service.logFolder!;
   }
 
-  get #isFlushed(): boolean {
-    return this.#tenant.service.durability === 'disk';
-  }
-
   /** How pushes take effect; workers may come and go. */
   get #settings(): string {
     return JSON.stringify({ ...this.#tenant.settings, workers: undefined });
@@ -285,6 +279,15 @@ export class Journal {
   get #name(): string {
     return `core-${this.#core}`;
   }
+}
+
+/** A log that is flushed for each push has nothing acknowledged where it is torn; of another a power cut may take such pushes. */
+function tornText({ path, atByte, fileBytes, isFlushed }: NonNullable<LogChain['torn']>): string {
+  const place = `the push log ${path} ends at byte ${atByte}; the ${fileBytes - atByte} bytes behind it were`;
+  return isFlushed
+    ? `${place} never acknowledged`
+    : `${place} not flushed and are not kept; if the power was cut, pushes in them may have been acknowledged: ` +
+        "durability 'process' keeps those when the process ends, 'disk' also when the power is cut";
 }
 
 /** The rows one after the other, as their indices are. */

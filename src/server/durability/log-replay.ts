@@ -2,7 +2,7 @@
  * Reads a push log back, one record at a time, up to the end or to the first bytes that are no whole record, and tells what
  * a kill or a power cut leaves behind from damage. Terms: torn is a tail that nobody was promised: the file ends within a
  * record, or bytes of it were never written; damaged is everything else. Invariants: what is given is a prefix of what
- * was appended, bit for bit; a log is never called torn before a byte that a later record says was acknowledged.
+ * was appended, bit for bit; a log is never called torn before a byte that a later record says was flushed.
  */
 import { constants } from 'node:fs';
 import { readFully, UsageError } from '../../base/index.ts';
@@ -39,6 +39,8 @@ export interface LogOrigin {
   readonly previous: { readonly number: number; readonly records: number } | null;
   /** Whether it is the first of all and begins with nothing; otherwise, if it continues none, with a checkpoint. */
   readonly isFirst: boolean;
+  /** Whether pushes count only after a flush, which makes them survive a power cut; first values and optimizers always do. */
+  readonly isFlushed: boolean;
 }
 
 export interface ReplayStop {
@@ -48,8 +50,8 @@ export interface ReplayStop {
   readonly atByte: number;
   readonly fileBytes: number;
   /**
-   * 'end': all was read. 'torn': what follows was never acknowledged, as a kill or a power cut leaves it. 'damaged': what
-   * follows may have been, but is no record.
+   * 'end': all was read. 'torn': what follows is as a kill or a power cut leaves it, and nobody was promised that it survives
+   * that. 'damaged': what follows may have been, but is no record.
    */
   readonly why: 'end' | 'torn' | 'damaged';
 }
@@ -195,7 +197,7 @@ function hasLostSector(at: number, record: Buffer): boolean {
   return false;
 }
 
-/** Whether a record from there on was written when more than `limit` bytes had been acknowledged. */
+/** Whether a record from there on was written when more than `limit` bytes had been flushed. */
 function hasRecordBehind(
   files: Files,
   file: number,
@@ -210,7 +212,7 @@ function hasRecordBehind(
     for (let i = 0; i < end; i += 4) {
       if (piece.readUInt32LE(i) !== RECORD_MARK) continue;
       const head = readHead(piece.subarray(i, i + HEAD_BYTES));
-      if (head && head.safeBytes > limit) return true;
+      if (head && head.flushedBytes > limit) return true;
     }
   }
   return false;

@@ -81,8 +81,8 @@ export interface RecordHead {
   readonly textBytes: number;
   readonly numbers: number;
   readonly elements: number;
-  /** Bytes of the log that were acknowledged, or about to be, when the record was written: damage before is a loss. */
-  readonly safeBytes: number;
+  /** Bytes of the log that had been flushed when the record was written: no power cut takes any of them. */
+  readonly flushedBytes: number;
 }
 
 /** Bytes of the whole record. */
@@ -91,7 +91,7 @@ export function recordBytes({ textBytes, numbers, elements }: RecordHead): numbe
 }
 
 /** The record's parts without the checksum, to be written one after the other; the elements are not copied. */
-export function recordParts(record: LogRecord, safeBytes: number): Uint8Array[] {
+export function recordParts(record: LogRecord, flushedBytes: number): Uint8Array[] {
   const { text, numbers, arrays, ...fields } = contentOf(record);
   const bytes = Buffer.from(text);
   const elements = arrays.reduce((sum, { length }) => sum + length, 0);
@@ -104,7 +104,7 @@ export function recordParts(record: LogRecord, safeBytes: number): Uint8Array[] 
   front.writeDoubleLE(numbers.length, 32);
   front.writeDoubleLE(elements, 40);
   front.writeUInt32LE(bytes.length, 48);
-  front.writeDoubleLE(safeBytes, 52);
+  front.writeDoubleLE(flushedBytes, 52);
   front.writeUInt32LE(crc32(front.subarray(0, HEAD_SUM_AT), 0), HEAD_SUM_AT);
   bytes.copy(front, HEAD_BYTES);
   return [front, bytesOf(numbers), ...arrays.map(bytesOf)];
@@ -132,10 +132,10 @@ export function readHead(bytes: Buffer): RecordHead | undefined {
     numbers: bytes.readDoubleLE(32),
     elements: bytes.readDoubleLE(40),
     textBytes: bytes.readUInt32LE(48),
-    safeBytes: bytes.readDoubleLE(52),
+    flushedBytes: bytes.readDoubleLE(52),
   };
-  const { worker, step, samples, numbers, elements, safeBytes } = head;
-  const isSound = [worker, step, numbers, elements, safeBytes].every(isCount);
+  const { worker, step, samples, numbers, elements, flushedBytes } = head;
+  const isSound = [worker, step, numbers, elements, flushedBytes].every(isCount);
   if (bytes.readUInt32LE(0) !== RECORD_MARK || kind === undefined || !isSound || !isWeight(samples))
     return undefined;
   return { kind, ...head };

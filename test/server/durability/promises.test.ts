@@ -527,6 +527,30 @@ describe('a power cut', () => {
     expect(await count(store)).toBe(2);
   });
 
+  it('leaves what came before the bytes that it took, where nobody asked that pushes survive it', async () => {
+    await start({ durability: 'process' });
+    const [store] = await connect(1, ASYNCHRONOUS);
+    await init([store!]);
+    await push(store!, 8);
+    await end();
+    const path = join(folder, logs()[0]!);
+    const bytes = readFileSync(path);
+    const middle = 512 * Math.floor((bytes.length - 4 * LENGTH * 4) / 512);
+    writeFileSync(path, bytes.fill(0, middle, middle + 1024));
+    for (let again = 0; again < 2; again++) {
+      // What is written to a log, not who reads it, decides what may be missing from it.
+      await start({ durability: 'disk' });
+      const [other] = await connect(1, ASYNCHRONOUS);
+      await init([other!]);
+      expect(await count(other!)).toBe(4 + again);
+      await push(other!, 1);
+      await end();
+    }
+    expect(log.filter((line) => line.includes(path) && line.includes('not kept'))).toHaveLength(1);
+    expect(log.filter((line) => line.includes('never acknowledged'))).toEqual([]);
+    await start();
+  });
+
   it('loses nothing of a folder that was new', async () => {
     await start({ durability: 'disk' });
     const [store] = await connect(1, ASYNCHRONOUS);

@@ -37,7 +37,7 @@ afterEach(() => rmSync(folder, { recursive: true, force: true }));
 
 const refused = (code: string) => expect.objectContaining({ name: 'UsageError', code }) as Error;
 const open = (origin: LogOrigin = FIRST, isFlushed = false, files: Files = systemFiles) =>
-  new PushLog({ files, folder, name: 'core-0', origin, isFlushed });
+  new PushLog({ files, folder, name: 'core-0', origin: { ...origin, isFlushed } });
 
 /** Writes these, closes, and gives the path. */
 function logOf(records: readonly LogRecord[], origin?: LogOrigin): string {
@@ -121,7 +121,6 @@ describe('a push log', () => {
     new PushLog({
       ...{ files: systemFiles, folder, name: 'core-00' },
       origin: FIRST,
-      isFlushed: false,
     }).close();
     expect(listLogs(systemFiles, folder, 'core-0').map(({ number }) => number)).toEqual([1, 2]);
     expect(readdirSync(folder).sort()).toEqual([
@@ -244,6 +243,30 @@ describe('a damaged push log', () => {
     expect(without(2, 100)).toMatchObject({ records: 2, why: 'torn' });
     expect(without(3)).toMatchObject({ records: 3, why: 'torn' });
     // Of the first.
+    expect(without(1)).toMatchObject({ records: 1, why: 'damaged' });
+    expect(without(0)).toMatchObject({ records: 0, why: 'damaged' });
+  });
+
+  it('that was not flushed for each push is torn where bytes are lost, but not before those that were flushed', () => {
+    const rule: LogRecord = { kind: 'optimizer', spec: { name: 'sgd', lr: 1 } };
+    const log = open();
+    const ends = [readFileSync(log.path).length];
+    for (const record of [records[1]!, rule, records[2]!, records[1]!, records[3]!]) {
+      log.append(record);
+      log.flush();
+      ends.push(readFileSync(log.path).length);
+    }
+    log.close();
+    const good = readFileSync(log.path);
+    const without = (record: number) => {
+      const lost = Buffer.from(good);
+      lost.fill(0, ends[record], ends[record + 1]);
+      writeFileSync(log.path, lost);
+      return replay(log.path).stop;
+    };
+    expect(without(3)).toMatchObject({ records: 3, why: 'torn' });
+    expect(without(2)).toMatchObject({ records: 2, why: 'torn' });
+    // An optimizer is flushed with all that is before it.
     expect(without(1)).toMatchObject({ records: 1, why: 'damaged' });
     expect(without(0)).toMatchObject({ records: 0, why: 'damaged' });
   });
