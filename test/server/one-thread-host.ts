@@ -5,8 +5,8 @@
  */
 import { Kernels } from '../../src/kernels/index.ts';
 import { SharedSpace } from '../../src/memory/index.ts';
-import type { WasmMemory } from '../../src/memory/index.ts';
-import type { Clock, Files } from '../../src/base/index.ts';
+import type { LockableFiles, WasmMemory } from '../../src/memory/index.ts';
+import type { Clock } from '../../src/base/index.ts';
 import { CoreLoop } from '../../src/server/cores/core-loop.ts';
 import type { CoreOptions } from '../../src/server/cores/core-loop.ts';
 import { Office } from '../../src/server/cores/office.ts';
@@ -19,7 +19,7 @@ import type { Libc } from '../../src/sockets/index.ts';
 
 export interface OneThreadHostOptions {
   /** Default: the files of this machine. */
-  readonly files?: Files | undefined;
+  readonly files?: LockableFiles | undefined;
   /**
    * What passes whenever somebody looks at the clock, as if work had been done in between, in milliseconds. Default 0: no
    * tenant's turn is over before all that has come was read, however busy the machine is.
@@ -30,7 +30,7 @@ export interface OneThreadHostOptions {
 export class OneThreadHost implements ServerHost {
   readonly clock: Clock;
   readonly randomHex = systemServerHost.randomHex;
-  readonly files: Files;
+  readonly files: LockableFiles;
   readonly libc: Libc;
 
   constructor({ files = systemServerHost.files, lookMs = 0 }: OneThreadHostOptions = {}) {

@@ -168,7 +168,7 @@ describe('a durable checkpoint', () => {
     await expect(store!.checkpoint(1, { isDurable: true })).rejects.toEqual(notWritten);
     rmSync(join(root, 'deep'));
     await store!.checkpoint(1, { isDurable: true });
-    expect(readdirSync(folder)).toEqual(['step-000000000001.checkpoint']);
+    expect(readdirSync(folder)).toEqual(['server.lock', 'step-000000000001.checkpoint']);
   });
 });
 
@@ -617,6 +617,50 @@ describe('a flush that failed', () => {
     expect(await count(again!)).toBe(3);
     await push(again!, 1);
     expect(await count(again!)).toBe(4);
+  });
+});
+
+describe('a folder that another server uses', () => {
+  const inUse = named('UsageError', 'FOLDER_IN_USE');
+
+  it('is refused by name, with the process that has it, and is free when that one has closed', async () => {
+    await start();
+    const first = server;
+    const [store] = await connect(1, ASYNCHRONOUS);
+    await init([store!]);
+    await push(store!, 2);
+    await start();
+    const [other] = await connect(1, ASYNCHRONOUS);
+    const asked = init([other!]);
+    await expect(asked).rejects.toEqual(inUse);
+    await expect(asked).rejects.toThrow(`${folder} is used by a server in process ${process.pid}`);
+    await push(store!, 1);
+    await store!.checkpoint(3, { isDurable: true });
+    await push(store!, 1);
+    await store!.close();
+    await first.close();
+    await init([other!]);
+    expect(await count(other!)).toBe(4);
+    await end();
+    expect(readdirSync(folder).filter((name) => name.endsWith('.lock'))).toEqual([]);
+    await start();
+  });
+
+  it('gets no checkpoint of synchronous training either', async () => {
+    await start();
+    const first = server;
+    const [store] = await connect(1);
+    await init([store!]);
+    await store!.checkpoint(1, { isDurable: true });
+    await start();
+    const [other] = await connect(1);
+    await init([other!]);
+    const refused = other!.checkpoint(2, { isDurable: true });
+    await expect(refused).rejects.toEqual(notWritten);
+    await expect(refused).rejects.toMatchObject({ cause: inUse });
+    await store!.close();
+    await first.close();
+    await other!.checkpoint(2, { isDurable: true });
   });
 });
 
