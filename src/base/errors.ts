@@ -23,6 +23,7 @@ export const ErrorCodes = {
   CHECKPOINT_CORRUPT: 'A checkpoint is truncated or its checksum does not match.',
   CHECKPOINT_MISMATCH: 'A checkpoint belongs to another model or optimizer.',
   CHECKPOINT_NOT_WRITTEN: 'A checkpoint could not be written; earlier ones are untouched.',
+  FOLDER_IN_USE: 'Another server keeps its checkpoints and logs in the folder.',
   FOLDER_NOT_PRIVATE: 'A folder that must belong to this user alone is open to others.',
   NO_CHECKPOINTS: 'The service keeps no checkpoints.',
   SEGMENT_EXISTS: 'A shared-memory segment of that name exists and its owner is alive.',

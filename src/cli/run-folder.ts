@@ -17,12 +17,12 @@ import {
 import { dirname, join } from 'node:path';
 import { UsageError } from '../base/index.ts';
 import { LabelSet, Vocabulary } from '../data/index.ts';
+import { FolderLock, lockableFiles } from '../memory/index.ts';
 import type { Evaluation } from '../runner/index.ts';
 import { CONFIG_FILE, loadConfigFile, readStoredConfig } from './config-file.ts';
 import type { ResolvedConfig } from './config.ts';
 import { toJson } from './config-check.ts';
 import { isRecord } from './config-schema.ts';
-import { LOCK_FILE, RunLock } from './run-lock.ts';
 import type { Trust } from './run-trust.ts';
 import type { KnownWords, Task } from './task.ts';
 
@@ -31,6 +31,9 @@ const LABELS_FILE = 'labels.json';
 const METRICS_FILE = 'metrics.json';
 const MODEL_FILE = 'model.onnx';
 const CHECKPOINTS = 'checkpoints';
+const LOCK_FILE = 'training.lock';
+/** Whoever may write to the folder may train in it, as far as the user's umask allows. */
+const LOCK_MODE = 0o666;
 const WRITTEN_BY_A_RUN = [CONFIG_FILE, VOCABULARY_FILE, LABELS_FILE, METRICS_FILE, MODEL_FILE, CHECKPOINTS];
 
 export interface EpochMetrics {
@@ -48,7 +51,7 @@ export interface Metrics {
 
 export class RunFolder {
   readonly path: string;
-  #lock: RunLock | undefined;
+  #lock: FolderLock | undefined;
   /** The outermost folder that `prepare` has made. */
   #made: string | undefined;
   /** `prepare` found nothing in it. */
@@ -82,7 +85,10 @@ export class RunFolder {
       );
     }
     this.#make();
-    this.#lock = RunLock.take(this.path);
+    this.#lock = FolderLock.take({
+      ...{ files: lockableFiles, path: join(this.path, LOCK_FILE), mode: LOCK_MODE },
+      refusal: (pid) => isTrained(this.path, pid),
+    });
     const empty = readdirSync(this.path).every((name) => name === LOCK_FILE);
     this.#wasEmpty = empty;
     if (!empty && !resume && !overwrite) {
@@ -223,6 +229,14 @@ export class RunFolder {
       );
     }
   }
+}
+
+function isTrained(path: string, pid: number | undefined): UsageError {
+  return new UsageError(
+    'OUTPUT_EXISTS',
+    `${path} is being trained by ${pid === undefined ? 'another process' : `process ${pid}`}; give another --output, or wait.`,
+    { path, pid },
+  );
 }
 
 function json(value: unknown): string {

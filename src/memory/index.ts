@@ -1,8 +1,10 @@
 export { alignUp, bytesPerElement, isDType } from './dtype.ts';
 export type { DType, TypedArrayOf } from './dtype.ts';
+export { FolderLock, lockableFiles } from './folder-lock.ts';
+export type { LockableFiles } from './folder-lock.ts';
 export { futexWait, futexWake } from './futex.ts';
 export type { WaitResult } from './futex.ts';
-export { hasNative as hasSharedMemory, lockFile, yieldProcessor } from './native.ts';
+export { hasNative as hasSharedMemory, yieldProcessor } from './native.ts';
 export { currentProcess, isAlive } from './process-identity.ts';
 export type { ProcessIdentity } from './process-identity.ts';
 export { removeStaleSegments } from './segment-file.ts';

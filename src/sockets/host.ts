@@ -4,14 +4,16 @@
  * alone has any to pass. Invariant: code below a host never takes these from the system by itself.
  */
 import { randomBytes } from 'node:crypto';
-import { systemClock, systemFiles } from '../base/index.ts';
-import type { Clock, Files } from '../base/index.ts';
+import { systemClock } from '../base/index.ts';
+import type { Clock } from '../base/index.ts';
+import { lockableFiles } from '../memory/index.ts';
+import type { LockableFiles } from '../memory/index.ts';
 import { libc } from './libc.ts';
 import type { Libc } from './libc.ts';
 
 export interface Host {
   readonly clock: Clock;
-  readonly files: Files;
+  readonly files: LockableFiles;
   /** Socket calls; nothing native is loaded before the first use. */
   readonly libc: Libc;
   /** So many bytes that nobody can guess, as hexadecimal digits. */
@@ -21,7 +23,7 @@ export interface Host {
 /** The machine that this process really runs on. */
 export const systemHost: Host = {
   clock: systemClock,
-  files: systemFiles,
+  files: lockableFiles,
   get libc() {
     return libc();
   },

@@ -1,87 +1,19 @@
 /** One run folder is trained by one process at a time, and nothing that is left of a dead one is in the way. */
-import { spawnSync } from 'node:child_process';
 import { once } from 'node:events';
-import {
-  existsSync,
-  linkSync,
-  mkdirSync,
-  readdirSync,
-  readFileSync,
-  rmSync,
-  symlinkSync,
-  writeFileSync,
-} from 'node:fs';
+import { existsSync, mkdirSync, readdirSync, readFileSync, symlinkSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
-import { LOCK_FILE, RunLock } from '../../src/cli/run-lock.ts';
 import { temporaryFolders } from '../data/temporary-folder.ts';
 import { run } from './fake-io.ts';
 import { start } from './program.ts';
 import { rows, writeTinyRun } from './tiny-run.ts';
 
+const LOCK_FILE = 'training.lock';
 const folder = temporaryFolders();
 const slow = { train: rows(600, 1), config: { epochs: 40, checkpointEverySteps: 50 } };
 
 // Elsewhere files cannot be locked.
 describe.skipIf(process.platform !== 'linux')('the lock of a run folder', () => {
-  test('is held by one at a time, and leaves nothing behind', () => {
-    const path = folder();
-    const lock = RunLock.take(path);
-    expect(() => RunLock.take(path)).toThrow(
-      `${path} is being trained by process ${process.pid}; give another --output, or wait.`,
-    );
-    lock.release();
-    expect(readdirSync(path)).toEqual([]);
-    RunLock.take(path).release();
-  });
-
-  test('leaves that of a new folder alone', () => {
-    const path = join(folder(), 'run');
-    mkdirSync(path);
-    const old = RunLock.take(path);
-    rmSync(path, { recursive: true });
-    mkdirSync(path);
-    const lock = RunLock.take(path);
-    old.release();
-    expect(() => RunLock.take(path)).toThrow('is being trained');
-    lock.release();
-  });
-
-  test.each([
-    ['a symbolic link', symlinkSync, 'is a symbolic link'],
-    ['a second name of a file', linkSync, 'has 2 names'],
-  ])('is never %s: what that leads to stays as it is', (_what, link, fault) => {
-    const path = folder();
-    const victim = join(folder(), 'victim');
-    writeFileSync(victim, 'keep');
-    link(victim, join(path, LOCK_FILE));
-    expect(() => RunLock.take(path)).toThrow(
-      expect.objectContaining({
-        code: 'FILE_NOT_WRITTEN',
-        message: expect.stringContaining(fault) as string,
-      }),
-    );
-    expect(readFileSync(victim, 'utf8')).toBe('keep');
-    expect(readdirSync(path)).toEqual([LOCK_FILE]);
-  });
-
-  test('is never made by a symbolic link that leads to nothing', () => {
-    const path = folder();
-    const victim = join(folder(), 'victim');
-    symlinkSync(victim, join(path, LOCK_FILE));
-    expect(() => RunLock.take(path)).toThrow('is a symbolic link');
-    expect(existsSync(victim)).toBe(false);
-  });
-
-  test('is a file: a folder or a pipe of its name is refused', () => {
-    const path = folder();
-    mkdirSync(join(path, LOCK_FILE));
-    expect(() => RunLock.take(path)).toThrow('is a folder');
-    rmSync(join(path, LOCK_FILE), { recursive: true });
-    expect(spawnSync('mkfifo', [join(path, LOCK_FILE)]).status).toBe(0);
-    expect(() => RunLock.take(path)).toThrow('is no regular file');
-  });
-
   test('keeps a second training out, which changes nothing, and goes with an owner that is killed', async () => {
     const cwd = folder();
     writeTinyRun(cwd, slow);

@@ -1,47 +1,85 @@
 /**
- * A server whose cores run in the test's own thread, turn by turn, on real sockets but by a clock of the test: what a core does
- * in which turn is then the same every time. Invariant: a turn never sleeps.
+ * A machine whose servers run in the test's own thread, on real sockets: cores are turned by the event loop, checkpoints are
+ * written at once. So a test can give it faulty files, and what a core does in which turn is the same every time.
+ * Invariant: a turn never sleeps.
  */
 import { Kernels } from '../../src/kernels/index.ts';
 import { SharedSpace } from '../../src/memory/index.ts';
+import type { LockableFiles, WasmMemory } from '../../src/memory/index.ts';
+import type { Clock } from '../../src/base/index.ts';
 import { CoreLoop } from '../../src/server/cores/core-loop.ts';
+import type { CoreOptions } from '../../src/server/cores/core-loop.ts';
 import { Office } from '../../src/server/cores/office.ts';
 import type { ToCore, ToOffice } from '../../src/server/cores/office.ts';
+import { CheckpointDesk } from '../../src/server/durability/checkpoint-desk.ts';
+import type { Answer, CheckpointThreadData, Question } from '../../src/server/durability/checkpoint-desk.ts';
 import { systemServerHost } from '../../src/server/server-host.ts';
 import type { ServerHost, ThreadLine } from '../../src/server/server-host.ts';
+import type { Libc } from '../../src/sockets/index.ts';
 
-/** `lookMs`: what passes whenever somebody looks at the clock, as if work had been done in between. */
-export function oneThreadHost(lookMs: number): ServerHost {
-  let nowMs = 0;
-  const clock = { ...systemServerHost.clock, nowMs: () => (nowMs += lookMs) };
-  const { libc, files, randomHex } = systemServerHost;
-  return {
-    ...{ clock, libc, files, randomHex },
-    startCheckpoints: (data) => systemServerHost.startCheckpoints(data),
-    startCore(memory, options): ThreadLine<ToOffice, ToCore> {
-      const toCore: ToCore[] = [];
-      let hear: (message: ToOffice) => void = () => undefined;
-      let end: (error: unknown) => void = () => undefined;
-      const office = new Office({
-        post: (message) => void setImmediate(() => hear(message)),
-        take: () => toCore.shift(),
-      });
-      const kernels = Kernels.create(SharedSpace.fromMemory(memory));
-      const loop = new CoreLoop(kernels, office, options, { clock, libc, files, randomHex });
-      const turn = () => {
-        libc.ring(options.doorbell);
-        loop.sleep();
-        if (loop.act()) return void setImmediate(turn);
-        office.ended(null);
-        setImmediate(() => end(undefined));
-      };
-      setImmediate(turn);
-      return {
-        post: (message) => void toCore.push(message),
-        onMessage: (take) => void (hear = take),
-        onEnd: (take) => void (end = take),
-        ...{ ref: () => undefined, unref: () => undefined, terminate: () => Promise.resolve() },
-      };
-    },
-  };
+export interface OneThreadHostOptions {
+  /** Default: the files of this machine. */
+  readonly files?: LockableFiles | undefined;
+  /**
+   * What passes whenever somebody looks at the clock, as if work had been done in between, in milliseconds. Default 0: no
+   * tenant's turn is over before all that has come was read, however busy the machine is.
+   */
+  readonly lookMs?: number | undefined;
 }
+
+export class OneThreadHost implements ServerHost {
+  readonly clock: Clock;
+  readonly randomHex = systemServerHost.randomHex;
+  readonly files: LockableFiles;
+  readonly libc: Libc;
+
+  constructor({ files = systemServerHost.files, lookMs = 0 }: OneThreadHostOptions = {}) {
+    this.files = files;
+    let nowMs = 0;
+    this.clock = { ...systemServerHost.clock, nowMs: () => (nowMs += lookMs) };
+    const libc = systemServerHost.libc;
+    this.libc = { ...libc, poll: (address, count) => libc.poll(address, count, 0) };
+  }
+
+  startCore(memory: WasmMemory, options: CoreOptions): ThreadLine<ToOffice, ToCore> {
+    const inbox: ToCore[] = [];
+    let hear: (message: ToOffice) => void = () => undefined;
+    let end: (error: unknown) => void = () => undefined;
+    const office = new Office({
+      post: (message) => void setImmediate(() => hear(message)),
+      take: () => inbox.shift(),
+    });
+    const kernels = Kernels.create(SharedSpace.fromMemory(memory));
+    const loop = new CoreLoop(kernels, office, options, this);
+    const turn = (): void => {
+      loop.sleep();
+      if (loop.act()) return void setImmediate(turn);
+      office.ended(null);
+      setImmediate(() => end(undefined));
+    };
+    setImmediate(turn);
+    return {
+      post: (message) => void inbox.push(message),
+      onMessage: (take) => void (hear = take),
+      onEnd: (take) => void (end = take),
+      ...alwaysThere,
+    };
+  }
+
+  startCheckpoints(data: CheckpointThreadData): ThreadLine<Answer, Question> {
+    const desk = new CheckpointDesk(this, data);
+    let hear: (answer: Answer) => void = () => undefined;
+    return {
+      post: (question) => void setImmediate(() => desk.take(question, (answer) => hear(answer))),
+      onMessage: (take) => void (hear = take),
+      onEnd: () => undefined,
+      ...alwaysThere,
+    };
+  }
+}
+
+const alwaysThere = {
+  ref: () => undefined,
+  unref: () => undefined,
+  terminate: () => Promise.resolve(),
+};

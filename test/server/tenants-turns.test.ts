@@ -10,7 +10,7 @@ import { ParameterServer } from '../../src/server/index.ts';
 import { systemServerHost } from '../../src/server/server-host.ts';
 import type { ServerHost } from '../../src/server/server-host.ts';
 import { encodeHead } from '../../src/server/wire/frame.ts';
-import { oneThreadHost } from './one-thread-host.ts';
+import { OneThreadHost } from './one-thread-host.ts';
 import { bytesOf, pushRequest, RawWorker, SETTINGS, until } from './raw-worker.ts';
 import type { Identity } from './raw-worker.ts';
 
@@ -100,7 +100,7 @@ describe.skipIf(!hasSharedMemory())('tenants on one core', () => {
   }
 
   it('get turns in the middle of what another one asked for', async () => {
-    await start(oneThreadHost(TURN_MS / 10));
+    await start(new OneThreadHost({ lookMs: TURN_MS / 10 }));
     const [long, short] = [await worker('a'), await worker('b')];
     await long.openKey(new Float32Array(1));
     await short.openKey(new Float32Array(1));

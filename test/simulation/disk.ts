@@ -6,7 +6,8 @@
  */
 import { constants } from 'node:fs';
 import { basename, dirname } from 'node:path';
-import type { Files, Random } from '../../src/base/index.ts';
+import type { Random } from '../../src/base/index.ts';
+import type { LockableFiles } from '../../src/memory/index.ts';
 
 interface Range {
   readonly start: number;
@@ -23,6 +24,13 @@ class File {
   dirty: Range[] = [];
   /** Of failed flushes. */
   lost: Range[] = [];
+  /** Who has locked it, by which descriptor. */
+  lock: { readonly owner: DiskUser; readonly descriptor: number } | undefined;
+}
+
+/** A process, whose locks go with it. */
+interface DiskUser {
+  readonly isDead: boolean;
 }
 
 class Folder {
@@ -55,7 +63,7 @@ export class Disk {
   }
 
   /** The disk as one process sees it, with descriptors of its own. */
-  filesFor(faults: DiskFaults): Files {
+  filesFor(faults: DiskFaults, owner: DiskUser): LockableFiles {
     const open = new Map<number, { readonly node: File | Folder; readonly path: string }>();
     let next = 3;
     const fileOf = (descriptor: number): { readonly node: File; readonly path: string } => {
@@ -82,8 +90,19 @@ export class Disk {
         return next++;
       },
       close: (descriptor) => {
+        const node = open.get(descriptor)?.node;
         if (!open.delete(descriptor)) throw fault('EBADF', String(descriptor));
+        const lock = node instanceof File ? node.lock : undefined;
+        if (lock?.owner === owner && lock.descriptor === descriptor) (node as File).lock = undefined;
       },
+      lock: (descriptor) => {
+        const { node } = fileOf(descriptor);
+        if (node.lock && !node.lock.owner.isDead) return false;
+        node.lock = { owner, descriptor };
+        return true;
+      },
+      names: () => 1,
+      isAt: (path, descriptor) => this.#find(path) === fileOf(descriptor).node,
       size: (descriptor) => {
         const node = open.get(descriptor)?.node;
         return node instanceof File

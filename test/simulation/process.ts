@@ -2,7 +2,8 @@
  * A process of a simulated machine and its threads: what of a process can be killed, stopped and held up. It runs the real code by
  * the hosts that it gives. Invariant: whatever a dead process still tries changes nothing.
  */
-import type { Clock, Files } from '../../src/base/index.ts';
+import type { Clock } from '../../src/base/index.ts';
+import type { LockableFiles } from '../../src/memory/index.ts';
 import type { Host } from '../../src/sockets/index.ts';
 import type { Disk, DiskFaults } from './disk.ts';
 import type { Descriptor, Network, Watched } from './network.ts';
@@ -50,8 +51,8 @@ export class SimProcess {
     this.stoppedUntilMs = Math.max(this.stoppedUntilMs, this.scheduler.nowMs + forMs);
   }
 
-  files(faults: DiskFaults): Files {
-    const files = this.#disk.filesFor({
+  files(faults: DiskFaults): LockableFiles {
+    const own: DiskFaults = {
       before: (point, path) => {
         if (this.isDead) throw new Killed();
         faults.before(point, path);
@@ -64,7 +65,8 @@ export class SimProcess {
       torn: (path, bytes) => faults.torn(path, bytes),
       failsFlush: (path) => faults.failsFlush(path),
       room: (bytes) => faults.room(bytes),
-    });
+    };
+    const files = this.#disk.filesFor(own, this);
     const guarded = <R>(call: () => R): R => {
       if (this.isDead) throw new Killed();
       return call();
@@ -113,7 +115,7 @@ export class SimThread implements Owner {
     };
   }
 
-  host(files: Files): Host {
+  host(files: LockableFiles): Host {
     const { network, scheduler } = this.process;
     return {
       clock: this.clock,

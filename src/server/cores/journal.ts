@@ -5,7 +5,7 @@
  * and logs nothing. Invariants: nothing is asked of the tenant before it has been recovered; after a log has failed, nothing
  * is acknowledged until a checkpoint with everything in it is on the disk.
  */
-import { UsageError } from '../../base/index.ts';
+import { asTributaryError, UsageError } from '../../base/index.ts';
 import type { Files, TributaryError } from '../../base/index.ts';
 import { LogChain, listLogs, PushLog } from '../durability/index.ts';
 import type { LogOrigin, LogRecord, StoredLog } from '../durability/index.ts';
@@ -37,6 +37,8 @@ export class Journal {
   #state: 'new' | 'recovering' | 'ready' = 'new';
   /** Why what was acknowledged before cannot be had again. */
   #failure: TributaryError | undefined;
+  /** Everything was put back; what is left to do may fail, and is then tried again. */
+  #beginLog: (() => void) | undefined;
   readonly #awaiting: { readonly go: () => void; readonly fail: Fail }[] = [];
   #log: PushLog | undefined;
   /** In the place of a log that failed, as soon as the checkpoint that it follows is on the disk. */
@@ -63,16 +65,17 @@ export class Journal {
     this.#awaiting.push({ go, fail });
     if (this.#state === 'recovering') return;
     this.#state = 'recovering';
+    if (this.#beginLog) return this.#tryAgain(this.#beginLog);
     const { namespace } = this.#tenant.service;
     this.#office.ask(
       { kind: 'recover', namespace, core: this.#core },
       (found) => {
         const { recovery } = this.#tenant;
-        const failed = (error: TributaryError) => {
-          this.#failure = error;
-          this.#settle('recovering', error);
-        };
-        recovery.run(recovery.recover(found), () => this.#settle('ready'), failed);
+        recovery.run(
+          recovery.recover(found),
+          () => this.#settle('ready'),
+          (error) => this.#failed(error),
+        );
       },
       // Nothing was put back yet, so whoever asks next has it tried again.
       (error) => this.#settle('new', error),
@@ -185,14 +188,12 @@ export class Journal {
       else this.#tenant.repeat(record);
     }
     this.#tenant.endReplay();
-    if (chain.torn) {
-      const { path, atByte, fileBytes } = chain.torn;
-      this.#office.log(
-        `the push log ${path} ends at byte ${atByte}; the ${fileBytes - atByte} bytes behind it were never acknowledged`,
-      );
-    }
-    chain.flush();
-    this.#log = this.#begin(chain.end, chain.end === null && first === undefined);
+    if (chain.torn) this.#office.log(tornText(chain.torn));
+    this.#beginLog = () => {
+      chain.flush();
+      this.#log = this.#begin(chain.end, chain.end === null && first === undefined);
+    };
+    this.#beginLog();
   }
 
   close(): void {
@@ -200,8 +201,24 @@ export class Journal {
     this.#next?.close();
   }
 
-  #settle(state: 'new' | 'recovering' | 'ready', error?: TributaryError): void {
+  #tryAgain(beginLog: () => void): void {
+    try {
+      beginLog();
+    } catch (error) {
+      return this.#failed(asTributaryError(error));
+    }
+    this.#settle('ready');
+  }
+
+  /** What was put back in part cannot be put back again; a disk that was full may have room later. */
+  #failed(error: TributaryError): void {
+    if (this.#beginLog === undefined) this.#failure = error;
+    this.#settle('new', error);
+  }
+
+  #settle(state: 'new' | 'ready', error?: TributaryError): void {
     this.#state = state;
+    if (state === 'ready') this.#beginLog = undefined;
     if (error) this.#office.log(`'${this.#tenant.service.namespace}' was not recovered: ${error.message}`);
     for (const { go, fail } of this.#awaiting.splice(0)) {
       if (error) fail(error);
@@ -233,8 +250,11 @@ export class Journal {
 
   #begin(previous: LogOrigin['previous'], isFirst: boolean): PushLog {
     return new PushLog({
-      ...{ files: this.#files, folder: this.#folder, name: this.#name, isFlushed: this.#isFlushed },
-      origin: { cores: this.#tenant.service.cores, settings: this.#settings, previous, isFirst },
+      ...{ files: this.#files, folder: this.#folder, name: this.#name },
+      origin: {
+        ...{ cores: this.#tenant.service.cores, settings: this.#settings, previous, isFirst },
+        isFlushed: this.#tenant.service.durability === 'disk',
+      },
     });
   }
 
@@ -251,10 +271,6 @@ export class Journal {
     return this.#tenant.service.logFolder!;
   }
 
-  get #isFlushed(): boolean {
-    return this.#tenant.service.durability === 'disk';
-  }
-
   /** How pushes take effect; workers may come and go. */
   get #settings(): string {
     return JSON.stringify({ ...this.#tenant.settings, workers: undefined });
@@ -263,6 +279,15 @@ export class Journal {
   get #name(): string {
     return `core-${this.#core}`;
   }
+}
+
+/** A log that is flushed for each push has nothing acknowledged where it is torn; of another a power cut may take such pushes. */
+function tornText({ path, atByte, fileBytes, isFlushed }: NonNullable<LogChain['torn']>): string {
+  const place = `the push log ${path} ends at byte ${atByte}; the ${fileBytes - atByte} bytes behind it were`;
+  return isFlushed
+    ? `${place} never acknowledged`
+    : `${place} not flushed and are not kept; if the power was cut, pushes in them may have been acknowledged: ` +
+        "durability 'process' keeps those when the process ends, 'disk' also when the power is cut";
 }
 
 /** The rows one after the other, as their indices are. */

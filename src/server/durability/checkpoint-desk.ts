@@ -13,7 +13,10 @@ import type { Manifest } from './server-state.ts';
 
 /** What can be asked, and what is answered. */
 export interface Questions {
+  /** Makes the folder; nothing in it is changed. */
   open: { ask: null; answer: null };
+  /** Removes what killed writes have left. */
+  clear: { ask: null; answer: null };
   /** The data lies on shared memory. */
   write: { ask: { manifest: Manifest; data: Float32Array[] }; answer: Kept[] };
   read: { ask: number; answer: CheckpointContent };
@@ -68,6 +71,9 @@ export class CheckpointDesk {
 function answerTo(question: Question, folder: CheckpointFolder): Questions[QuestionName]['answer'] {
   switch (question.name) {
     case 'open':
+      return null;
+    case 'clear':
+      folder.clear();
       return null;
     case 'write':
       return folder.write(question.ask.manifest, question.ask.data);

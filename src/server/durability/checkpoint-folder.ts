@@ -1,6 +1,6 @@
 /**
  * The checkpoints of one server in one folder, a file for each step: which there are, which are good, which may go. All
- * calls block; they run in the checkpoint thread. One process uses a folder at a time. Invariants: under its final name
+ * calls block; they run in the checkpoint thread. Whoever asks holds the lock of the folder. Invariants: under its final name
  * a file is complete (written beside, flushed, renamed, folder flushed); older ones are removed only after that, and
  * never one of the newest two that are good.
  */
@@ -44,7 +44,7 @@ export class CheckpointFolder {
   /** The files that this process has written or verified, by step, so that they are not read again before each removal. */
   readonly #good = new Map<number, Kept>();
 
-  /** Makes the folder and removes what killed writes have left. */
+  /** Makes the folder. */
   constructor({ files, randomHex }: Pick<Host, 'files' | 'randomHex'>, folder: string) {
     if (endianness() !== 'LE') {
       throw new InternalError('BROKEN_INVARIANT', 'Checkpoints of a server need a little-endian machine.');
@@ -56,16 +56,19 @@ export class CheckpointFolder {
       makeDurableFolder(files, folder, OWNER_FOLDER);
       // What is found here is built on: whoever put it in place may have been killed before he flushed it.
       flushFolder(files, folder);
-      for (const name of files.list(folder)) {
-        if (TEMPORARY_NAME.test(name)) files.remove(join(folder, name));
+    } catch (cause) {
+      throw unusable(folder, cause);
+    }
+  }
+
+  /** Removes what killed writes have left. */
+  clear(): void {
+    try {
+      for (const name of this.#files.list(this.#folder)) {
+        if (TEMPORARY_NAME.test(name)) this.#files.remove(join(this.#folder, name));
       }
     } catch (cause) {
-      throw new UsageError(
-        'CHECKPOINT_NOT_WRITTEN',
-        `The checkpoint folder ${folder} cannot be used: ${messageOf(cause)}. Give another folder.`,
-        { path: folder },
-        cause,
-      );
+      throw unusable(this.#folder, cause);
     }
   }
 
@@ -165,6 +168,15 @@ function keptOf({ step, cores }: Manifest): Kept {
 
 function nameOf(step: number): string {
   return `step-${String(step).padStart(12, '0')}`;
+}
+
+function unusable(folder: string, cause: unknown): UsageError {
+  return new UsageError(
+    'CHECKPOINT_NOT_WRITTEN',
+    `The checkpoint folder ${folder} cannot be used: ${messageOf(cause)}. Give another folder.`,
+    { path: folder },
+    cause,
+  );
 }
 
 function wouldGoBack(folder: string, step: number, newer: number): UsageError {

@@ -44,7 +44,7 @@ export class LogChain {
   /** Of its whole records. */
   #endBytes = 0;
   /** The last log if it was torn, and where. */
-  torn: (ReplayStop & { readonly path: string }) | undefined;
+  torn: (ReplayStop & Pick<LogOrigin, 'isFlushed'> & { readonly path: string }) | undefined;
 
   /** Finds the logs; CHECKPOINT_CORRUPT names the one that is missing or damaged, CHECKPOINT_MISMATCH one of another server. */
   constructor(options: ChainOptions) {
@@ -78,7 +78,9 @@ export class LogChain {
       this.#checkEnd(link, stop, next);
       this.end = { number, records: stop.records };
       this.#endBytes = stop.atByte;
-      if (next === undefined && stop.why === 'torn') this.torn = { ...stop, path: link.path };
+      if (next === undefined && stop.why === 'torn') {
+        this.torn = { ...stop, path: link.path, isFlushed: link.origin?.isFlushed ?? true };
+      }
       link = next;
     }
   }

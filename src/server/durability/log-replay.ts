@@ -2,22 +2,29 @@
  * Reads a push log back, one record at a time, up to the end or to the first bytes that are no whole record, and tells what
  * a kill or a power cut leaves behind from damage. Terms: torn is a tail that nobody was promised: the file ends within a
  * record, or bytes of it were never written; damaged is everything else. Invariants: what is given is a prefix of what
- * was appended, bit for bit; a log is never called torn before a byte that a later record says was acknowledged.
+ * was appended, bit for bit; a log is never called torn before a byte that a later record says was flushed.
  */
 import { constants } from 'node:fs';
 import { readFully, UsageError } from '../../base/index.ts';
 import type { Files } from '../../base/index.ts';
 import { crc32 } from './crc32.ts';
-import { CHECKSUM_BYTES, HEAD_BYTES, readBody, readHead, RECORD_MARK, recordBytes } from './push-record.ts';
+import {
+  CHECKSUM_BYTES,
+  HEAD_BYTES,
+  maskSectors,
+  readBody,
+  readHead,
+  RECORD_MARK,
+  recordBytes,
+  SECTOR_BYTES,
+} from './push-record.ts';
 import type { LogRecord } from './push-record.ts';
 
-const LOG_MARK = Buffer.from('tributary-log-2\n');
+const LOG_MARK = Buffer.from('tributary-log-3\n');
 /** Of this release or another. */
 const ANY_MARK = /^tributary-log-\d\n$/;
 const TEXT_AT = LOG_MARK.length + 8;
 const MAX_TEXT_BYTES = 2 ** 20;
-/** What a device writes whole or not at all. */
-const SECTOR_BYTES = 512;
 const PIECE_BYTES = 2 ** 20;
 /** At the end of a file: more than a checksum can have by chance. */
 const MANY_ZEROS = 16;
@@ -32,6 +39,8 @@ export interface LogOrigin {
   readonly previous: { readonly number: number; readonly records: number } | null;
   /** Whether it is the first of all and begins with nothing; otherwise, if it continues none, with a checkpoint. */
   readonly isFirst: boolean;
+  /** Whether pushes count only after a flush, which makes them survive a power cut; first values and optimizers always do. */
+  readonly isFlushed: boolean;
 }
 
 export interface ReplayStop {
@@ -41,8 +50,8 @@ export interface ReplayStop {
   readonly atByte: number;
   readonly fileBytes: number;
   /**
-   * 'end': all was read. 'torn': what follows was never acknowledged, as a kill or a power cut leaves it. 'damaged': what
-   * follows may have been, but is no record.
+   * 'end': all was read. 'torn': what follows is as a kill or a power cut leaves it, and nobody was promised that it survives
+   * that. 'damaged': what follows may have been, but is no record.
    */
   readonly why: 'end' | 'torn' | 'damaged';
 }
@@ -159,6 +168,7 @@ function readRecord(files: Files, file: number, at: number, fileBytes: number): 
   if (crc32(body, crc32(front, 0)) !== sum) {
     return whyNot(files, file, at, fileBytes, sum === 0 || hasLostSector(at, Buffer.concat([front, rest])));
   }
+  maskSectors(body, at + HEAD_BYTES);
   const record = readBody(head, body);
   return record === undefined ? 'damaged' : { record, bytes };
 }
@@ -178,7 +188,7 @@ function whyNot(
   return (isLost || endsInZeros) && !hasRecordBehind(files, file, at + 4, fileBytes, at) ? 'torn' : 'damaged';
 }
 
-/** Whether what a device writes together is all zeros, as far as it belongs to the record: it never came there. */
+/** Whether what a device writes together is all zeros, as far as it belongs to the record: `maskSectors` writes none. */
 function hasLostSector(at: number, record: Buffer): boolean {
   const first = SECTOR_BYTES - (at % SECTOR_BYTES);
   for (let [from, to] = [0, first]; from < record.length; [from, to] = [to, to + SECTOR_BYTES]) {
@@ -187,7 +197,7 @@ function hasLostSector(at: number, record: Buffer): boolean {
   return false;
 }
 
-/** Whether a record from there on was written when more than `limit` bytes had been acknowledged. */
+/** Whether a record from there on was written when more than `limit` bytes had been flushed. */
 function hasRecordBehind(
   files: Files,
   file: number,
@@ -202,7 +212,7 @@ function hasRecordBehind(
     for (let i = 0; i < end; i += 4) {
       if (piece.readUInt32LE(i) !== RECORD_MARK) continue;
       const head = readHead(piece.subarray(i, i + HEAD_BYTES));
-      if (head && head.safeBytes > limit) return true;
+      if (head && head.flushedBytes > limit) return true;
     }
   }
   return false;

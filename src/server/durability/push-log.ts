@@ -12,7 +12,7 @@ import type { Files } from '../../base/index.ts';
 import { crc32 } from './crc32.ts';
 import { originBytes } from './log-replay.ts';
 import type { LogOrigin } from './log-replay.ts';
-import { CHECKSUM_BYTES, recordParts } from './push-record.ts';
+import { CHECKSUM_BYTES, HEAD_BYTES, maskSectors, recordParts } from './push-record.ts';
 import type { LogRecord } from './push-record.ts';
 
 /** Small enough to stay in the cache between copy, checksum and write. */
@@ -26,8 +26,6 @@ export interface PushLogOptions {
   /** Of this core, the same after each restart: small letters, digits, '-' and '_'. */
   readonly name: string;
   readonly origin: LogOrigin;
-  /** Whether pushes count only after `flush`, which makes them survive a power cut; first values and optimizers always do. */
-  readonly isFlushed: boolean;
 }
 
 export interface StoredLog {
@@ -40,7 +38,7 @@ export class PushLog {
   readonly number: number;
   readonly path: string;
   readonly #files: Files;
-  readonly #isFlushed: boolean;
+  readonly #origin: LogOrigin;
   readonly #buffer = Buffer.allocUnsafeSlow(BUFFER_BYTES);
   readonly #file: number;
   /** Bytes up to the end of the last whole record. */
@@ -54,9 +52,9 @@ export class PushLog {
   #broken: unknown;
 
   /** Begins a new log behind all that there are. */
-  constructor({ files, folder, name, origin, isFlushed }: PushLogOptions) {
+  constructor({ files, folder, name, origin }: PushLogOptions) {
     this.#files = files;
-    this.#isFlushed = isFlushed;
+    this.#origin = origin;
     this.number = (listLogs(files, folder, name).at(-1)?.number ?? 0) + 1;
     this.path = join(folder, `${name}.${String(this.number).padStart(12, '0')}.pushes`);
     const bytes = originBytes(origin);
@@ -81,7 +79,7 @@ export class PushLog {
 
   /** Whether there are records that a power cut would lose, although they are to survive it. */
   get isDirty(): boolean {
-    const isAwaited = this.#isFlushed || this.#hasRule;
+    const isAwaited = this.#origin.isFlushed || this.#hasRule;
     return isAwaited && this.#broken === undefined && this.#flushedBytes < this.#bytes;
   }
 
@@ -93,7 +91,7 @@ export class PushLog {
   /** Writes one record. If that fails, FILE_NOT_WRITTEN is thrown, and the log is as before: the push must be refused. */
   append(record: LogRecord): void {
     if (this.#broken !== undefined) throw this.failure!;
-    const parts = recordParts(record, this.#isFlushed ? this.#flushedBytes : this.#bytes);
+    const parts = recordParts(record, this.#flushedBytes);
     try {
       this.#bytes += this.#write(parts);
       this.#records++;
@@ -137,16 +135,15 @@ export class PushLog {
     let filled = 0;
     let crc = 0;
     let written = 0;
-    /** Where in the buffer the checksum has got to. */
-    let summed = 0;
-    const sum = () => {
-      crc = crc32(buffer.subarray(summed, filled), crc);
-      summed = filled;
+    const seal = () => {
+      const masked = written === 0 ? HEAD_BYTES : 0;
+      maskSectors(buffer.subarray(masked, filled), this.#bytes + written + masked);
+      crc = crc32(buffer.subarray(0, filled), crc);
     };
     const empty = () => {
       writeFully(this.#files, this.#file, buffer.subarray(0, filled), this.#bytes + written);
       written += filled;
-      filled = summed = 0;
+      filled = 0;
     };
     for (const part of parts) {
       for (let start = 0; start < part.length;) {
@@ -155,11 +152,11 @@ export class PushLog {
         filled += piece.length;
         start += piece.length;
         if (filled < BUFFER_BYTES) continue;
-        sum();
+        seal();
         empty();
       }
     }
-    sum();
+    seal();
     if (filled + CHECKSUM_BYTES > BUFFER_BYTES) empty();
     filled = buffer.writeUInt32LE(crc, filled);
     empty();

@@ -1,7 +1,8 @@
 /**
  * What a push log holds, and its layout: a head of 64 bytes, a text (the key's name, a plan or an optimizer as JSON), whole
  * numbers (starts and lengths of the pieces, or row indices), the elements, and a CRC-32 of all before it; little-endian,
- * each part a multiple of 4 bytes long. No files here. Invariant: the length of a record follows from its head alone.
+ * each part a multiple of 4 bytes long. Behind the head, the first word of each sector of the file is masked. No files
+ * here. Invariants: the length of a record follows from its head alone; a sector of zeros was never written.
  */
 import { UsageError } from '../../base/index.ts';
 import { crc32 } from './crc32.ts';
@@ -65,6 +66,10 @@ export const CHECKSUM_BYTES = 4;
 /** A checksum of the head alone: lengths that can be trusted tell a torn record from a damaged one. */
 const HEAD_SUM_AT = 60;
 export const RECORD_MARK = 0x50495254;
+/** What a device writes whole or not at all. */
+export const SECTOR_BYTES = 512;
+/** As a number negative, as a text no UTF-8, as an element a NaN that no arithmetic gives: none of the words that are masked. */
+const SECTOR_MASK = 0xffad5eed;
 const KINDS = ['dense', 'rows', 'optimizer', 'values', 'skipped'] as const;
 
 export interface RecordHead {
@@ -76,8 +81,8 @@ export interface RecordHead {
   readonly textBytes: number;
   readonly numbers: number;
   readonly elements: number;
-  /** Bytes of the log that were acknowledged, or about to be, when the record was written: damage before is a loss. */
-  readonly safeBytes: number;
+  /** Bytes of the log that had been flushed when the record was written: no power cut takes any of them. */
+  readonly flushedBytes: number;
 }
 
 /** Bytes of the whole record. */
@@ -86,7 +91,7 @@ export function recordBytes({ textBytes, numbers, elements }: RecordHead): numbe
 }
 
 /** The record's parts without the checksum, to be written one after the other; the elements are not copied. */
-export function recordParts(record: LogRecord, safeBytes: number): Uint8Array[] {
+export function recordParts(record: LogRecord, flushedBytes: number): Uint8Array[] {
   const { text, numbers, arrays, ...fields } = contentOf(record);
   const bytes = Buffer.from(text);
   const elements = arrays.reduce((sum, { length }) => sum + length, 0);
@@ -99,10 +104,21 @@ export function recordParts(record: LogRecord, safeBytes: number): Uint8Array[] 
   front.writeDoubleLE(numbers.length, 32);
   front.writeDoubleLE(elements, 40);
   front.writeUInt32LE(bytes.length, 48);
-  front.writeDoubleLE(safeBytes, 52);
+  front.writeDoubleLE(flushedBytes, 52);
   front.writeUInt32LE(crc32(front.subarray(0, HEAD_SUM_AT), 0), HEAD_SUM_AT);
   bytes.copy(front, HEAD_BYTES);
   return [front, bytesOf(numbers), ...arrays.map(bytesOf)];
+}
+
+/**
+ * Masks, or unmasks, the first word of each sector in bytes that lie at `position` of the file and belong to no head. Gradients
+ * have long runs of zeros; a power cut leaves zeros, too, and only those may be taken for bytes that were never written.
+ */
+export function maskSectors(bytes: Buffer, position: number): void {
+  const first = (SECTOR_BYTES - (position % SECTOR_BYTES)) % SECTOR_BYTES;
+  for (let at = first; at < bytes.length; at += SECTOR_BYTES) {
+    bytes.writeUInt32LE((bytes.readUInt32LE(at) ^ SECTOR_MASK) >>> 0, at);
+  }
 }
 
 /** The head at the beginning of `bytes`, or undefined if there is none. Its lengths are not yet compared with anything. */
@@ -116,10 +132,10 @@ export function readHead(bytes: Buffer): RecordHead | undefined {
     numbers: bytes.readDoubleLE(32),
     elements: bytes.readDoubleLE(40),
     textBytes: bytes.readUInt32LE(48),
-    safeBytes: bytes.readDoubleLE(52),
+    flushedBytes: bytes.readDoubleLE(52),
   };
-  const { worker, step, samples, numbers, elements, safeBytes } = head;
-  const isSound = [worker, step, numbers, elements, safeBytes].every(isCount);
+  const { worker, step, samples, numbers, elements, flushedBytes } = head;
+  const isSound = [worker, step, numbers, elements, flushedBytes].every(isCount);
   if (bytes.readUInt32LE(0) !== RECORD_MARK || kind === undefined || !isSound || !isWeight(samples))
     return undefined;
   return { kind, ...head };

@@ -1,10 +1,13 @@
 /**
  * The checkpoints of a parameter server, for its main thread: written in the background by a thread of their own, atomic,
  * checksummed, the last two kept. Not for the core threads. Invariants: once `write` is done the checkpoint survives a
- * kill and a power cut, and whatever happens before leaves the earlier ones as they were.
+ * kill and a power cut, and whatever happens before leaves the earlier ones as they were; from `open` to `close` no other
+ * process has the folder, in which the cores keep their logs, too.
  */
-import { UsageError } from '../../base/index.ts';
+import { join } from 'node:path';
+import { OWNER_FILE, UsageError } from '../../base/index.ts';
 import type { Clock } from '../../base/index.ts';
+import { FolderLock } from '../../memory/index.ts';
 import type { ServerHost } from '../server-host.ts';
 import type { Kept, Listing } from './checkpoint-folder.ts';
 import { CheckpointLink } from './checkpoint-link.ts';
@@ -13,10 +16,11 @@ import type { ServerState } from './server-state.ts';
 
 /** What the main thread copies before it lets others go on, in elements: well under a millisecond. */
 const COPY_ELEMENTS = 2 ** 18;
+const LOCK_FILE = 'server.lock';
 
 export interface ServerCheckpointsOptions {
   readonly host: ServerHost;
-  /** Where the checkpoints lie; made if it is not there. One process uses it at a time. */
+  /** Where the checkpoints lie; made if it is not there. One process has it at a time. */
   readonly folder: string;
   /** Told of each file that `list` skipped, and why. Default: nobody is told. */
   readonly onProblem?: ((text: string) => void) | undefined;
@@ -26,6 +30,7 @@ export interface ServerCheckpointsOptions {
 
 export class ServerCheckpoints {
   readonly #link: CheckpointLink;
+  #lock: FolderLock | undefined;
   readonly #clock: Clock;
   readonly #onProblem: (text: string) => void;
 
@@ -40,11 +45,13 @@ export class ServerCheckpoints {
     this.#onProblem = onProblem ?? (() => {});
   }
 
-  /** Opens the folder and removes what killed writes have left in it. */
+  /** Takes the folder and removes what killed writes have left in it. FOLDER_IN_USE names the process that has it. */
   static async open(options: ServerCheckpointsOptions): Promise<ServerCheckpoints> {
     const checkpoints = new ServerCheckpoints(options);
     try {
       await checkpoints.#link.ask('open', null);
+      checkpoints.#lock = take(options);
+      await checkpoints.#link.ask('clear', null);
     } catch (error) {
       await checkpoints.close();
       throw error;
@@ -85,10 +92,26 @@ export class ServerCheckpoints {
     return assembleState(manifest, data);
   }
 
-  /** Ends the thread. A write that is under way is given up: await it first. */
-  close(): Promise<void> {
-    return this.#link.close();
+  /** Ends the thread and lets go of the folder. A write that is under way is given up: await it first. */
+  async close(): Promise<void> {
+    await this.#link.close();
+    this.#lock?.release();
+    this.#lock = undefined;
   }
+}
+
+/** Not in the checkpoint thread: another one takes its place if it hangs, and the cores still have their logs open. */
+function take({ host, folder }: ServerCheckpointsOptions): FolderLock {
+  return FolderLock.take({
+    ...{ files: host.files, path: join(folder, LOCK_FILE), mode: OWNER_FILE },
+    refusal: (pid) =>
+      new UsageError(
+        'FOLDER_IN_USE',
+        `The folder ${folder} is used by a server in ${pid === undefined ? 'another process' : `process ${pid}`}. ` +
+          'Stop that one, or give each server a folder of its own.',
+        { path: folder, pid },
+      ),
+  });
 }
 
 /** The thread reads shared memory in place; what lies elsewhere is copied, with a rest after each piece. */

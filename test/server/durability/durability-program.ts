@@ -29,14 +29,14 @@ if (role === 'checkpoints') {
   const logged = listLogs(systemFiles, folder, 'core-0').flatMap(({ path }) => [
     ...new LogReplay(systemFiles, path),
   ]);
-  const log = new PushLog({ files: systemFiles, folder, name: 'core-0', origin: FIRST, isFlushed: false });
+  const log = new PushLog({ files: systemFiles, folder, name: 'core-0', origin: FIRST });
   for (let index = logged.length; ; index++) {
     log.append(samplePush(index));
     say(index + 1);
   }
 } else if (role === 'full') {
   // Files of this process cannot grow beyond a limit: writes fail in the middle.
-  const log = new PushLog({ files: systemFiles, folder, name: 'core-0', origin: FIRST, isFlushed: false });
+  const log = new PushLog({ files: systemFiles, folder, name: 'core-0', origin: FIRST });
   const long = { worker: 0, key: 'k', step: 2, samples: 1, kind: 'dense' } as const;
   log.append(samplePush(0));
   try {

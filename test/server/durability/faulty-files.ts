@@ -6,10 +6,12 @@ import { closeSync, ftruncateSync, openSync, readFileSync, rmSync, writeFileSync
 import { dirname } from 'node:path';
 import { systemFiles } from '../../../src/base/index.ts';
 import type { Files } from '../../../src/base/index.ts';
+import { lockableFiles } from '../../../src/memory/index.ts';
+import type { LockableFiles } from '../../../src/memory/index.ts';
 
 export type Call = 'open' | 'write' | 'flush' | 'rename' | 'truncate' | 'makeFolder';
 
-export class FaultyFiles implements Files {
+export class FaultyFiles implements LockableFiles {
   /** Asked before each call; the code of the error that it fails with, or undefined. */
   fault: (call: Call, path: string) => string | undefined = () => undefined;
   readonly calls: string[] = [];
@@ -76,6 +78,9 @@ export class FaultyFiles implements Files {
   };
 
   remove: Files['remove'] = (path) => systemFiles.remove(path);
+  lock: LockableFiles['lock'] = (file) => lockableFiles.lock(file);
+  names: LockableFiles['names'] = (file) => lockableFiles.names(file);
+  isAt: LockableFiles['isAt'] = (path, file) => lockableFiles.isAt(path, file);
 
   /** What was not flushed is gone: entries as if they had never been, bytes as zeros or cut off. */
   cutPower(leaves: 'zeros' | 'nothing'): void {

@@ -20,7 +20,7 @@ import type { RemoteStoreOptions } from '../../../src/kvstore/index.ts';
 import { ParameterServer } from '../../../src/server/index.ts';
 import type { ServiceOptions } from '../../../src/server/index.ts';
 import { FaultyFiles } from './faulty-files.ts';
-import { OneThreadHost } from './one-thread-host.ts';
+import { OneThreadHost } from '../one-thread-host.ts';
 
 const ACCESS = { namespace: 'kept', nonce: 'ab'.repeat(32) };
 const ASYNCHRONOUS = { consistency: { kind: 'asynchronous' } } as const;
@@ -50,7 +50,7 @@ async function start(
   space?: SharedSpace,
 ): Promise<void> {
   const { cores = 1, ...service } = options;
-  const host = new OneThreadHost(files);
+  const host = new OneThreadHost({ files });
   server = await ParameterServer.start({ cores, space, log: (line) => log.push(line) }, host);
   server.createService({ ...ACCESS, folder, ...service });
 }
@@ -168,7 +168,7 @@ describe('a durable checkpoint', () => {
     await expect(store!.checkpoint(1, { isDurable: true })).rejects.toEqual(notWritten);
     rmSync(join(root, 'deep'));
     await store!.checkpoint(1, { isDurable: true });
-    expect(readdirSync(folder)).toEqual(['step-000000000001.checkpoint']);
+    expect(readdirSync(folder)).toEqual(['server.lock', 'step-000000000001.checkpoint']);
   });
 });
 
@@ -450,6 +450,47 @@ describe('a push log', () => {
   });
 });
 
+describe('a recovery that a full or faulty disk stopped', () => {
+  it.each<[string, (call: string, path: string) => string | undefined]>([
+    ['while its last log was written anew', fullDisk(/\.pushes\.copy$/)],
+    [
+      'while that was flushed',
+      (call, path) => (call === 'flush' && path.endsWith('.copy') ? 'EIO' : undefined),
+    ],
+    [
+      'while its folder was flushed',
+      (call, path) => (call === 'flush' && path === folder && hasReplaced() ? 'EIO' : undefined),
+    ],
+    ['before its next log was begun', fullDisk(/0002\.pushes$/)],
+  ])('%s is tried again by the next init', async (_, fault) => {
+    await start();
+    const [store] = await connect(1, ASYNCHRONOUS);
+    await init([store!]);
+    await push(store!, 3);
+    await end();
+    files.calls.length = 0;
+    files.fault = fault;
+    await start();
+    const both = await connect(2, ASYNCHRONOUS);
+    for (let attempt = 0; attempt < 2; attempt++) {
+      for (const one of await Promise.allSettled(both.map((each) => init([each])))) {
+        expect(one).toMatchObject({ status: 'rejected', reason: { code: 'FILE_NOT_WRITTEN' } });
+      }
+    }
+    files.fault = () => undefined;
+    await init(both);
+    expect(await count(both[0]!)).toBe(3);
+    await push(both[1]!, 2);
+    await restart();
+    const [again] = await connect(1, ASYNCHRONOUS);
+    await init([again!]);
+    expect(await count(again!)).toBe(5);
+  });
+
+  /** The copy of the last log has taken its place. */
+  const hasReplaced = () => files.calls.some((call) => /^rename .*\.pushes$/.test(call));
+});
+
 describe('a power cut', () => {
   it.each(['zeros', 'nothing'] as const)(
     'loses nothing that was acknowledged, leaving %s',
@@ -484,6 +525,30 @@ describe('a power cut', () => {
     const store = await firstValues(7);
     await push(store, 1);
     expect(await count(store)).toBe(2);
+  });
+
+  it('leaves what came before the bytes that it took, where nobody asked that pushes survive it', async () => {
+    await start({ durability: 'process' });
+    const [store] = await connect(1, ASYNCHRONOUS);
+    await init([store!]);
+    await push(store!, 8);
+    await end();
+    const path = join(folder, logs()[0]!);
+    const bytes = readFileSync(path);
+    const middle = 512 * Math.floor((bytes.length - 4 * LENGTH * 4) / 512);
+    writeFileSync(path, bytes.fill(0, middle, middle + 1024));
+    for (let again = 0; again < 2; again++) {
+      // What is written to a log, not who reads it, decides what may be missing from it.
+      await start({ durability: 'disk' });
+      const [other] = await connect(1, ASYNCHRONOUS);
+      await init([other!]);
+      expect(await count(other!)).toBe(4 + again);
+      await push(other!, 1);
+      await end();
+    }
+    expect(log.filter((line) => line.includes(path) && line.includes('not kept'))).toHaveLength(1);
+    expect(log.filter((line) => line.includes('never acknowledged'))).toEqual([]);
+    await start();
   });
 
   it('loses nothing of a folder that was new', async () => {
@@ -552,6 +617,50 @@ describe('a flush that failed', () => {
     expect(await count(again!)).toBe(3);
     await push(again!, 1);
     expect(await count(again!)).toBe(4);
+  });
+});
+
+describe('a folder that another server uses', () => {
+  const inUse = named('UsageError', 'FOLDER_IN_USE');
+
+  it('is refused by name, with the process that has it, and is free when that one has closed', async () => {
+    await start();
+    const first = server;
+    const [store] = await connect(1, ASYNCHRONOUS);
+    await init([store!]);
+    await push(store!, 2);
+    await start();
+    const [other] = await connect(1, ASYNCHRONOUS);
+    const asked = init([other!]);
+    await expect(asked).rejects.toEqual(inUse);
+    await expect(asked).rejects.toThrow(`${folder} is used by a server in process ${process.pid}`);
+    await push(store!, 1);
+    await store!.checkpoint(3, { isDurable: true });
+    await push(store!, 1);
+    await store!.close();
+    await first.close();
+    await init([other!]);
+    expect(await count(other!)).toBe(4);
+    await end();
+    expect(readdirSync(folder).filter((name) => name.endsWith('.lock'))).toEqual([]);
+    await start();
+  });
+
+  it('gets no checkpoint of synchronous training either', async () => {
+    await start();
+    const first = server;
+    const [store] = await connect(1);
+    await init([store!]);
+    await store!.checkpoint(1, { isDurable: true });
+    await start();
+    const [other] = await connect(1);
+    await init([other!]);
+    const refused = other!.checkpoint(2, { isDurable: true });
+    await expect(refused).rejects.toEqual(notWritten);
+    await expect(refused).rejects.toMatchObject({ cause: inUse });
+    await store!.close();
+    await first.close();
+    await other!.checkpoint(2, { isDurable: true });
   });
 });
 

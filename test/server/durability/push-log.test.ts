@@ -37,7 +37,7 @@ afterEach(() => rmSync(folder, { recursive: true, force: true }));
 
 const refused = (code: string) => expect.objectContaining({ name: 'UsageError', code }) as Error;
 const open = (origin: LogOrigin = FIRST, isFlushed = false, files: Files = systemFiles) =>
-  new PushLog({ files, folder, name: 'core-0', origin, isFlushed });
+  new PushLog({ files, folder, name: 'core-0', origin: { ...origin, isFlushed } });
 
 /** Writes these, closes, and gives the path. */
 function logOf(records: readonly LogRecord[], origin?: LogOrigin): string {
@@ -121,7 +121,6 @@ describe('a push log', () => {
     new PushLog({
       ...{ files: systemFiles, folder, name: 'core-00' },
       origin: FIRST,
-      isFlushed: false,
     }).close();
     expect(listLogs(systemFiles, folder, 'core-0').map(({ number }) => number)).toEqual([1, 2]);
     expect(readdirSync(folder).sort()).toEqual([
@@ -157,8 +156,10 @@ describe('a push log', () => {
 
   it('of another release is named', () => {
     const path = logOf([samplePush(0)]);
-    writeFileSync(path, Buffer.concat([Buffer.from('tributary-log-1\n'), readFileSync(path).subarray(16)]));
-    expect(() => replay(path)).toThrow(refused('CHECKPOINT_MISMATCH'));
+    for (const mark of ['tributary-log-1\n', 'tributary-log-2\n', 'tributary-log-9\n']) {
+      writeFileSync(path, Buffer.concat([Buffer.from(mark), readFileSync(path).subarray(16)]));
+      expect(() => replay(path)).toThrow(refused('CHECKPOINT_MISMATCH'));
+    }
   });
 
   it('refuses what it could not give back', () => {
@@ -244,6 +245,58 @@ describe('a damaged push log', () => {
     // Of the first.
     expect(without(1)).toMatchObject({ records: 1, why: 'damaged' });
     expect(without(0)).toMatchObject({ records: 0, why: 'damaged' });
+  });
+
+  it('that was not flushed for each push is torn where bytes are lost, but not before those that were flushed', () => {
+    const rule: LogRecord = { kind: 'optimizer', spec: { name: 'sgd', lr: 1 } };
+    const log = open();
+    const ends = [readFileSync(log.path).length];
+    for (const record of [records[1]!, rule, records[2]!, records[1]!, records[3]!]) {
+      log.append(record);
+      log.flush();
+      ends.push(readFileSync(log.path).length);
+    }
+    log.close();
+    const good = readFileSync(log.path);
+    const without = (record: number) => {
+      const lost = Buffer.from(good);
+      lost.fill(0, ends[record], ends[record + 1]);
+      writeFileSync(log.path, lost);
+      return replay(log.path).stop;
+    };
+    expect(without(3)).toMatchObject({ records: 3, why: 'torn' });
+    expect(without(2)).toMatchObject({ records: 2, why: 'torn' });
+    // An optimizer is flushed with all that is before it.
+    expect(without(1)).toMatchObject({ records: 1, why: 'damaged' });
+    expect(without(0)).toMatchObject({ records: 0, why: 'damaged' });
+  });
+
+  it('is found damaged in its last push although that has sectors of zeros', () => {
+    const zeros = new Float32Array(1024);
+    const pushed = { worker: 0, key: 'embedding', step: 1, samples: 1 };
+    const sparse: PushRecord[] = [
+      { ...pushed, kind: 'dense', pieces: [{ start: 0, values: zeros }] },
+      { ...pushed, kind: 'rows', indices: new Int32Array(512), rows: zeros },
+    ];
+    for (const record of sparse) {
+      const from = readFileSync(logOf([])).length;
+      const path = logOf([record]);
+      const good = readFileSync(path);
+      expect(replay(path)).toMatchObject({ records: [record], stop: { why: 'end' } });
+      for (let at = from; at < good.length; at += 3) {
+        const flipped = Buffer.from(good);
+        flipped[at]! ^= 1 << (at % 8);
+        writeFileSync(path, flipped);
+        expect(replay(path).stop, `byte ${at}`).toMatchObject({ records: 0, why: 'damaged' });
+      }
+      // A sector that never came to the disk.
+      for (let at = 512; at < good.length; at += 512) {
+        const lost = Buffer.from(good);
+        lost.fill(0, at, Math.min(at + 512, lost.length));
+        writeFileSync(path, lost);
+        expect(replay(path).stop, `sector at ${at}`).toMatchObject({ records: 0, why: 'torn' });
+      }
+    }
   });
 
   it('does not take trailing rubbish for records', () => {

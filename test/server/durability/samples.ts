@@ -65,4 +65,7 @@ export function samplePush(index: number): DensePushRecord | RowsPushRecord {
 }
 
 /** What a log says of itself that is the first of a server with one core. */
-export const FIRST: LogOrigin = { cores: 1, settings: '{}', previous: null, isFirst: true };
+export const FIRST: LogOrigin = {
+  ...{ cores: 1, settings: '{}', previous: null },
+  ...{ isFirst: true, isFlushed: false },
+};

@@ -117,7 +117,7 @@ describe('a checkpoint of a server', () => {
       { step: 10, logs: [7] },
       { step: 200, logs: [7] },
     ]);
-    expect(readdirSync(folder)).toHaveLength(2);
+    expect(readdirSync(folder).filter((name) => name !== 'server.lock')).toHaveLength(2);
     await expect(checkpoints.read(4)).rejects.toEqual(refused('FILE_NOT_FOUND'));
     await expect(checkpoints.write(11, sampleState(11, 16))).rejects.toEqual(refused('INVALID_ARGUMENT'));
   });
@@ -174,7 +174,7 @@ describe('a checkpoint of a server', () => {
         refused('INVALID_ARGUMENT'),
       );
     }
-    expect(readdirSync(folder)).toEqual([]);
+    expect(readdirSync(folder)).toEqual(['server.lock']);
   });
 
   it('is not begun or read by a closed store', async () => {
@@ -260,7 +260,7 @@ describe('the folder of checkpoints', () => {
     writeFileSync(join(folder, '.writing-step-000000000002-0123456789abcdef'), 'half');
     writeFileSync(join(folder, 'notes.txt'), 'mine');
     checkpoints = await ServerCheckpoints.open({ host: systemServerHost, folder });
-    expect(readdirSync(folder).sort()).toEqual(['notes.txt', 'step-000000000001.checkpoint']);
+    expect(readdirSync(folder).sort()).toEqual(['notes.txt', 'server.lock', 'step-000000000001.checkpoint']);
   });
 
   it('is refused when it cannot be made', async () => {
