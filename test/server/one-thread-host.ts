@@ -9,12 +9,28 @@ import { Office } from '../../src/server/cores/office.ts';
 import type { ToCore, ToOffice } from '../../src/server/cores/office.ts';
 import { systemServerHost } from '../../src/server/server-host.ts';
 import type { ServerHost, ThreadLine } from '../../src/server/server-host.ts';
+import type { Libc } from '../../src/sockets/index.ts';
+
+/** What a test sets and sees of such a server. */
+export interface Watched {
+  /** What its clock shows. */
+  nowMs: number;
+  /** Bytes of headers and small messages that it has received. */
+  receivedBytes: number;
+}
 
 /** `lookMs`: what passes whenever somebody looks at the clock, as if work had been done in between. */
-export function oneThreadHost(lookMs: number): ServerHost {
-  let nowMs = 0;
-  const clock = { ...systemServerHost.clock, nowMs: () => (nowMs += lookMs) };
-  const { libc, files, randomHex } = systemServerHost;
+export function oneThreadHost(lookMs: number, watched: Watched = { nowMs: 0, receivedBytes: 0 }): ServerHost {
+  const clock = { ...systemServerHost.clock, nowMs: () => (watched.nowMs += lookMs) };
+  const { libc: system, files, randomHex } = systemServerHost;
+  const libc: Libc = {
+    ...system,
+    receiveBytes(fd, into) {
+      const got = system.receiveBytes(fd, into);
+      watched.receivedBytes += Math.max(0, got);
+      return got;
+    },
+  };
   return {
     ...{ clock, libc, files, randomHex },
     startCheckpoints: (data) => systemServerHost.startCheckpoints(data),

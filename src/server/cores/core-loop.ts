@@ -48,6 +48,8 @@ export interface CoreOptions {
   readonly welcome: Omit<Welcome, 'proof'>;
   /** How long a connection may take to prove itself, in milliseconds. */
   readonly handshakeTimeoutMs: number;
+  /** How long a member may send nothing in the middle of a message, in milliseconds. */
+  readonly stallTimeoutMs: number;
   /** Connections that may be proving themselves at a time. */
   readonly maxStrangers: number;
   /** Connections come through a TLS tunnel, which says first who they are. */
@@ -59,8 +61,12 @@ interface Connection {
   remote: string;
   stranger: Stranger | undefined;
   session: Session | undefined;
+  /** Since when the other side has neither gone on with its message nor taken answers; undefined: it is not waited for. */
+  stalledAtMs: number | undefined;
 }
 
+/** Of the time in the middle of a message: how long answers may not be taken while their tenant waits for that. */
+const DEAF_SHARE = 1 / 6;
 /** Longest sleep, so that a thread that is to be ended never hangs in the kernel. */
 const MAX_SLEEP_MS = 500;
 const ACCEPTS_A_TURN = 64;
@@ -190,6 +196,7 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
     connection.stranger = undefined;
     stream.user = session;
     stream.limits = MEMBER_LIMITS;
+    stream.account = tenant.limits;
     return this.#options.welcome;
   }
 
@@ -218,9 +225,13 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
       this.#office.listen(this);
     }
     const nowMs = this.#host.clock.nowMs();
-    const ready = this.#connections.filter(({ stream, session }, i) => {
+    const ready = this.#connections.filter((connection, i) => {
+      const { stream, session } = connection;
+      const found = this.#poll.found(i + 2);
       if (session?.hasWork) return true;
-      return !session?.isPaused && (stream.isInterrupted || (this.#poll.found(i + 2) & ~POLLOUT) !== 0);
+      const isReady = !session?.isPaused && (stream.isInterrupted || (found & ~POLLOUT) !== 0);
+      if (session) this.#watch(connection, session, { nowMs, isReady, isTaking: (found & POLLOUT) !== 0 });
+      return isReady;
     });
     this.#turns.serve(ready, this.#groupOf, (connection) => this.#listenTo(connection));
     for (const { stranger, stream } of this.#connections) {
@@ -236,6 +247,31 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
     this.#turns.serve(unsent, this.#groupOf, ({ stream }) => void stream.write(mayGoOn));
     if (this.#connections.some(({ stream }) => stream.ended !== undefined)) this.#clear();
     for (let tenant = this.#ending[0]; tenant; tenant = this.#ending[0]) this.#release(tenant);
+  }
+
+  /** Ends a connection whose other side keeps its tenant waiting: in the middle of a message, or by not taking answers. */
+  #watch(
+    connection: Connection,
+    { isPaused, tenant }: Session,
+    {
+      nowMs,
+      isReady,
+      isTaking,
+    }: { readonly nowMs: number; readonly isReady: boolean; readonly isTaking: boolean },
+  ): void {
+    const { stream } = connection;
+    const isSilent = !isPaused && !isReady && stream.isInMessage;
+    const isDeaf = tenant.limits.isOverUnsent && stream.hasUnsent && !isTaking;
+    if (!isSilent && !isDeaf) return void (connection.stalledAtMs = undefined);
+    connection.stalledAtMs ??= nowMs;
+    const stalledMs = nowMs - connection.stalledAtMs;
+    const { stallTimeoutMs } = this.#options;
+    const fault = (what: string) =>
+      new ProtocolFault(what, 'let its event loop run more often, or raise stallTimeoutMs of the server');
+    if (isDeaf && stalledMs >= stallTimeoutMs * DEAF_SHARE)
+      stream.ended ??= fault(`did not read its answers for ${Math.round(stalledMs)} ms`);
+    else if (stalledMs >= stallTimeoutMs)
+      stream.ended ??= fault(`sent nothing for ${Math.round(stalledMs)} ms in the middle of a message`);
   }
 
   /** Its connections are closed, so nothing can use its memory once it is closed itself. */
@@ -291,7 +327,7 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
         stream,
         remote: addressText(host, port),
         stranger,
-        session: undefined,
+        ...{ session: undefined, stalledAtMs: undefined },
       };
       if (isTunnelled) {
         const take = (record: Uint8Array): void => {
