@@ -43,7 +43,10 @@ export interface ParameterServerOptions {
    * connects again. Workers that compute for long between two turns of their event loop need as much. Default 60,000.
    */
   readonly stallTimeoutMs?: number | undefined;
-  /** Connections that may be proving themselves at a time on each core. Default 64. */
+  /**
+   * Connections that may be proving themselves at a time on each core; one more ends the oldest of the address with the most.
+   * Default 64.
+   */
   readonly maxStrangers?: number | undefined;
   /** Memory of all tenants. Default: a new space. */
   readonly space?: SharedSpace | undefined;

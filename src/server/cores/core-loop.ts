@@ -1,17 +1,19 @@
 /**
  * The life of one core thread: one loop that accepts connections, reads and answers requests of the workers of all tenants,
  * and sleeps in the kernel when there is nothing to do. Nothing here waits for anything else. Invariants: at most
- * so many strangers hold a descriptor, none for longer than its time; what one connection does wrong ends that
- * connection only.
+ * so many strangers hold a descriptor, none for longer than its time, and those of one address never keep out others; what
+ * one connection does wrong ends that connection only.
  */
 import { PeerError, TributaryError } from '../../base/index.ts';
 import type { Kernels } from '../../kernels/index.ts';
 import {
   AcceptPause,
   addressText,
+  connectionToEvict,
   decodeAddress,
   ECONNABORTED,
   EINTR,
+  hostOf,
   MAX_ADDRESS_BYTES,
   NOTHING,
   POLLIN,
@@ -59,6 +61,8 @@ export interface CoreOptions {
 interface Connection {
   readonly stream: MessageStream;
   remote: string;
+  /** Where it comes from; behind a tunnel not known before its first bytes. */
+  host: string;
   stranger: Stranger | undefined;
   session: Session | undefined;
   /** Since when the other side has neither gone on with its message nor taken answers; undefined: it is not waited for. */
@@ -69,7 +73,9 @@ interface Connection {
 const DEAF_SHARE = 1 / 6;
 /** Longest sleep, so that a thread that is to be ended never hangs in the kernel. */
 const MAX_SLEEP_MS = 500;
-const ACCEPTS_A_TURN = 64;
+/** Of the strangers that there may be: of those that come from one address, the newest is heard before others replace it. */
+const ACCEPTS_SHARE = 1 / 4;
+const EVICTION_LOG_INTERVAL_MS = 60_000;
 /** Of all connections that a core can have, so that others get in. */
 const MAX_TENANT_CONNECTIONS = MAX_CONNECTIONS / 4;
 
@@ -92,6 +98,7 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
   readonly #turns: FairTurns<Connection>;
   #connections: Connection[] = [];
   #closing = false;
+  #evictedLoggedAtMs = -Infinity;
 
   constructor(kernels: Kernels, office: Office, options: CoreOptions, host: Host) {
     this.#options = options;
@@ -304,41 +311,60 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
   }
 
   #accept(nowMs: number): void {
-    const { listeningFd, handshakeTimeoutMs, maxStrangers, isTunnelled } = this.#options;
+    const { listeningFd, maxStrangers } = this.#options;
     const { libc } = this.#host;
-    let strangers = this.#connections.filter(({ stranger }) => stranger).length;
-    for (let i = 0; i < ACCEPTS_A_TURN; i++) {
+    for (let i = 0; i < Math.max(1, maxStrangers * ACCEPTS_SHARE); i++) {
       const fd = libc.accept(listeningFd);
       if (fd === -EINTR || fd === -ECONNABORTED) continue;
       if (fd < 0) return void this.#pause.failed(fd, nowMs);
       this.#pause.succeeded();
-      if (strangers++ >= maxStrangers || this.#table.isFull) {
-        libc.close(fd);
-        continue;
+      const connection = this.#greet(fd, nowMs);
+      const strangers = [...this.#connections.filter(({ stranger }) => stranger), connection];
+      if (strangers.length > maxStrangers || this.#table.isFull) {
+        const evicted = connectionToEvict(strangers, ({ host }) => host);
+        this.#evict(evicted, strangers, nowMs);
+        if (evicted === connection) continue;
       }
       this.#table.add(fd);
-      libc.remoteAddress(fd, this.#remote);
-      const { host, port } = decodeAddress(this.#remote);
-      if (!isTunnelled) tune(libc, fd, host);
-      const stranger = new Stranger(this, this.#host.randomHex(32), nowMs + handshakeTimeoutMs);
-      const stream = new MessageStream(fd, this.#resources, STRANGER_LIMITS, stranger);
-      stranger.stream = stream;
-      const connection: Connection = {
-        stream,
-        remote: addressText(host, port),
-        stranger,
-        ...{ session: undefined, stalledAtMs: undefined },
-      };
-      if (isTunnelled) {
-        const take = (record: Uint8Array): void => {
-          const { remote, channel } = readTunnelRecord(record);
-          connection.remote = remote!;
-          stranger.channel = channel;
-        };
-        stream.preface = { bytes: TUNNEL_RECORD_BYTES, take };
-      }
       this.#connections.push(connection);
     }
+  }
+
+  #greet(fd: number, nowMs: number): Connection {
+    const { handshakeTimeoutMs, isTunnelled } = this.#options;
+    const { libc } = this.#host;
+    libc.remoteAddress(fd, this.#remote);
+    const { host, port } = decodeAddress(this.#remote);
+    if (!isTunnelled) tune(libc, fd, host);
+    const stranger = new Stranger(this, this.#host.randomHex(32), nowMs + handshakeTimeoutMs);
+    const stream = new MessageStream(fd, this.#resources, STRANGER_LIMITS, stranger);
+    stranger.stream = stream;
+    const connection: Connection = {
+      ...{ stream, host, remote: addressText(host, port), stranger },
+      ...{ session: undefined, stalledAtMs: undefined },
+    };
+    if (isTunnelled) {
+      const take = (record: Uint8Array): void => {
+        const { remote, channel } = readTunnelRecord(record);
+        connection.remote = remote!;
+        connection.host = hostOf(remote!);
+        stranger.channel = channel;
+      };
+      stream.preface = { bytes: TUNNEL_RECORD_BYTES, take };
+    }
+    return connection;
+  }
+
+  /** Makes room for whoever came last, at once, since descriptors are few. */
+  #evict(evicted: Connection, strangers: readonly Connection[], nowMs: number): void {
+    this.#connections = this.#connections.filter((one) => one !== evicted);
+    this.#close(evicted.stream);
+    if (nowMs - this.#evictedLoggedAtMs < EVICTION_LOG_INTERVAL_MS) return;
+    this.#evictedLoggedAtMs = nowMs;
+    const own = strangers.filter(({ host }) => host === evicted.host).length;
+    this.#office.log(
+      `closed ${evicted.remote}: ${strangers.length} connections have not authenticated, ${own} of its address; they make room for others`,
+    );
   }
 
   #clear(): void {
