@@ -2,6 +2,7 @@
  * A server whose cores run in the test's own thread, turn by turn, on real sockets but by a clock of the test: what a core does
  * in which turn is then the same every time. Invariant: a turn never sleeps.
  */
+import type { Files } from '../../src/base/index.ts';
 import { Kernels } from '../../src/kernels/index.ts';
 import { SharedSpace } from '../../src/memory/index.ts';
 import { CoreLoop } from '../../src/server/cores/core-loop.ts';
@@ -20,9 +21,13 @@ export interface Watched {
 }
 
 /** `lookMs`: what passes whenever somebody looks at the clock, as if work had been done in between. */
-export function oneThreadHost(lookMs: number, watched: Watched = { nowMs: 0, receivedBytes: 0 }): ServerHost {
+export function oneThreadHost(
+  lookMs: number,
+  watched: Watched = { nowMs: 0, receivedBytes: 0 },
+  files: Files = systemServerHost.files,
+): ServerHost {
   const clock = { ...systemServerHost.clock, nowMs: () => (watched.nowMs += lookMs) };
-  const { libc: system, files, randomHex } = systemServerHost;
+  const { libc: system, randomHex } = systemServerHost;
   const libc: Libc = {
     ...system,
     receiveBytes(fd, into) {

@@ -67,6 +67,8 @@ interface Connection {
   session: Session | undefined;
   /** Since when the other side has neither gone on with its message nor taken answers; undefined: it is not waited for. */
   stalledAtMs: number | undefined;
+  /** Its tenant waits for its next turn, so the kernel was not asked about it. */
+  isHeldOff: boolean;
 }
 
 /** Of the time in the middle of a message: how long answers may not be taken while their tenant waits for that. */
@@ -95,7 +97,9 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
   /** Of the listening socket, when there are no descriptors. */
   readonly #pause: AcceptPause;
   readonly #table: ConnectionTable;
-  readonly #turns: FairTurns<Connection>;
+  readonly #turns: FairTurns;
+  /** Answers of the office that await their tenant's turn. */
+  readonly #answers = new Map<Tenant, (() => void)[]>();
   #connections: Connection[] = [];
   #closing = false;
   #evictedLoggedAtMs = -Infinity;
@@ -179,6 +183,22 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
     this.#closing = true;
   }
 
+  answer(serial: number, take: () => void): void {
+    const all = [...this.#tenants.values(), ...this.#ending];
+    const tenant = all.find(({ service }) => service.serial === serial);
+    if (tenant === undefined) return take();
+    const waiting = this.#answers.get(tenant);
+    if (waiting) waiting.push(take);
+    else this.#answers.set(tenant, [take]);
+  }
+
+  #takeAnswers(tenant: Tenant, mayGoOn: () => boolean): void {
+    const waiting = this.#answers.get(tenant) ?? [];
+    do waiting.shift()?.();
+    while (waiting.length > 0 && mayGoOn());
+    if (waiting.length === 0) this.#answers.delete(tenant);
+  }
+
   nonceOf(namespace: string): string {
     return this.#tenants.get(namespace)?.service.nonce ?? this.#nobody;
   }
@@ -217,11 +237,25 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
     this.#poll.clear();
     this.#poll.add(doorbell, POLLIN);
     this.#poll.add(pauseMs > 0 ? NOTHING : listeningFd, POLLIN);
-    for (const { stream, session } of this.#connections) {
-      // What it asks next waits until it has taken what it asked for.
+    const waits = new Map<object, number>();
+    const waitOf = (group: object): number => {
+      const known = waits.get(group) ?? this.#turns.waitMs(group);
+      waits.set(group, known);
+      return known;
+    };
+    for (const connection of this.#connections) {
+      const { stream, session } = connection;
+      // What it asks next waits until it has taken what it asked for, and until its tenant may be served.
       const isPaused = session?.isPaused ?? false;
-      this.#poll.add(stream.fd, (isPaused ? 0 : POLLIN) | (stream.hasUnsent ? POLLOUT : 0));
-      if (session?.hasWork || (stream.isInterrupted && !isPaused)) sleepMs = 0;
+      const waitMs = waitOf(this.#groupOf(connection));
+      const wanted = (isPaused ? 0 : POLLIN) | (stream.hasUnsent ? POLLOUT : 0);
+      this.#poll.add(stream.fd, waitMs > 0 ? 0 : wanted);
+      connection.isHeldOff = waitMs > 0;
+      if (waitMs > 0) sleepMs = Math.min(sleepMs, waitMs);
+      else if (session?.hasWork || (stream.isInterrupted && !isPaused)) sleepMs = 0;
+    }
+    for (const tenant of this.#tenants.values()) {
+      if (tenant.journal.isDue || this.#answers.has(tenant)) sleepMs = Math.min(sleepMs, waitOf(tenant));
     }
     this.#poll.wait(sleepMs);
   }
@@ -231,13 +265,17 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
       this.#host.libc.hush(this.#options.doorbell);
       this.#office.listen(this);
     }
+    const mayGoOn = () => !this.#turns.isOver();
+    const itself = (tenant: Tenant): object => tenant;
+    this.#turns.serve([...this.#answers.keys()], itself, (tenant) => this.#takeAnswers(tenant, mayGoOn));
     const nowMs = this.#host.clock.nowMs();
     const ready = this.#connections.filter((connection, i) => {
       const { stream, session } = connection;
       const found = this.#poll.found(i + 2);
       if (session?.hasWork) return true;
       const isReady = !session?.isPaused && (stream.isInterrupted || (found & ~POLLOUT) !== 0);
-      if (session) this.#watch(connection, session, { nowMs, isReady, isTaking: (found & POLLOUT) !== 0 });
+      if (session && !connection.isHeldOff)
+        this.#watch(connection, session, { nowMs, isReady, isTaking: (found & POLLOUT) !== 0 });
       return isReady;
     });
     this.#turns.serve(ready, this.#groupOf, (connection) => this.#listenTo(connection));
@@ -246,11 +284,13 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
         stream.ended ??= new ProtocolFault('said too little in time');
     }
     if (this.#poll.found(1) !== 0) this.#accept(nowMs);
-    // One flush for all pushes of this turn; only then are they acknowledged.
-    for (const { journal } of [...this.#tenants.values(), ...this.#ending]) journal.flush();
+    // One flush for all requests of this turn; only then are they acknowledged. A disk's time is the tenant's time.
+    const due = [...this.#tenants.values()].filter(({ journal }) => journal.isDue);
+    if (this.#closing) for (const { journal } of due) journal.flush();
+    else this.#turns.serve(due, itself, ({ journal }) => journal.flush());
+    for (const { journal } of this.#ending) journal.flush();
     // A request of one may have completed the step of all.
     const unsent = this.#connections.filter(({ stream }) => stream.hasUnsent);
-    const mayGoOn = () => !this.#turns.isOver();
     this.#turns.serve(unsent, this.#groupOf, ({ stream }) => void stream.write(mayGoOn));
     if (this.#connections.some(({ stream }) => stream.ended !== undefined)) this.#clear();
     for (let tenant = this.#ending[0]; tenant; tenant = this.#ending[0]) this.#release(tenant);
@@ -285,6 +325,7 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
   #release(tenant: Tenant): void {
     this.#ending.shift();
     try {
+      this.#takeAnswers(tenant, () => true);
       tenant.close();
     } finally {
       this.#office.released(tenant.service.serial);
@@ -341,7 +382,7 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
     stranger.stream = stream;
     const connection: Connection = {
       ...{ stream, host, remote: addressText(host, port), stranger },
-      ...{ session: undefined, stalledAtMs: undefined },
+      ...{ session: undefined, stalledAtMs: undefined, isHeldOff: false },
     };
     if (isTunnelled) {
       const take = (record: Uint8Array): void => {
