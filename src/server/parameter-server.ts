@@ -38,7 +38,15 @@ export interface ParameterServerOptions {
   readonly tls?: TlsOptions | undefined;
   /** How long a connection may take to prove itself, in milliseconds. Default 5,000. */
   readonly handshakeTimeoutMs?: number | undefined;
-  /** Connections that may be proving themselves at a time on each core. Default 64. */
+  /**
+   * How long a worker may send nothing in the middle of a message before its connection is closed, in milliseconds; it then
+   * connects again. Workers that compute for long between two turns of their event loop need as much. Default 60,000.
+   */
+  readonly stallTimeoutMs?: number | undefined;
+  /**
+   * Connections that may be proving themselves at a time on each core; one more ends the oldest of the address with the most.
+   * Default 64.
+   */
   readonly maxStrangers?: number | undefined;
   /** Memory of all tenants. Default: a new space. */
   readonly space?: SharedSpace | undefined;
@@ -306,13 +314,13 @@ export class ParameterServer {
 
   #startCore(index: number): void {
     const core = this.#cores[index]!;
-    const { handshakeTimeoutMs = 5000, maxStrangers = 64, tls } = this.#options;
+    const { handshakeTimeoutMs = 5000, stallTimeoutMs = 60_000, maxStrangers = 64, tls } = this.#options;
     const word = Number.parseInt(this.#host.randomHex(4), 16) & 0x7fffffff;
     if (index === 0) this.#beacon.region('int32', 0, 1).view[0] = word;
     const beacon = { segment: this.#beacon.name!, word: this.#beacon.region('int32', 0, 1).view[0]! };
     core.thread = this.#host.startCore(this.#space.memory, {
       ...{ listeningFd: core.listeningFd!, doorbell: core.doorbell, handshakeTimeoutMs, maxStrangers },
-      ...{ index, isTunnelled: tls !== undefined },
+      ...{ index, stallTimeoutMs, isTunnelled: tls !== undefined },
       descriptors: { byteOffset: core.descriptors.byteOffset, byteLength: core.descriptors.byteLength },
       processor: this.#options.pinned ? index % cpus().length : undefined,
       welcome: { run: this.#run, ports: this.#cores.map(({ listensAt }) => listensAt), beacon },

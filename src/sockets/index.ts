@@ -4,10 +4,12 @@ export type { Role } from './credentials.ts';
 export { systemHost } from './host.ts';
 export type { Host } from './host.ts';
 export * from './libc.ts';
+export { connectionToEvict } from './pending-connections.ts';
 export { NOTHING, PollSet } from './poll-set.ts';
 export {
   addressText,
   decodeAddress,
+  hostOf,
   internetAddress,
   localAddress,
   MAX_ADDRESS_BYTES,

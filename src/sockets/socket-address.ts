@@ -85,7 +85,12 @@ export function addressText(host: string, port: number): string {
   return host.includes(':') ? `[${host}]:${port}` : `${host}:${port}`;
 }
 
-function ipv6Groups(text: string): number[] {
+/** The host of what `addressText` made. */
+export function hostOf(text: string): string {
+  return text.slice(0, text.lastIndexOf(':')).replace(/^\[|\]$/g, '');
+}
+
+export function ipv6Groups(text: string): number[] {
   const [head = '', tail] = text.split('::');
   const before = groupsOf(head);
   if (tail === undefined) return before;

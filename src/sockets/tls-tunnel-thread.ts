@@ -10,7 +10,8 @@ import type { TLSSocket } from 'node:tls';
 import { parentPort, workerData } from 'node:worker_threads';
 import { AcceptPause, probeDescriptors } from './accept-pause.ts';
 import { channelOf } from './tls-channel.ts';
-import { addressText } from './socket-address.ts';
+import { connectionToEvict } from './pending-connections.ts';
+import { addressText, hostOf } from './socket-address.ts';
 import { readTunnelRecord, TUNNEL_RECORD_BYTES, TunnelWord, writeTunnelRecord } from './tunnel-messages.ts';
 import type { DialRecord, TunnelData, TunnelMessage } from './tunnel-messages.ts';
 
@@ -22,8 +23,8 @@ const trust = { key, cert, ca, minVersion: 'TLSv1.3', allowHalfOpen: true } as c
 const CLOSE_TIMEOUT_MS = 2000;
 const PROBE_INTERVAL_MS = 1000;
 const live = new Set<Socket>();
-/** Raw connections in TLS's handshake, by where they come from. */
-const pending = new Set<string>();
+/** Raw connections in TLS's handshake, by where they come from, oldest first. */
+const pending = new Map<string, Socket>();
 let closing = false;
 
 const tell = (message: TunnelMessage): void => parentPort!.postMessage(message);
@@ -73,14 +74,14 @@ function createOutside(enginePath: string): Server {
   });
   outside.on('connection', (socket: Socket) => {
     guarded(socket);
-    if (pending.size >= maxPendingHandshakes) {
-      Atomics.add(words, TunnelWord.REFUSED, 1);
-      socket.destroy();
-      return;
-    }
     const remote = remoteOf(socket);
-    pending.add(remote);
+    pending.set(remote, socket);
     socket.on('close', () => pending.delete(remote));
+    if (pending.size <= maxPendingHandshakes) return;
+    const evicted = connectionToEvict(pending.keys(), hostOf);
+    Atomics.add(words, TunnelWord.REFUSED, 1);
+    pending.get(evicted)!.destroy();
+    pending.delete(evicted);
   });
   outside.on('tlsClientError', (error, socket) => {
     refuse(socket, reasonOf(error));

@@ -21,7 +21,7 @@ const START_TIMEOUT_MS = 10_000;
 export interface TunnelOptions {
   /** How long TLS's handshake may take, of callers and of calls, in milliseconds. */
   readonly handshakeTimeoutMs: number;
-  /** Connections of callers that may be in TLS's handshake at a time. */
+  /** Connections of callers that may be in TLS's handshake at a time; one more ends the oldest of the address with the most. */
   readonly maxPendingHandshakes: number;
   /** Gets a line of text for each refused connection, and when the thread fails. */
   readonly log: (line: string) => void;

@@ -92,7 +92,7 @@ describe.skipIf(!hasSharedMemory())('tributary server', () => {
     expect(pulled).toEqual([[3], [3]]);
     const forged = { namespace: 'second', nonce: access.nonce };
     await expect(
-      RemoteStore.connect({ servers, access: forged, worker: 0, workers: 1 }),
+      RemoteStore.connect({ servers, access: forged, worker: 0, workers: 1, reconnectTimeoutMs: 500 }),
     ).rejects.toMatchObject({
       code: 'REFUSED',
     });

@@ -17,6 +17,14 @@ import { systemServerHost } from '../../src/server/server-host.ts';
 import type { ServerHost, ThreadLine } from '../../src/server/server-host.ts';
 import type { Libc } from '../../src/sockets/index.ts';
 
+/** What a test sets and sees of such a machine. */
+export interface Watched {
+  /** What its clock shows. */
+  nowMs: number;
+  /** Bytes of headers and small messages that it has received. */
+  receivedBytes: number;
+}
+
 export interface OneThreadHostOptions {
   /** Default: the files of this machine. */
   readonly files?: LockableFiles | undefined;
@@ -25,6 +33,8 @@ export interface OneThreadHostOptions {
    * tenant's turn is over before all that has come was read, however busy the machine is.
    */
   readonly lookMs?: number | undefined;
+  /** Default: nothing is watched, and the clock begins at 0. */
+  readonly watched?: Watched | undefined;
 }
 
 export class OneThreadHost implements ServerHost {
@@ -33,12 +43,20 @@ export class OneThreadHost implements ServerHost {
   readonly files: LockableFiles;
   readonly libc: Libc;
 
-  constructor({ files = systemServerHost.files, lookMs = 0 }: OneThreadHostOptions = {}) {
-    this.files = files;
-    let nowMs = 0;
-    this.clock = { ...systemServerHost.clock, nowMs: () => (nowMs += lookMs) };
+  constructor(options: OneThreadHostOptions = {}) {
+    const { lookMs = 0, watched = { nowMs: 0, receivedBytes: 0 } } = options;
+    this.files = options.files ?? systemServerHost.files;
+    this.clock = { ...systemServerHost.clock, nowMs: () => (watched.nowMs += lookMs) };
     const libc = systemServerHost.libc;
-    this.libc = { ...libc, poll: (address, count) => libc.poll(address, count, 0) };
+    this.libc = {
+      ...libc,
+      poll: (address, count) => libc.poll(address, count, 0),
+      receiveBytes(fd, into) {
+        const got = libc.receiveBytes(fd, into);
+        watched.receivedBytes += Math.max(0, got);
+        return got;
+      },
+    };
   }
 
   startCore(memory: WasmMemory, options: CoreOptions): ThreadLine<ToOffice, ToCore> {

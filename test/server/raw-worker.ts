@@ -63,8 +63,9 @@ export class RawWorker {
     socket.on('close', () => (this.#closed = true));
   }
 
-  static async dial({ port }: Listening): Promise<RawWorker> {
-    const socket = connect(port, '127.0.0.1');
+  /** `from`: an address of this host. */
+  static async dial({ port }: Listening, from = '127.0.0.1'): Promise<RawWorker> {
+    const socket = connect({ port, host: '127.0.0.1', localAddress: from });
     await once(socket, 'connect');
     return new RawWorker(socket);
   }

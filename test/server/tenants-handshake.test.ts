@@ -11,7 +11,7 @@ import type { ServiceAccess } from '../../src/server/index.ts';
 import { encodeHead } from '../../src/server/wire/frame.ts';
 import { challenge } from '../../src/sockets/index.ts';
 import { Servers } from '../kvstore/servers.ts';
-import { openRequest, RawWorker, SETTINGS } from './raw-worker.ts';
+import { openRequest, RawWorker, SETTINGS, until } from './raw-worker.ts';
 import type { Heard } from './raw-worker.ts';
 
 describe.skipIf(!hasSharedMemory())('the door of a parameter server', () => {
@@ -137,7 +137,9 @@ describe.skipIf(!hasSharedMemory())('the door of a parameter server', () => {
       Buffer.from(bytes.toString('latin1').replace(`"ports":[${port}]`, `"ports":[${port - 1}]`), 'latin1'),
     );
     const own = ground.createService();
-    const connecting = RemoteStore.connect({ servers: [relay.address], access: own, worker: 0, workers: 1 });
+    const connecting = RemoteStore.connect({
+      ...{ servers: [relay.address], access: own, worker: 0, workers: 1, reconnectTimeoutMs: 300 },
+    });
     await expect(connecting).rejects.toMatchObject({ code: 'REFUSED' });
     await relay.close();
   });
@@ -146,7 +148,7 @@ describe.skipIf(!hasSharedMemory())('the door of a parameter server', () => {
     const connecting = RemoteStore.connect({
       servers: ground.addresses,
       access: { ...access, nonce: challenge() },
-      ...{ worker: 3, workers: 4 },
+      ...{ worker: 3, workers: 4, reconnectTimeoutMs: 300 },
     });
     await expect(connecting).rejects.toMatchObject({
       code: 'REFUSED',
@@ -156,6 +158,42 @@ describe.skipIf(!hasSharedMemory())('the door of a parameter server', () => {
 
   it('keeps the nonce and the proof to itself', () => {
     for (const line of lines) expect(line).not.toContain(access.nonce);
+  });
+});
+
+describe.skipIf(!hasSharedMemory())('strangers that say nothing', () => {
+  const MAX_STRANGERS = 4;
+  let ground: Servers;
+  let access: ServiceAccess;
+  const strangers: RawWorker[] = [];
+  const arrive = async (count: number, from: string): Promise<RawWorker[]> => {
+    const more: RawWorker[] = [];
+    for (let i = 0; i < count; i++) more.push(await RawWorker.dial(ground.servers[0]!, from));
+    strangers.push(...more);
+    return more;
+  };
+
+  beforeAll(async () => {
+    // So long that nobody gets in because others had to go for it.
+    ground = await Servers.start(1, { maxStrangers: MAX_STRANGERS, handshakeTimeoutMs: 2 ** 30 });
+    access = ground.createService();
+  });
+  afterEach(async () => {
+    for (const stranger of strangers.splice(0)) await stranger.close();
+  });
+  afterAll(() => ground.close());
+
+  it.each(['127.0.0.2', '127.0.0.1'])('at %s keep nobody out', async (from) => {
+    await arrive(5 * MAX_STRANGERS, from);
+    const [worker] = await arrive(1, '127.0.0.1');
+    expect(await worker!.introduce(access)).toMatchObject({ header: { kind: 'welcome' } });
+  });
+
+  it('cost those of other addresses nothing, however many come', async () => {
+    const [slow] = await arrive(1, '127.0.0.1');
+    const flood = await arrive(10 * MAX_STRANGERS, '127.0.0.2');
+    await until(() => flood.filter(({ isClosed }) => isClosed).length > flood.length - MAX_STRANGERS);
+    expect(await slow!.introduce(access)).toMatchObject({ header: { kind: 'welcome' } });
   });
 });
 
@@ -201,18 +239,30 @@ class FakeServer {
   readonly #sockets = new Set<Socket>();
   /** All that workers said. */
   heard = '';
+  connections = 0;
+  #port: number | undefined;
 
   private constructor(answers: readonly (() => object)[]) {
     this.#server = createServer((socket) => {
       this.#sockets.add(socket);
       let said = 0;
       socket.on('error', () => undefined);
+      if (this.connections++ > 0 && this.#port !== undefined) {
+        const server = connect(this.#port, '127.0.0.1');
+        this.#sockets.add(server.on('error', () => undefined));
+        return void socket.pipe(server).pipe(socket);
+      }
       socket.on('data', (bytes) => {
         this.heard += bytes.toString('latin1');
         const next = answers[said++];
         if (next) socket.write(encodeHead(next(), 0));
       });
     });
+  }
+
+  /** From the second connection on, the right server answers. */
+  passOnTo(port: number): void {
+    this.#port = port;
   }
 
   static async listen(...answers: readonly (() => object)[]): Promise<FakeServer> {
@@ -237,6 +287,10 @@ describe.skipIf(!hasSharedMemory())('a worker that dials a server which does not
   const access = { namespace: 'mine', nonce: challenge() };
   const hex = (): string => challenge();
   const challenged = (): object => ({ kind: 'challenge', version: SERVER_PROTOCOL_VERSION, nonce: hex() });
+  const refusal = (message: string): object => ({
+    kind: 'refused',
+    error: { kind: 'PeerError', code: 'REFUSED', message, facts: {} },
+  });
   const welcome = (): object => ({ kind: 'welcome', proof: hex(), run: 'a', ports: [1], beacon: undefined });
 
   it.each<[string, (() => object)[], string]>([
@@ -263,10 +317,48 @@ describe.skipIf(!hasSharedMemory())('a worker that dials a server which does not
     }
   });
 
+  it.each<[string, (() => object)[]]>([
+    ['refuses it', [challenged, () => ({ kind: 'refused' })]],
+    ['refuses it with an error', [() => refusal('go away')]],
+    ['makes up a welcome', [challenged, welcome]],
+    ['names another version', [() => ({ ...challenged(), version: SERVER_PROTOCOL_VERSION + 1 })]],
+  ])('asks again after somebody %s, until the right one answers', async (_what, answers) => {
+    const ground = await Servers.start(1);
+    const own = ground.createService();
+    const fake = await FakeServer.listen(...answers);
+    fake.passOnTo(ground.servers[0]!.port);
+    try {
+      const store = await RemoteStore.connect({
+        ...{ servers: [fake.address], access: own, worker: 0, workers: 1, sharedMemory: false },
+      });
+      expect(fake.connections).toBe(2);
+      await store.close();
+    } finally {
+      await fake.close();
+      await ground.close();
+    }
+  });
+
+  it('names what was said last, and that it is not proved', async () => {
+    const fake = await FakeServer.listen(() => refusal('go\u001b[31m away'));
+    const connecting = RemoteStore.connect({
+      ...{ servers: [fake.address], access, worker: 3, workers: 4, reconnectTimeoutMs: 100 },
+    });
+    await expect(connecting).rejects.toMatchObject({
+      code: 'REFUSED',
+      message: expect.stringMatching(
+        /^worker 3 .* for 100 ms.* has not proved that it knows the nonce of namespace 'mine'.*"go\\u001b\[31m away"/,
+      ) as string,
+    });
+    await fake.close();
+  });
+
   it('names both versions where a server of another one answers', async () => {
     const version = SERVER_PROTOCOL_VERSION + 1;
     const fake = await FakeServer.listen(() => ({ ...challenged(), version }));
-    const connecting = RemoteStore.connect({ servers: [fake.address], access, worker: 0, workers: 1 });
+    const connecting = RemoteStore.connect({
+      ...{ servers: [fake.address], access, worker: 0, workers: 1, reconnectTimeoutMs: 300 },
+    });
     await expect(connecting).rejects.toMatchObject({
       code: 'REFUSED',
       message: expect.stringMatching(`version ${version} .* version ${SERVER_PROTOCOL_VERSION};`) as string,

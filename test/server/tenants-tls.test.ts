@@ -65,15 +65,16 @@ describe.skipIf(!hasSharedMemory() || !hasOpenssl)('a parameter server with TLS'
   it('is not fooled by somebody in between with a certificate that both trust', async () => {
     const between = await TlsRelay.listen(ours, ground.servers[0]!.port);
     const servers = [`127.0.0.1:${between.port}`];
-    const connecting = RemoteStore.connect({ servers, access, worker: 0, workers: 1, tls: ours });
-    await expect(connecting).rejects.toMatchObject({ code: 'REFUSED' });
+    const options = { servers, access, worker: 0, workers: 1, tls: ours, reconnectTimeoutMs: 1000 };
+    await expect(RemoteStore.connect(options)).rejects.toMatchObject({ code: 'REFUSED' });
     expect(between.connections).toBeGreaterThan(0);
     await between.close();
   });
 
   it('refuses a wrong nonce, though the certificate is right', async () => {
     const wrong = { ...access, nonce: '0'.repeat(64) };
-    const options = { servers: ground.addresses, access: wrong, worker: 0, workers: 1, tls: ours };
+    const who = { servers: ground.addresses, access: wrong, worker: 0, workers: 1 };
+    const options = { ...who, tls: ours, reconnectTimeoutMs: 1000 };
     await expect(RemoteStore.connect(options)).rejects.toMatchObject({ code: 'REFUSED' });
   });
 

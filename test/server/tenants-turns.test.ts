@@ -2,10 +2,14 @@
  * How tenants share a core: its time, the connections that it reads from, and what it remembers for them. By a clock of the
  * test and by counts, never by how long something takes.
  */
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import { afterEach, describe, expect, it } from 'vitest';
 import { hasSharedMemory } from '../../src/memory/index.ts';
+import type { LockableFiles } from '../../src/memory/index.ts';
 import { Clocks } from '../../src/server/consistency.ts';
-import { FairTurns, TURN_MS } from '../../src/server/cores/fair-turns.ts';
+import { FairTurns, LARGE_DEBT_MS, TURN_MS } from '../../src/server/cores/fair-turns.ts';
 import { ParameterServer } from '../../src/server/index.ts';
 import { systemServerHost } from '../../src/server/server-host.ts';
 import type { ServerHost } from '../../src/server/server-host.ts';
@@ -20,7 +24,7 @@ const pull = (count = 1) => pushRequest(1, { push: false, pull: true, steps: [],
 describe('fair turns', () => {
   function run(costMs: Readonly<Record<string, number>>, rounds: number): Record<string, number> {
     let nowMs = 0;
-    const turns = new FairTurns<{ readonly group: string }>({
+    const turns = new FairTurns({
       ...systemServerHost.clock,
       nowMs: () => nowMs,
     });
@@ -51,6 +55,40 @@ describe('fair turns', () => {
     const { a, b } = run({ a: 100 * TURN_MS, b: TURN_MS }, 10_000);
     expect(a! / b!).toBeGreaterThan(0.9);
     expect(a! / b!).toBeLessThan(1.1);
+  });
+});
+
+describe('a tenant that took much more than its turn', () => {
+  const LONG_MS = 20 * LARGE_DEBT_MS;
+  const [long, other] = [{ name: 'long' }, { name: 'other' }];
+
+  /** Both ask once; then only the first one does, in rounds of so many milliseconds. Returns how long it waits. */
+  function waited(roundMs: number, isOtherHere: boolean, asksAgainMs = Infinity): number {
+    let nowMs = 0;
+    const turns = new FairTurns({ ...systemServerHost.clock, nowMs: () => nowMs });
+    const itself = (one: object): object => one;
+    turns.serve(isOtherHere ? [other, long] : [long], itself, (one) => (nowMs += one === long ? LONG_MS : 0));
+    const endedMs = nowMs;
+    for (let isServed = false; !isServed; nowMs += roundMs) {
+      const isAsked = isOtherHere && (nowMs - endedMs) % asksAgainMs === 0;
+      turns.serve(isAsked ? [long, other] : [long], itself, (one) => (isServed ||= one === long));
+      expect(nowMs - endedMs).toBeLessThan(10 * LONG_MS);
+      if (!isServed) expect(turns.waitMs(long)).toBeGreaterThan(0);
+    }
+    return nowMs - endedMs - roundMs;
+  }
+
+  it('waits as long as it took where another one asks now and then', () => {
+    expect(waited(1, true, 2)).toBeGreaterThanOrEqual(LONG_MS - 2 * LARGE_DEBT_MS);
+    expect(waited(1, true, 2)).toBeLessThanOrEqual(LONG_MS);
+  });
+
+  it('does not wait for one that asks no more', () => {
+    expect(waited(1, true)).toBeLessThan(LONG_MS / 2);
+  });
+
+  it('does not wait if it is alone', () => {
+    expect(waited(1, false)).toBe(0);
   });
 });
 
@@ -90,6 +128,45 @@ describe.skipIf(!hasSharedMemory())('tenants on one core', () => {
     server = await ParameterServer.start({}, host);
     closing.push(server);
   }
+
+  it.each<[string, 'flush' | 'open', (raw: RawWorker, id: number) => void]>([
+    ['the disk', 'flush', (raw, id) => raw.say({ id, op: 'learning-rate', number: 0, lr: 0.1 })],
+    ['new logs', 'open', (raw, id) => raw.say({ id, op: 'checkpoint', step: id, isDurable: false })],
+  ])('pay for the time of %s', async (_what, call, ask) => {
+    const folder = mkdtempSync(join(tmpdir(), 'test-tributary-'));
+    closing.push({ close: () => rmSync(folder, { recursive: true, force: true }) });
+    const watched = { nowMs: 0, receivedBytes: 0 };
+    let calls = 0;
+    // As long as a thousand turns of others.
+    const files = slowFiles(call, () => {
+      calls++;
+      watched.nowMs += 1000 * TURN_MS;
+    });
+    await start(new OneThreadHost({ lookMs: TURN_MS / 100, watched, files }));
+    server.createService({ namespace: 'a', nonce: 'a'.padEnd(64, '0'), folder });
+    const [busy, other] = [await worker('a'), await worker('b')];
+    await busy.openKey(new Float32Array(16));
+    await busy.done({ op: 'optimizer', number: 0, spec: { name: 'sgd', lr: 0.1 } });
+    await other.openKey(new Float32Array(16));
+    let answers = 0;
+    let id = 1000;
+    for (; id < 1010; id++) ask(busy, id);
+    const before = calls;
+    for (let i = 0; i < 40; i++) {
+      await other.pull();
+      for (let heard = busy.take(); heard; heard = busy.take()) {
+        expect(heard.header.error).toBeUndefined();
+        answers++;
+        ask(busy, id++);
+      }
+    }
+    // Without turns there would be one for nearly every pull.
+    expect(calls - before).toBeLessThan(10);
+    await until(() => {
+      for (let heard = busy.take(); heard; heard = busy.take()) answers++;
+      return answers >= id - 1000;
+    });
+  });
 
   async function worker(namespace: string, identity?: Identity): Promise<RawWorker> {
     const access = { namespace, nonce: namespace.padEnd(64, '0') };
@@ -178,3 +255,27 @@ describe.skipIf(!hasSharedMemory())('tenants on one core', () => {
     await again.done({ op: 'list', list: 2, entries });
   });
 });
+
+/** Files whose caller waits for one kind of call to logs. */
+function slowFiles(call: 'flush' | 'open', wait: () => void): LockableFiles {
+  const { files } = systemServerHost;
+  const logs = new Set<number>();
+  return {
+    ...files,
+    open(path, ...rest) {
+      const file = files.open(path, ...rest);
+      if (!path.endsWith('.pushes')) return file;
+      logs.add(file);
+      if (call === 'open') wait();
+      return file;
+    },
+    flush(file) {
+      if (call === 'flush' && logs.has(file)) wait();
+      files.flush(file);
+    },
+    close(file) {
+      logs.delete(file);
+      files.close(file);
+    },
+  };
+}

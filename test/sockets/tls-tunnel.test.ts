@@ -1,8 +1,8 @@
 /** The thread that carries connections over TLS: what callers do to it, and what becomes of them when it dies. */
 import { once } from 'node:events';
 import { mkdtempSync, readdirSync, readlinkSync, rmSync } from 'node:fs';
-import { createServer } from 'node:net';
-import type { AddressInfo } from 'node:net';
+import { connect, createServer } from 'node:net';
+import type { AddressInfo, Socket } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import type { Worker } from 'node:worker_threads';
@@ -38,6 +38,8 @@ describe.skipIf(!hasSharedMemory() || !hasOpenssl)('a TLS tunnel', () => {
   afterAll(() => rmSync(folder, { recursive: true, force: true }));
 
   const limits = { handshakeTimeoutMs: 5000, maxPendingHandshakes: 4, log: () => undefined };
+
+  const anywhere = { host: '127.0.0.1', ports: [0, 0], socketBufferBytes: 0 } as const;
 
   const call = (tunnel: TlsTunnel, port: number): number => {
     const fd = dialAt(libc(), tunnel.dialAddress, 0);
@@ -92,6 +94,24 @@ describe.skipIf(!hasSharedMemory() || !hasOpenssl)('a TLS tunnel', () => {
     expect(await ended(call(tunnel, port))).toEqual({ problem: 'ETIMEDOUT' });
     await tunnel.close();
     silent.close();
+  });
+
+  it('takes a call though others have connected and say nothing', async () => {
+    const strangers: Socket[] = [];
+    const tunnel = await TlsTunnel.open(tls, { ...limits, handshakeTimeoutMs: 60_000 }, anywhere);
+    const caller = await TlsTunnel.open(tls, limits);
+    for (let i = 0; i < 3 * limits.maxPendingHandshakes; i++) {
+      const { port } = tunnel.listening!;
+      const stranger = connect({ port, host: '127.0.0.1', localAddress: '127.0.0.2' });
+      stranger.on('error', () => undefined);
+      strangers.push(stranger);
+      await once(stranger, 'connect');
+    }
+    expect(await ended(call(caller, tunnel.listening!.port))).toHaveProperty('channel');
+    for (const stranger of strangers) stranger.destroy();
+    await caller.close();
+    libc().close(tunnel.listening!.fd);
+    await tunnel.close();
   });
 
   it('leaves no socket behind when a store was connected and closed', async () => {

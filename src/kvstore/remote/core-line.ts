@@ -5,7 +5,8 @@
  * Terms: a beat is a request that a core answers at once, sent when nothing has moved for a while, so that a server that waits for
  * other workers is told apart from one that is gone. Progress is an answer to something that was asked once; dialling,
  * handshakes and what is repeated on each connection is none. Invariants: every request ends, with its answer or with an error that
- * names the server and what it closed the connection for; requests are sent, and sent again, in the order in which they were made.
+ * names the server and what it closed the connection for; nothing that a server says ends the line before the server has
+ * proved that it knows the nonce, since it could be anybody; requests are sent, and sent again, in the order in which they were made.
  */
 import { PeerError, unpack } from '../../base/index.ts';
 import type { PackedError, TributaryError } from '../../base/index.ts';
@@ -77,6 +78,10 @@ interface Pending {
 }
 
 const RETRY_MS = 20;
+/** After a refusal, which the server logs. */
+const REFUSED_RETRY_MS = 500;
+/** Longest reason of somebody unknown that is repeated. */
+const MAX_REASON = 500;
 /** Then people are told what is being tried. */
 const QUIET_MS = 2000;
 /** Shares of `reconnectTimeoutMs` without a byte after which a beat is sent, and the connection given up. */
@@ -109,6 +114,10 @@ export class CoreLine implements StreamUser, Pumped {
   #beat: { readonly id: number; readonly sentAtMs: number } | undefined;
   #retryAtMs = 0;
   #why = NO_ANSWER;
+  /** Whether that is what somebody said who has not proved that it is the server. */
+  #isUnproven = false;
+  /** Whether this connection ends for that. */
+  #isDoubted = false;
   /** What the server said when it closed the connection. */
   #lastWords: string | undefined;
   #end: TributaryError | undefined;
@@ -259,17 +268,19 @@ export class CoreLine implements StreamUser, Pumped {
   }
 
   #greet(header: Header): void {
-    const { access, worker, incarnation, settings, title } = this.options;
-    if (header.kind === 'refused') {
-      const error = header.error as PackedError | undefined;
-      return this.close(error ? unpack(error) : refused(title, worker, access.namespace));
-    }
+    const { access, worker, incarnation, settings } = this.options;
     const transcript = this.#transcript!;
     const key = keyOfNonce(access.nonce);
     transcript.add(header);
+    if (header.kind === 'refused') {
+      const error = header.error as PackedError | undefined;
+      if (this.#isChallenged && transcript.verify(key, 'listener', header.proof))
+        return this.close(unpack(error!));
+      return this.#doubt(error ? `said ${reasonOf(error)}` : 'refused the proof of this worker');
+    }
     if (header.kind === 'challenge' && !this.#isChallenged && isNonce(header.nonce)) {
       if (header.version !== SERVER_PROTOCOL_VERSION)
-        return this.close(otherVersion(title, worker, header.version));
+        return this.#doubt(otherVersion(worker, header.version));
       this.#isChallenged = true;
       const claim = { kind: 'proof', worker, incarnation, settings };
       transcript.add(claim);
@@ -277,12 +288,17 @@ export class CoreLine implements StreamUser, Pumped {
     }
     const welcome = readWelcome(header);
     // A server that does not know the nonce is somebody else's.
-    if (!transcript.verify(key, 'listener', welcome.proof)) {
-      return this.close(refused(title, worker, access.namespace));
-    }
+    if (!transcript.verify(key, 'listener', welcome.proof)) return this.#doubt('gave a wrong proof of it');
     this.#stream!.limits = MEMBER_LIMITS;
     this.#transcript = undefined;
     this.#opened(welcome);
+  }
+
+  /** Whoever answers there may be anybody, or the server before its service is there: it is asked again. */
+  #doubt(said: string): void {
+    const { namespace } = this.options.access;
+    this.#stream!.ended ??= `what answers there has not proved that it knows the nonce of namespace '${namespace}', and ${said}`;
+    this.#isDoubted = true;
   }
 
   #opened(welcome: Welcome): void {
@@ -343,12 +359,15 @@ export class CoreLine implements StreamUser, Pumped {
     const closed = this.#lastWords
       ? `it closed the connection: ${this.#lastWords}`
       : 'it closed the connection';
-    this.#failed(this.#lastWords !== undefined || reason === 'end' ? closed : reason);
+    if (this.#isDoubted) this.#failed(reason, true);
+    else this.#failed(this.#lastWords !== undefined || reason === 'end' ? closed : reason);
+    this.#isDoubted = false;
   }
 
-  #failed(why: string): void {
+  #failed(why: string, isUnproven = false): void {
     this.#why = why;
-    this.#retryAtMs = this.#now() + RETRY_MS;
+    this.#isUnproven = isUnproven;
+    this.#retryAtMs = this.#now() + (isUnproven ? REFUSED_RETRY_MS : RETRY_MS);
   }
 
   /** The server has done something for this worker: from here on it has all the time again. */
@@ -356,6 +375,7 @@ export class CoreLine implements StreamUser, Pumped {
     this.#brokenAtMs = undefined;
     this.#beat = undefined;
     this.#why = NO_ANSWER;
+    this.#isUnproven = false;
   }
 
   /** An answer may take as long as other workers do, but a beat may not. */
@@ -392,10 +412,13 @@ export class CoreLine implements StreamUser, Pumped {
       );
     }
     if (brokenMs < reconnectTimeoutMs) return;
+    const nextStep = this.#isUnproven
+      ? 'give the worker the namespace and nonce that createService returned, and check the address'
+      : 'check that the server runs and that its address is right';
     this.close(
       new PeerError(
-        'UNREACHABLE',
-        `worker ${worker} has not reached ${title} for ${reconnectTimeoutMs} ms: ${this.#why}; check that the server runs and that its address is right`,
+        this.#isUnproven ? 'REFUSED' : 'UNREACHABLE',
+        `worker ${worker} has not reached ${title} for ${reconnectTimeoutMs} ms: ${this.#why}; ${nextStep}`,
         { worker, server: title, reason: this.#why, timeoutMs: reconnectTimeoutMs },
       ),
     );
@@ -417,18 +440,12 @@ export class CoreLine implements StreamUser, Pumped {
   }
 }
 
-function refused(title: string, worker: number, namespace: string): PeerError {
-  return new PeerError(
-    'REFUSED',
-    `${title} and worker ${worker} do not have the same nonce for namespace '${namespace}', or there is no such namespace; give the worker what createService returned`,
-    { server: title, worker, namespace },
-  );
+/** As one line that cannot pass for something else on a terminal: anybody may have written it. */
+function reasonOf({ message }: PackedError): string {
+  return JSON.stringify(String(message).slice(0, MAX_REASON));
 }
 
-function otherVersion(title: string, worker: number, version: unknown): PeerError {
-  return new PeerError(
-    'REFUSED',
-    `${title} speaks version ${JSON.stringify(version)} of the protocol, and worker ${worker} version ${SERVER_PROTOCOL_VERSION}; use one version of Tributary everywhere`,
-    { server: title, worker, version, workerVersion: SERVER_PROTOCOL_VERSION },
-  );
+function otherVersion(worker: number, version: unknown): string {
+  const other = JSON.stringify(version)?.slice(0, MAX_REASON);
+  return `speaks version ${other} of the protocol, and worker ${worker} version ${SERVER_PROTOCOL_VERSION}; use one version of Tributary everywhere`;
 }

@@ -1,17 +1,19 @@
 /**
  * The life of one core thread: one loop that accepts connections, reads and answers requests of the workers of all tenants,
  * and sleeps in the kernel when there is nothing to do. Nothing here waits for anything else. Invariants: at most
- * so many strangers hold a descriptor, none for longer than its time; what one connection does wrong ends that
- * connection only.
+ * so many strangers hold a descriptor, none for longer than its time, and those of one address never keep out others; what
+ * one connection does wrong ends that connection only.
  */
 import { PeerError, TributaryError } from '../../base/index.ts';
 import type { Kernels } from '../../kernels/index.ts';
 import {
   AcceptPause,
   addressText,
+  connectionToEvict,
   decodeAddress,
   ECONNABORTED,
   EINTR,
+  hostOf,
   MAX_ADDRESS_BYTES,
   NOTHING,
   POLLIN,
@@ -48,6 +50,8 @@ export interface CoreOptions {
   readonly welcome: Omit<Welcome, 'proof'>;
   /** How long a connection may take to prove itself, in milliseconds. */
   readonly handshakeTimeoutMs: number;
+  /** How long a member may send nothing in the middle of a message, in milliseconds. */
+  readonly stallTimeoutMs: number;
   /** Connections that may be proving themselves at a time. */
   readonly maxStrangers: number;
   /** Connections come through a TLS tunnel, which says first who they are. */
@@ -57,13 +61,23 @@ export interface CoreOptions {
 interface Connection {
   readonly stream: MessageStream;
   remote: string;
+  /** Where it comes from; behind a tunnel not known before its first bytes. */
+  host: string;
   stranger: Stranger | undefined;
   session: Session | undefined;
+  /** Since when the other side has neither gone on with its message nor taken answers; undefined: it is not waited for. */
+  stalledAtMs: number | undefined;
+  /** Its tenant waits for its next turn, so the kernel was not asked about it. */
+  isHeldOff: boolean;
 }
 
+/** Of the time in the middle of a message: how long answers may not be taken while their tenant waits for that. */
+const DEAF_SHARE = 1 / 6;
 /** Longest sleep, so that a thread that is to be ended never hangs in the kernel. */
 const MAX_SLEEP_MS = 500;
-const ACCEPTS_A_TURN = 64;
+/** Of the strangers that there may be: of those that come from one address, the newest is heard before others replace it. */
+const ACCEPTS_SHARE = 1 / 4;
+const EVICTION_LOG_INTERVAL_MS = 60_000;
 /** Of all connections that a core can have, so that others get in. */
 const MAX_TENANT_CONNECTIONS = MAX_CONNECTIONS / 4;
 
@@ -83,9 +97,12 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
   /** Of the listening socket, when there are no descriptors. */
   readonly #pause: AcceptPause;
   readonly #table: ConnectionTable;
-  readonly #turns: FairTurns<Connection>;
+  readonly #turns: FairTurns;
+  /** Answers of the office that await their tenant's turn. */
+  readonly #answers = new Map<Tenant, (() => void)[]>();
   #connections: Connection[] = [];
   #closing = false;
+  #evictedLoggedAtMs = -Infinity;
 
   constructor(kernels: Kernels, office: Office, options: CoreOptions, host: Host) {
     this.#options = options;
@@ -170,6 +187,22 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
     this.#closing = true;
   }
 
+  answer(serial: number, take: () => void): void {
+    const all = [...this.#tenants.values(), ...this.#ending];
+    const tenant = all.find(({ service }) => service.serial === serial);
+    if (tenant === undefined) return take();
+    const waiting = this.#answers.get(tenant);
+    if (waiting) waiting.push(take);
+    else this.#answers.set(tenant, [take]);
+  }
+
+  #takeAnswers(tenant: Tenant, mayGoOn: () => boolean): void {
+    const waiting = this.#answers.get(tenant) ?? [];
+    do waiting.shift()?.();
+    while (waiting.length > 0 && mayGoOn());
+    if (waiting.length === 0) this.#answers.delete(tenant);
+  }
+
   nonceOf(namespace: string): string {
     return this.#tenants.get(namespace)?.service.nonce ?? this.#nobody;
   }
@@ -194,6 +227,7 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
     connection.stranger = undefined;
     stream.user = session;
     stream.limits = MEMBER_LIMITS;
+    stream.account = tenant.limits;
     return this.#options.welcome;
   }
 
@@ -207,11 +241,25 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
     this.#poll.clear();
     this.#poll.add(doorbell, POLLIN);
     this.#poll.add(pauseMs > 0 ? NOTHING : listeningFd, POLLIN);
-    for (const { stream, session } of this.#connections) {
-      // What it asks next waits until it has taken what it asked for.
+    const waits = new Map<object, number>();
+    const waitOf = (group: object): number => {
+      const known = waits.get(group) ?? this.#turns.waitMs(group);
+      waits.set(group, known);
+      return known;
+    };
+    for (const connection of this.#connections) {
+      const { stream, session } = connection;
+      // What it asks next waits until it has taken what it asked for, and until its tenant may be served.
       const isPaused = session?.isPaused ?? false;
-      this.#poll.add(stream.fd, (isPaused ? 0 : POLLIN) | (stream.hasUnsent ? POLLOUT : 0));
-      if (session?.hasWork || (stream.isInterrupted && !isPaused)) sleepMs = 0;
+      const waitMs = waitOf(this.#groupOf(connection));
+      const wanted = (isPaused ? 0 : POLLIN) | (stream.hasUnsent ? POLLOUT : 0);
+      this.#poll.add(stream.fd, waitMs > 0 ? 0 : wanted);
+      connection.isHeldOff = waitMs > 0;
+      if (waitMs > 0) sleepMs = Math.min(sleepMs, waitMs);
+      else if (session?.hasWork || (stream.isInterrupted && !isPaused)) sleepMs = 0;
+    }
+    for (const tenant of this.#tenants.values()) {
+      if (tenant.journal.isDue || this.#answers.has(tenant)) sleepMs = Math.min(sleepMs, waitOf(tenant));
     }
     this.#poll.wait(sleepMs);
   }
@@ -221,10 +269,18 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
       this.#host.libc.hush(this.#options.doorbell);
       this.#office.listen(this);
     }
+    const mayGoOn = () => !this.#turns.isOver();
+    const itself = (tenant: Tenant): object => tenant;
+    this.#turns.serve([...this.#answers.keys()], itself, (tenant) => this.#takeAnswers(tenant, mayGoOn));
     const nowMs = this.#host.clock.nowMs();
-    const ready = this.#connections.filter(({ stream, session }, i) => {
+    const ready = this.#connections.filter((connection, i) => {
+      const { stream, session } = connection;
+      const found = this.#poll.found(i + 2);
       if (session?.hasWork) return true;
-      return !session?.isPaused && (stream.isInterrupted || (this.#poll.found(i + 2) & ~POLLOUT) !== 0);
+      const isReady = !session?.isPaused && (stream.isInterrupted || (found & ~POLLOUT) !== 0);
+      if (session && !connection.isHeldOff)
+        this.#watch(connection, session, { nowMs, isReady, isTaking: (found & POLLOUT) !== 0 });
+      return isReady;
     });
     this.#turns.serve(ready, this.#groupOf, (connection) => this.#listenTo(connection));
     for (const { stranger, stream } of this.#connections) {
@@ -232,20 +288,48 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
         stream.ended ??= new ProtocolFault('said too little in time');
     }
     if (this.#poll.found(1) !== 0) this.#accept(nowMs);
-    // One flush for all pushes of this turn; only then are they acknowledged.
-    for (const { journal } of [...this.#tenants.values(), ...this.#ending]) journal.flush();
+    // One flush for all requests of this turn; only then are they acknowledged. A disk's time is the tenant's time.
+    const due = [...this.#tenants.values()].filter(({ journal }) => journal.isDue);
+    if (this.#closing) for (const { journal } of due) journal.flush();
+    else this.#turns.serve(due, itself, ({ journal }) => journal.flush());
+    for (const { journal } of this.#ending) journal.flush();
     // A request of one may have completed the step of all.
     const unsent = this.#connections.filter(({ stream }) => stream.hasUnsent);
-    const mayGoOn = () => !this.#turns.isOver();
     this.#turns.serve(unsent, this.#groupOf, ({ stream }) => void stream.write(mayGoOn));
     if (this.#connections.some(({ stream }) => stream.ended !== undefined)) this.#clear();
     for (let tenant = this.#ending[0]; tenant; tenant = this.#ending[0]) this.#release(tenant);
+  }
+
+  /** Ends a connection whose other side keeps its tenant waiting: in the middle of a message, or by not taking answers. */
+  #watch(
+    connection: Connection,
+    { isPaused, tenant }: Session,
+    {
+      nowMs,
+      isReady,
+      isTaking,
+    }: { readonly nowMs: number; readonly isReady: boolean; readonly isTaking: boolean },
+  ): void {
+    const { stream } = connection;
+    const isSilent = !isPaused && !isReady && stream.isInMessage;
+    const isDeaf = tenant.limits.isOverUnsent && stream.hasUnsent && !isTaking;
+    if (!isSilent && !isDeaf) return void (connection.stalledAtMs = undefined);
+    connection.stalledAtMs ??= nowMs;
+    const stalledMs = nowMs - connection.stalledAtMs;
+    const { stallTimeoutMs } = this.#options;
+    const fault = (what: string) =>
+      new ProtocolFault(what, 'let its event loop run more often, or raise stallTimeoutMs of the server');
+    if (isDeaf && stalledMs >= stallTimeoutMs * DEAF_SHARE)
+      stream.ended ??= fault(`did not read its answers for ${Math.round(stalledMs)} ms`);
+    else if (stalledMs >= stallTimeoutMs)
+      stream.ended ??= fault(`sent nothing for ${Math.round(stalledMs)} ms in the middle of a message`);
   }
 
   /** Its connections are closed, so nothing can use its memory once it is closed itself. */
   #release(tenant: Tenant): void {
     this.#ending.shift();
     try {
+      this.#takeAnswers(tenant, () => true);
       tenant.close();
     } finally {
       this.#office.released(tenant.service.serial);
@@ -272,41 +356,60 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
   }
 
   #accept(nowMs: number): void {
-    const { listeningFd, handshakeTimeoutMs, maxStrangers, isTunnelled } = this.#options;
+    const { listeningFd, maxStrangers } = this.#options;
     const { libc } = this.#host;
-    let strangers = this.#connections.filter(({ stranger }) => stranger).length;
-    for (let i = 0; i < ACCEPTS_A_TURN; i++) {
+    for (let i = 0; i < Math.max(1, maxStrangers * ACCEPTS_SHARE); i++) {
       const fd = libc.accept(listeningFd);
       if (fd === -EINTR || fd === -ECONNABORTED) continue;
       if (fd < 0) return void this.#pause.failed(fd, nowMs);
       this.#pause.succeeded();
-      if (strangers++ >= maxStrangers || this.#table.isFull) {
-        libc.close(fd);
-        continue;
+      const connection = this.#greet(fd, nowMs);
+      const strangers = [...this.#connections.filter(({ stranger }) => stranger), connection];
+      if (strangers.length > maxStrangers || this.#table.isFull) {
+        const evicted = connectionToEvict(strangers, ({ host }) => host);
+        this.#evict(evicted, strangers, nowMs);
+        if (evicted === connection) continue;
       }
       this.#table.add(fd);
-      libc.remoteAddress(fd, this.#remote);
-      const { host, port } = decodeAddress(this.#remote);
-      if (!isTunnelled) tune(libc, fd, host);
-      const stranger = new Stranger(this, this.#host.randomHex(32), nowMs + handshakeTimeoutMs);
-      const stream = new MessageStream(fd, this.#resources, STRANGER_LIMITS, stranger);
-      stranger.stream = stream;
-      const connection: Connection = {
-        stream,
-        remote: addressText(host, port),
-        stranger,
-        session: undefined,
-      };
-      if (isTunnelled) {
-        const take = (record: Uint8Array): void => {
-          const { remote, channel } = readTunnelRecord(record);
-          connection.remote = remote!;
-          stranger.channel = channel;
-        };
-        stream.preface = { bytes: TUNNEL_RECORD_BYTES, take };
-      }
       this.#connections.push(connection);
     }
+  }
+
+  #greet(fd: number, nowMs: number): Connection {
+    const { handshakeTimeoutMs, isTunnelled } = this.#options;
+    const { libc } = this.#host;
+    libc.remoteAddress(fd, this.#remote);
+    const { host, port } = decodeAddress(this.#remote);
+    if (!isTunnelled) tune(libc, fd, host);
+    const stranger = new Stranger(this, this.#host.randomHex(32), nowMs + handshakeTimeoutMs);
+    const stream = new MessageStream(fd, this.#resources, STRANGER_LIMITS, stranger);
+    stranger.stream = stream;
+    const connection: Connection = {
+      ...{ stream, host, remote: addressText(host, port), stranger },
+      ...{ session: undefined, stalledAtMs: undefined, isHeldOff: false },
+    };
+    if (isTunnelled) {
+      const take = (record: Uint8Array): void => {
+        const { remote, channel } = readTunnelRecord(record);
+        connection.remote = remote!;
+        connection.host = hostOf(remote!);
+        stranger.channel = channel;
+      };
+      stream.preface = { bytes: TUNNEL_RECORD_BYTES, take };
+    }
+    return connection;
+  }
+
+  /** Makes room for whoever came last, at once, since descriptors are few. */
+  #evict(evicted: Connection, strangers: readonly Connection[], nowMs: number): void {
+    this.#connections = this.#connections.filter((one) => one !== evicted);
+    this.#close(evicted.stream);
+    if (nowMs - this.#evictedLoggedAtMs < EVICTION_LOG_INTERVAL_MS) return;
+    this.#evictedLoggedAtMs = nowMs;
+    const own = strangers.filter(({ host }) => host === evicted.host).length;
+    this.#office.log(
+      `closed ${evicted.remote}: ${strangers.length} connections have not authenticated, ${own} of its address; they make room for others`,
+    );
   }
 
   #clear(): void {

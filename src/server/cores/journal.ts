@@ -120,9 +120,14 @@ export class Journal {
     else go();
   }
 
-  /** Once in a turn of the core's loop, so that all pushes of the turn share a flush; then their answers go. */
+  /** Whether something waits for a flush. */
+  get isDue(): boolean {
+    return this.#held.length > 0 || this.#log?.isDirty === true;
+  }
+
+  /** Once in a turn of the core's loop, so that all requests of the turn share a flush; then their answers go. */
   flush(): void {
-    if (this.#held.length === 0 && !this.#log?.isDirty) return;
+    if (!this.isDue) return;
     const held = this.#held;
     this.#held = [];
     try {

@@ -137,6 +137,8 @@ export interface OfficeNews {
   endService(serial: number): void;
   joinCheckpoint(serial: number, step: number): void;
   close(): void;
+  /** An answer came for the service; `take` is called in its turn, and throws nothing. */
+  answer(serial: number, take: () => void): void;
 }
 
 /** The office as one tenant of a core sees it. */
@@ -205,7 +207,7 @@ export class Office {
         this.#take(message, news);
       } catch (error) {
         // The bell does not ring again for those that follow.
-        this.log(`a core failed and goes on: ${String((error as Error).stack ?? error)}`);
+        this.#failed(error);
       }
     }
   }
@@ -221,8 +223,18 @@ export class Office {
     const asked = this.#open.get(message.token);
     if (asked === undefined) return;
     this.#open.delete(message.token);
-    if ('error' in message) asked.fail(unpack(message.error));
-    else this.#hand(message.answer, asked);
+    news.answer(asked.serial, () => {
+      try {
+        if ('error' in message) asked.fail(unpack(message.error));
+        else this.#hand(message.answer, asked);
+      } catch (error) {
+        this.#failed(error);
+      }
+    });
+  }
+
+  #failed(error: unknown): void {
+    this.log(`a core failed and goes on: ${String((error as Error).stack ?? error)}`);
   }
 
   /** What goes wrong with an answer is the end of what asked for it, and must not be the end of anything else. */

@@ -7,12 +7,8 @@ import type { PackedError, StoreKey } from '../../base/index.ts';
 import type { ProtocolFault } from '../wire/frame.ts';
 
 /** A fault as an error for whoever has made it. */
-export function faultOf(who: string, { message }: ProtocolFault): PeerError {
-  return new PeerError(
-    'PROTOCOL_VIOLATION',
-    `${who} ${message}; use the same version of Tributary on workers and servers`,
-    { who, fault: message },
-  );
+export function faultOf(who: string, { message, nextStep }: ProtocolFault): PeerError {
+  return new PeerError('PROTOCOL_VIOLATION', `${who} ${message}; ${nextStep}`, { who, fault: message });
 }
 
 /** Without the place in our code, which is nobody's business. */

@@ -40,7 +40,7 @@ interface PreparedEntry {
 }
 
 const MAX_LISTS = 2048;
-/** What answers that are not sent yet may take before no more is read from the connection. */
+/** What answers that are not sent yet may take before no more is read from the connection; see `TenantLimits`, too. */
 const MAX_UNSENT_BYTES = 2 ** 20;
 const NOTHING: readonly ByteRange[] = [];
 
@@ -93,7 +93,8 @@ export class Session implements StreamUser {
 
   /** Whether nothing more is to be read from the connection for now. */
   get isPaused(): boolean {
-    return this.#work !== undefined || this.#stream.heldBytes > MAX_UNSENT_BYTES;
+    if (this.#work !== undefined || this.#stream.heldBytes > MAX_UNSENT_BYTES) return true;
+    return this.tenant.limits.isOverUnsent || this.#stream.isBlocked;
   }
 
   get hasWork(): boolean {

@@ -3,12 +3,13 @@
  * is challenged, proves, and becomes a session or is sent away. Invariants: whether a namespace exists cannot be told
  * from the answers; a proof is good for one connection only, so a replayed one is worth nothing.
  */
-import { PeerError } from '../../base/index.ts';
+import { PeerError, TributaryError } from '../../base/index.ts';
 import { keyOfNonce, Transcript } from '../../sockets/index.ts';
 import { ProtocolFault } from '../wire/frame.ts';
 import type { Header, Incoming, MessageStream, StreamUser } from '../wire/message-stream.ts';
 import { readHello, readProof, SERVER_PROTOCOL_VERSION } from '../wire/messages.ts';
 import type { Hello, Proof, Welcome } from '../wire/messages.ts';
+import { packedForOthers } from './refusals.ts';
 
 export const SERVER_PURPOSE = 'parameter server';
 
@@ -62,9 +63,20 @@ export class Stranger implements StreamUser {
       this.stream.send({ kind: 'refused' });
       throw new ProtocolFault(`does not know the nonce of namespace '${this.#hello!.namespace}'`);
     }
-    const welcome = { kind: 'welcome', ...this.#doorkeeper.admit(this.#hello!, proof, this.stream) };
-    transcript.add(welcome);
-    this.stream.send({ ...welcome, proof: transcript.answer(key, 'listener') });
+    const say = (message: object): void => {
+      transcript.add(message);
+      this.stream.send({ ...message, proof: transcript.answer(key, 'listener') });
+    };
+    let welcome: Omit<Welcome, 'proof'>;
+    try {
+      welcome = this.#doorkeeper.admit(this.#hello!, proof, this.stream);
+    } catch (error) {
+      if (!(error instanceof TributaryError)) throw error;
+      // Final, so it must be proved: the worker does not believe anybody else.
+      say({ kind: 'refused', error: packedForOthers(error) });
+      throw new ProtocolFault(`was refused: ${error.message}`);
+    }
+    say({ kind: 'welcome', ...welcome });
   }
 }
 

@@ -1,23 +1,47 @@
 /**
- * What a tenant may make one core remember beyond shared memory: requests whose answers are not due yet, and entries of lists.
- * Without limits a member could fill the heap of the thread, which is that of all tenants. Counts only; who asked is the
+ * What a tenant may make one core remember beyond shared memory: headers that come in parts, requests whose answers are not due
+ * yet, answers that are not sent yet, and entries of lists, each over all its connections. Without limits a member could fill the heap of the thread, which is that of all tenants. Counts only; who asked is the
  * session's business. Invariant: what was counted is counted off when it is answered or its connection ends.
  */
 import { UsageError } from '../../base/index.ts';
+import type { StreamAccount } from '../wire/message-stream.ts';
 import type { Service } from './office.ts';
 
 /** Requests of all workers of a tenant that one core keeps, and bytes of their headers. */
 const MAX_REQUESTS = 65_536;
 const MAX_HEADER_BYTES = 64 * 2 ** 20;
+/** Two of the longest. Apart from those above, so that a request for which others wait always comes in. */
+const MAX_UNFINISHED_BYTES = 32 * 2 ** 20;
+/** Above this nothing is read from the tenant: some answers of many workers, without what they carry. */
+const MAX_UNSENT_BYTES = 16 * 2 ** 20;
 
-export class TenantLimits {
+export class TenantLimits implements StreamAccount {
   readonly #service: Service;
   #requests = 0;
   #headerBytes = 0;
   #entries = 0;
+  #unfinishedBytes = 0;
+  #unsentBytes = 0;
 
   constructor(service: Service) {
     this.#service = service;
+  }
+
+  hasRoom(headerBytes: number): boolean {
+    return this.#unfinishedBytes + headerBytes <= MAX_UNFINISHED_BYTES;
+  }
+
+  addUnfinished(headerBytes: number): void {
+    this.#unfinishedBytes += headerBytes;
+  }
+
+  addUnsent(bytes: number): void {
+    this.#unsentBytes += bytes;
+  }
+
+  /** Whether its answers must go before anything else is read from it. */
+  get isOverUnsent(): boolean {
+    return this.#unsentBytes > MAX_UNSENT_BYTES;
   }
 
   asked(headerBytes: number): void {

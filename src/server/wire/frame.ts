@@ -21,6 +21,13 @@ export const MEMBER_LIMITS: FrameLimits = { headerBytes: 16 * 2 ** 20, bodyBytes
 /** What came is not of the protocol. The message is a clause for a sentence: 'announced a header of 5 GB'. */
 export class ProtocolFault extends Error {
   override readonly name = 'ProtocolFault';
+  /** What helps, for the one that made the fault. */
+  readonly nextStep: string;
+
+  constructor(message: string, nextStep = 'use the same version of Tributary on workers and servers') {
+    super(message);
+    this.nextStep = nextStep;
+  }
 }
 
 /** Prefix and header in one piece. */

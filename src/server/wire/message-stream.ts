@@ -26,6 +26,16 @@ export interface StreamUser {
   receive(header: Header, bodyBytes: number, headerBytes: number): Incoming;
 }
 
+/** Where what a stream takes of this process is counted, together with that of others. */
+export interface StreamAccount {
+  /** Unsent messages take so many bytes more, or fewer. */
+  addUnsent(bytes: number): void;
+  /** Whether there is room for a header that comes in parts. */
+  hasRoom(bytes: number): boolean;
+  /** A header that comes in parts takes so many bytes more, or fewer. */
+  addUnfinished(bytes: number): void;
+}
+
 interface Outgoing {
   head: Uint8Array;
   readonly body: Scatter | undefined;
@@ -87,6 +97,7 @@ export class MessageStream {
   preface: Preface | undefined;
   readonly #resources: StreamResources;
   readonly #queue: Outgoing[] = [];
+  #account: StreamAccount | undefined;
   #heldBytes = 0;
   #isInterrupted = false;
   readonly #staged = new Uint8Array(STAGED_BYTES);
@@ -116,6 +127,24 @@ export class MessageStream {
     return this.#heldBytes;
   }
 
+  /** From now on what it takes of this process is counted there. */
+  set account(account: StreamAccount) {
+    this.#account = account;
+    account.addUnsent(this.#heldBytes);
+  }
+
+  /** Whether a header comes for which there is no room yet; until there is, nothing is read. */
+  get isBlocked(): boolean {
+    const { headerBytes } = this.#announced ?? { headerBytes: 0 };
+    const isLong = headerBytes > STAGED_BYTES && this.#long === undefined;
+    return isLong && this.#account?.hasRoom(headerBytes) === false;
+  }
+
+  /** Whether a message has begun to come that has not come to its end. */
+  get isInMessage(): boolean {
+    return this.#incoming !== undefined || this.#announced !== undefined || this.#end > this.#start;
+  }
+
   /** Whether `read` stopped before it had understood all that had come; the kernel does not tell of that. */
   get isInterrupted(): boolean {
     return this.#isInterrupted;
@@ -126,7 +155,7 @@ export class MessageStream {
     const scatter = body.length === 0 ? undefined : new Scatter(body);
     const head = encodeHead(header, scatter?.left ?? 0);
     const heldBytes = MESSAGE_BYTES + head.length + RANGE_BYTES * body.length;
-    this.#heldBytes += heldBytes;
+    this.#hold(heldBytes);
     this.#queue.push({ head, body: scatter, onSent, heldBytes });
   }
 
@@ -151,7 +180,7 @@ export class MessageStream {
       else next.body!.advance(sent);
       if (next.head.length > 0 || (next.body?.left ?? 0) > 0) continue;
       this.#queue.shift();
-      this.#heldBytes -= next.heldBytes;
+      this.#hold(-next.heldBytes);
       next.onSent?.();
     }
     return moved;
@@ -193,9 +222,17 @@ export class MessageStream {
     this.#isClosed = true;
     this.ended ??= 'closed';
     for (const { onSent } of this.#queue.splice(0)) onSent?.();
+    this.#hold(-this.#heldBytes);
+    if (this.#long) this.#account?.addUnfinished(-this.#long.bytes.length);
+    this.#long = undefined;
     this.#incoming?.dropped?.();
     this.#incoming = undefined;
     this.#resources.libc.close(this.fd);
+  }
+
+  #hold(bytes: number): void {
+    this.#heldBytes += bytes;
+    this.#account?.addUnsent(bytes);
   }
 
   /** One call of the kernel: into the body, a long header, or the staging. */
@@ -256,6 +293,7 @@ export class MessageStream {
       if (this.#long.filled < headerBytes) return false;
       const { bytes } = this.#long;
       this.#long = undefined;
+      this.#account?.addUnfinished(-bytes.length);
       this.#open(bytes);
       return true;
     }
@@ -266,6 +304,12 @@ export class MessageStream {
       return true;
     }
     if (headerBytes > STAGED_BYTES) {
+      // What waits here is looked at again when there is room, though the kernel has nothing new.
+      if (this.isBlocked) {
+        this.#isInterrupted = true;
+        return false;
+      }
+      this.#account?.addUnfinished(headerBytes);
       const bytes = new Uint8Array(headerBytes);
       bytes.set(this.#staged.subarray(this.#start, this.#end));
       this.#long = { bytes, filled: available };
