@@ -3,9 +3,8 @@
  * function. Invariant: `run` gets values that are of the declared kind; it never parses arguments itself.
  */
 import { parseArgs } from 'node:util';
-import { UsageError } from '../base/index.ts';
+import { didYouMean, UsageError } from '../base/index.ts';
 import type { CommandIo } from './io.ts';
-import { didYouMean } from './nearest.ts';
 
 export interface OptionSpec {
   /** 'count' is a whole number from 0, 'number' any finite one, 'texts' a text that may be given several times. */

@@ -4,11 +4,10 @@
  */
 import { dirname, resolve } from 'node:path';
 import type { z } from 'zod';
-import { UsageError } from '../base/index.ts';
+import { didYouMean, UsageError } from '../base/index.ts';
 import type { OptimizerSpec } from '../kernels/index.ts';
 import type { DataConfig, ModelFunction, ResolvedConfig, TrainConfig } from './config.ts';
 import { configSchema, isRecord } from './config-schema.ts';
-import { didYouMean } from './nearest.ts';
 
 export interface CheckOptions {
   /** Absolute path of the file, or the name of an example. */

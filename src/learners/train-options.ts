@@ -2,7 +2,7 @@
  * What `trainWithLearners` takes, tells and gives, and the one check of what it takes. No code that trains.
  * Invariant: an option that passes the check means what its sentence says, whatever the others are.
  */
-import { UsageError } from '../base/index.ts';
+import { refuseUnknownOptions, UsageError, type OptionNames } from '../base/index.ts';
 import type { Evaluation } from '../runner/index.ts';
 import type { Replica, UsedFolderOptions } from '../runtime/index.ts';
 import { MAX_LEARNERS } from './board.ts';
@@ -40,6 +40,26 @@ export interface TrainOptions extends UsedFolderOptions {
   readonly signal?: AbortSignal | undefined;
   readonly onEvent?: ((event: TrainEvent) => void) | undefined;
 }
+
+const OPTION_NAMES: OptionNames<TrainOptions> = {
+  source: true,
+  learners: true,
+  mode: true,
+  epochs: true,
+  maxReplacements: true,
+  maxRestarts: true,
+  stallMs: true,
+  startMs: true,
+  checkpointDirectory: true,
+  checkpointEveryMs: true,
+  checkpointEverySteps: true,
+  resume: true,
+  overwrite: true,
+  segmentDirectory: true,
+  log: true,
+  signal: true,
+  onEvent: true,
+};
 
 /** The processes of a run, by their ids. */
 export type Processes = {
@@ -131,6 +151,7 @@ export interface TrainResult extends Progress {
 }
 
 export function checkTrainOptions(options: TrainOptions): void {
+  refuseUnknownOptions('trainWithLearners', options, OPTION_NAMES);
   const { mode } = options;
   check(options, 'learners', `a whole number from 1 to ${MAX_LEARNERS}`, (value) =>
     isCount(value, 1, MAX_LEARNERS),

@@ -1,7 +1,7 @@
 import { readFileSync } from 'node:fs';
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
-import { editDistance, nearest } from '../../src/cli/nearest.ts';
+import { editDistance, nearest } from '../../src/base/nearest.ts';
 import { commands, USAGE_CODES } from '../../src/cli/run-command.ts';
 import { run } from './fake-io.ts';
 
