@@ -157,9 +157,9 @@ export function checkTrainOptions(options: TrainOptions): void {
     isCount(value, 1, MAX_LEARNERS),
   );
   for (const name of ['maxReplacements', 'maxRestarts'] as const) {
-    check(options, name, 'a whole number from 0', (value) => isCount(value, 0));
+    check(options, name, 'a whole number of 0 or more', (value) => isCount(value, 0));
   }
-  check(options, 'checkpointEverySteps', 'a whole number from 1', (value) => isCount(value, 1));
+  check(options, 'checkpointEverySteps', 'a whole number of 1 or more', (value) => isCount(value, 1));
   for (const name of ['stallMs', 'startMs', 'checkpointEveryMs'] as const) {
     check(options, name, 'a number of milliseconds above 0', (value) => value > 0);
   }

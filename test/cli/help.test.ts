@@ -50,8 +50,8 @@ describe('a wrong command line', () => {
     [['train', 'mnits'], '"mnits" is neither a file nor an example', 'Did you mean "mnist"?'],
     [['train', 'mnist', '--epoch', '3'], 'has no option --epoch', 'Did you mean "--epochs"?'],
     [['train', 'mnist', '-x'], 'has no option -x', 'tributary train --help'],
-    [['train', 'mnist', '--epochs', 'three'], 'a whole number from 0 for --epochs', '"three"'],
-    [['train', 'mnist', '--epochs', '-1'], 'a whole number from 0 for --epochs', '"-1"'],
+    [['train', 'mnist', '--epochs', 'three'], 'a whole number of 0 or more for --epochs', '"three"'],
+    [['train', 'mnist', '--epochs', '-1'], 'a whole number of 0 or more for --epochs', '"-1"'],
     [['train', 'mnist', '--lr'], 'needs a value after --lr', ''],
     [
       ['train', 'mnist', '--trace', '--output', 'x'],
