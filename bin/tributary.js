@@ -6,6 +6,7 @@
 import { spawn } from 'node:child_process';
 import { existsSync, readdirSync, statSync } from 'node:fs';
 import { dirname, join } from 'node:path';
+import { setTimeout as pause } from 'node:timers/promises';
 import { fileURLToPath, URL } from 'node:url';
 
 const root = fileURLToPath(new URL('..', import.meta.url));
@@ -77,7 +78,7 @@ async function build() {
   for (const signal of signals) process.off(signal, stop);
   if (stoppedBy !== undefined) {
     process.kill(process.pid, stoppedBy);
-    await new Promise((resolve) => setTimeout(resolve, 1000));
+    await pause(1000);
   }
   return { status, output };
 }
