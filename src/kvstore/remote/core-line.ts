@@ -420,7 +420,7 @@ export class CoreLine implements StreamUser, Pumped {
 function refused(title: string, worker: number, namespace: string): PeerError {
   return new PeerError(
     'REFUSED',
-    `${title} and worker ${worker} do not have the same nonce for namespace '${namespace}', or there is no such namespace; give the worker what createService returned`,
+    `${title} and worker ${worker} do not have the same nonce for namespace '${namespace}', or there is no such namespace; give the worker what createService returned, or what 'tributary server' keeps in nonces/${namespace}.nonce`,
     { server: title, worker, namespace },
   );
 }
