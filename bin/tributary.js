@@ -3,9 +3,10 @@
  * Starts the program. In a source checkout, where install scripts do not run, it builds first when `dist` is missing or
  * older than the sources; an installed package has no sources and starts at once.
  */
-import { spawnSync } from 'node:child_process';
+import { spawn } from 'node:child_process';
 import { existsSync, readdirSync, statSync } from 'node:fs';
 import { dirname, join } from 'node:path';
+import { setTimeout as pause } from 'node:timers/promises';
 import { fileURLToPath, URL } from 'node:url';
 
 const root = fileURLToPath(new URL('..', import.meta.url));
@@ -41,19 +42,52 @@ function npmCommand() {
     : { file: 'npm', args: [], shell: process.platform === 'win32' };
 }
 
+/** Runs the build to its end. A signal to this process ends npm and all that npm started, then this process. */
+async function build() {
+  const { file, args, shell } = npmCommand();
+  const hasGroups = process.platform !== 'win32';
+  const child = spawn(file, [...args, 'run', 'build'], {
+    ...{ cwd: root, shell, detached: hasGroups, stdio: ['ignore', 'pipe', 'pipe'] },
+  });
+  let output = '';
+  for (const stream of [child.stdout, child.stderr]) {
+    stream.setEncoding('utf8').on('data', (text) => (output += text));
+  }
+  let stoppedBy;
+  const stop = (signal) => {
+    // Whoever asks twice does not want to wait.
+    const sent = stoppedBy === undefined ? signal : 'SIGKILL';
+    stoppedBy ??= signal;
+    if (child.pid === undefined) return;
+    try {
+      if (hasGroups) process.kill(-child.pid, sent);
+      else child.kill(sent);
+    } catch (error) {
+      if (error.code !== 'ESRCH') throw error;
+    }
+  };
+  const signals = ['SIGINT', 'SIGTERM', 'SIGHUP'];
+  for (const signal of signals) process.on(signal, stop);
+  const status = await new Promise((resolve) => {
+    child.once('error', (error) => {
+      output += `${error.message}\n`;
+      resolve(1);
+    });
+    child.once('close', resolve);
+  });
+  for (const signal of signals) process.off(signal, stop);
+  if (stoppedBy !== undefined) {
+    process.kill(process.pid, stoppedBy);
+    await pause(1000);
+  }
+  return { status, output };
+}
+
 if (isCheckout && isStale()) {
   console.error('building once…');
-  const { file, args, shell } = npmCommand();
-  const built = spawnSync(file, [...args, 'run', 'build'], {
-    cwd: root,
-    shell,
-    encoding: 'utf8',
-    maxBuffer: 2 ** 26,
-  });
-  if (built.status !== 0) {
-    console.error(
-      `${built.stdout ?? ''}${built.stderr ?? ''}${built.error ? `${built.error.message}\n` : ''}`,
-    );
+  const { status, output } = await build();
+  if (status !== 0) {
+    console.error(output);
     console.error(
       'error: the build failed. Install the development dependencies with "npm ci", then try again.',
     );

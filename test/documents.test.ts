@@ -41,8 +41,16 @@ describe('documents', () => {
     ).toEqual([]);
   });
 
-  it('README.md shows the example as it is', () => {
-    const example = read('examples/train-in-code.ts').split('\n').slice(1).join('\n').trim();
+  it.each(['train-in-code', 'own-data', 'one-device'])('README.md shows the example %s as it is', (name) => {
+    const example = read(`examples/${name}.ts`).split('\n').slice(1).join('\n').trim();
     expect(read('README.md')).toContain(example);
+  });
+
+  it('README.md links only to what is in the package too', () => {
+    const { files } = JSON.parse(read('package.json')) as { readonly files: readonly string[] };
+    const packed = [...files, 'README.md', 'LICENSE', 'package.json'];
+    const links = [...read('README.md').matchAll(/\]\(([^)\s#]+)[^)]*\)/g)].map(([, link]) => link!);
+    const isPacked = (link: string) => packed.some((name) => link === name || link.startsWith(`${name}/`));
+    expect(links.filter((link) => !/^https?:/.test(link) && !isPacked(link))).toEqual([]);
   });
 });

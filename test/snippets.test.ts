@@ -22,10 +22,6 @@ import { packageFolder } from './support/test-program.ts';
 /** What a fragment takes from the text around it, by document and first line. */
 const PRELUDES: Readonly<Record<string, Readonly<Record<string, string>>>> = {
   'README.md': {
-    'const result = await fit(model, {': `
-      import { fit, type Dataset, type Model } from 'tributary';
-      declare const model: Model, train: Dataset, test: Dataset;
-      const config = { optimizer: { name: 'adam', lr: 0.001 }, batchSize: 256 } as const;`,
     'const scheduler = await Scheduler.start({ size: 4, secret });': `
       import { Scheduler } from 'tributary';
       declare const secret: string;`,

@@ -4,6 +4,9 @@ export { makeDurableFolder, OWNER_FILE, OWNER_FOLDER, putInPlace } from './durab
 export * from './errors.ts';
 export { flushFolder, readFully, systemFiles, writeFully } from './files.ts';
 export type { Files } from './files.ts';
+export { refuseUnknownOptions } from './known-options.ts';
+export type { OptionNames } from './known-options.ts';
+export { didYouMean } from './nearest.ts';
 export * from './package-version.ts';
 export * from './packed-error.ts';
 export * from './random.ts';

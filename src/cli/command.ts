@@ -3,12 +3,11 @@
  * function. Invariant: `run` gets values that are of the declared kind; it never parses arguments itself.
  */
 import { parseArgs } from 'node:util';
-import { UsageError } from '../base/index.ts';
+import { didYouMean, UsageError } from '../base/index.ts';
 import type { CommandIo } from './io.ts';
-import { didYouMean } from './nearest.ts';
 
 export interface OptionSpec {
-  /** 'count' is a whole number from 0, 'number' any finite one, 'texts' a text that may be given several times. */
+  /** 'count' is a whole number of 0 or more, 'number' any finite one, 'texts' a text that may be given several times. */
   readonly kind: 'flag' | 'text' | 'texts' | 'number' | 'count';
   /** What the help calls the value. Default: by kind. */
   readonly value?: string;
@@ -137,7 +136,7 @@ function readValue(
   const value = given.trim() === '' ? NaN : Number(given);
   const fits = spec.kind === 'count' ? Number.isSafeInteger(value) && value >= 0 : Number.isFinite(value);
   if (fits) return value;
-  const wanted = spec.kind === 'count' ? 'a whole number from 0' : 'a number';
+  const wanted = spec.kind === 'count' ? 'a whole number of 0 or more' : 'a number';
   throw invalid(command, `takes ${wanted} for --${name}, got ${JSON.stringify(given)}.`, {
     option: name,
     actual: given,

@@ -4,11 +4,10 @@
  */
 import { dirname, resolve } from 'node:path';
 import type { z } from 'zod';
-import { UsageError } from '../base/index.ts';
+import { didYouMean, UsageError } from '../base/index.ts';
 import type { OptimizerSpec } from '../kernels/index.ts';
 import type { DataConfig, ModelFunction, ResolvedConfig, TrainConfig } from './config.ts';
 import { configSchema, isRecord } from './config-schema.ts';
-import { didYouMean } from './nearest.ts';
 
 export interface CheckOptions {
   /** Absolute path of the file, or the name of an example. */
@@ -40,7 +39,7 @@ export function checkConfig(given: unknown, options: CheckOptions): ResolvedConf
   }
   const config = result.data as unknown as TrainConfig & { readonly optimizer: OptimizerSpec };
   const faults = teamFaults(config);
-  if (faults.length > 0) throw invalid(source, faults, 'Say in one way who trains');
+  if (faults.length > 0) throw invalid(source, faults, 'Keep one of the fields named');
   return {
     ...DEFAULTS,
     ...withoutUndefined(config),
@@ -171,6 +170,11 @@ function printValue(value: unknown): string {
 }
 
 function invalid(source: string, faults: readonly string[], next: string): UsageError {
-  const listed = faults.map((fault) => fault.replace(/\.$/, '')).join('; ');
-  return new UsageError('INVALID_CONFIG', `${source}: ${listed}. ${next}.`, { source, faults });
+  const listed = faults
+    .map((fault) => fault.replace(/\.$/, ''))
+    .reduce((text, fault) =>
+      text.endsWith('?') ? `${text} ${fault[0]!.toUpperCase()}${fault.slice(1)}` : `${text}; ${fault}`,
+    );
+  const end = listed.endsWith('?') ? '' : '.';
+  return new UsageError('INVALID_CONFIG', `${source}: ${listed}${end} ${next}.`, { source, faults });
 }

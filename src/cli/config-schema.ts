@@ -17,7 +17,7 @@ const column = () =>
   z.custom<number | string>(
     (value) =>
       typeof value === 'string' ? value.trim() !== '' : Number.isInteger(value) && Number(value) >= 0,
-    'expected the name of a column or its number from 0',
+    'expected the name of a column or its number, counted from 0',
   );
 
 const learners = () =>

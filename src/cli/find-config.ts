@@ -4,13 +4,12 @@
  */
 import { existsSync } from 'node:fs';
 import { resolve } from 'node:path';
-import { UsageError } from '../base/index.ts';
+import { didYouMean, UsageError } from '../base/index.ts';
 import type { ResolvedConfig } from './config.ts';
 import { checkConfig } from './config-check.ts';
 import { loadConfigFile, looksLikePath } from './config-file.ts';
 import { dataPath, examples } from './examples.ts';
 import type { CommandIo } from './io.ts';
-import { didYouMean } from './nearest.ts';
 import type { Trust } from './run-trust.ts';
 
 export async function findConfig(

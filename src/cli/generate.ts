@@ -26,9 +26,13 @@ export function* generate(
 ): Generator<string> {
   const { length, temperature, unit, signal } = options;
   if (!(temperature >= 0) || !Number.isFinite(temperature)) {
-    throw new UsageError('INVALID_ARGUMENT', `The temperature is ${temperature}; give a number from 0.`, {
-      temperature,
-    });
+    throw new UsageError(
+      'INVALID_ARGUMENT',
+      `The temperature is ${temperature}; give a number of 0 or more.`,
+      {
+        temperature,
+      },
+    );
   }
   const tokens = inputTokens(replica);
   const window = tokens.length / replica.memory.sampleIds.length;

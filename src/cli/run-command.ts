@@ -2,7 +2,14 @@
  * From arguments to an exit code: chooses the command, parses, runs, and turns every failure into one line or one JSON
  * object. Invariant: it never throws and never ends the process.
  */
-import { InternalError, packageVersion, TributaryError, UsageError, type ErrorCode } from '../base/index.ts';
+import {
+  didYouMean,
+  InternalError,
+  packageVersion,
+  TributaryError,
+  UsageError,
+  type ErrorCode,
+} from '../base/index.ts';
 import { WORKER_MARK } from '../runner/index.ts';
 import { parseArguments, type Command } from './command.ts';
 import { benchCommand } from './commands/bench.ts';
@@ -16,7 +23,6 @@ import { serverCommand } from './commands/server.ts';
 import { trainCommand } from './commands/train.ts';
 import { commandHelp, generalHelp } from './help.ts';
 import { exitCodeOf, ExitCode, red, type CommandIo } from './io.ts';
-import { didYouMean } from './nearest.ts';
 
 export const commands: readonly Command[] = [
   trainCommand,

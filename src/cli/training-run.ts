@@ -254,7 +254,7 @@ export class TrainingRun {
     ];
     reporter.say(`Done: ${results.join(', ')}`);
     if (learners > 1) {
-      const times = speedup === undefined ? '' : `, ${speedup.toFixed(1)}x as fast as one`;
+      const times = speedup === undefined ? '' : `, ${speedup.toFixed(1)}x as fast as one was in the trial`;
       reporter.say(`${learners} learners trained together (mode ${mode})${times}.`);
     }
     if (workers > 1)

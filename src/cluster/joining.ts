@@ -32,9 +32,9 @@ export interface JoinOptions {
   readonly tls?: LineTls | undefined;
   /** Longest wait for the scheduler and for all others to come, in milliseconds. Default 60,000. */
   readonly joinTimeoutMs?: number | undefined;
-  /** After how long, and again and again, it is told what the wait is for, in milliseconds. Default 5,000. */
+  /** After how long `onWaiting` first says what the wait is for, in milliseconds; each time after twice as long. Default 2,000. */
   readonly reportAfterMs?: number | undefined;
-  /** Is told what the wait is for. Default nobody. */
+  /** Receives what the wait is for. Default: none. */
   readonly onWaiting?: ((report: WaitingReport) => void) | undefined;
   /** Ends the attempt with CANCELLED. Default none. */
   readonly signal?: AbortSignal | undefined;
@@ -67,16 +67,23 @@ interface Progress {
 
 /** Joins over a line, which is left to the caller to close when this fails. */
 export async function join(line: Line, options: JoinOptions): Promise<Joined> {
-  const { scheduler, joinTimeoutMs = 60_000, reportAfterMs = 5000, signal } = options;
+  const { scheduler, joinTimeoutMs = 60_000, reportAfterMs = 2000, signal } = options;
   const target = parseTarget(scheduler, options.tls);
   keyOfSecret(options.secret);
   const startedAt = performance.now();
   const progress: Progress = { trouble: 'it has not answered yet', waiting: undefined };
-  const report = () => {
-    const waitedMs = Math.round(performance.now() - startedAt);
-    options.onWaiting?.({ waitedMs, text: describe(scheduler, progress), waiting: progress.waiting });
+  const limit = `this process gives up after ${joinTimeoutMs} ms (joinTimeoutMs)`;
+  let reports: NodeJS.Timeout;
+  // Less and less often: what has been said twice is known.
+  const reportAfter = (ms: number): void => {
+    reports = setTimeout(() => {
+      reportAfter(2 * ms);
+      const waitedMs = Math.round(performance.now() - startedAt);
+      const text = `${describe(scheduler, progress)}; ${limit}`;
+      options.onWaiting?.({ waitedMs, text, waiting: progress.waiting });
+    }, ms);
   };
-  const reports = setInterval(report, reportAfterMs);
+  reportAfter(reportAfterMs);
   const over = new AbortController();
   try {
     const work = attempts(line, target, options, progress, over.signal);
@@ -86,7 +93,7 @@ export async function join(line: Line, options: JoinOptions): Promise<Joined> {
     throw error;
   } finally {
     over.abort();
-    clearInterval(reports);
+    clearTimeout(reports!);
   }
 }
 

@@ -127,5 +127,7 @@ export class Reduction {
 
 export function checkWeight(weight: number): void {
   if (weight >= 0 && Number.isFinite(weight)) return;
-  throw new UsageError('INVALID_ARGUMENT', `weight is ${weight}; give a finite number from 0`, { weight });
+  throw new UsageError('INVALID_ARGUMENT', `weight is ${weight}; give a finite number of 0 or more`, {
+    weight,
+  });
 }

@@ -69,7 +69,7 @@ function checkNames({ textColumn, labelColumn, header }: TextColumns): void {
   if (header !== false) return;
   throw new UsageError(
     'INVALID_ARGUMENT',
-    `${name} is ${JSON.stringify(value)}, a name, but header is false, so that there are no names; leave header out, or give numbers from 0.`,
+    `${name} is ${JSON.stringify(value)}, a name, but header is false, so that there are no names; leave header out, or give numbers, counted from 0.`,
     { [name]: value, header },
   );
 }
@@ -79,7 +79,7 @@ function fieldOf(option: string, column: number | string, names: readonly string
     if (Number.isInteger(column) && column >= 0 && column < names.length) return column;
     throw refuse(
       `${option} is ${column} but the rows have ${names.length} field(s)`,
-      'Set it from 0 to one less',
+      `Fields are counted from 0: give 0 to ${names.length - 1}`,
     );
   }
   const found = names.flatMap((name, i) => (name.trim() === column.trim() ? [i] : []));
@@ -87,12 +87,12 @@ function fieldOf(option: string, column: number | string, names: readonly string
   const known = names.map((name) => name.trim()).join(', ');
   throw found.length === 0
     ? refuse(
-        `${option} asks for the column ${JSON.stringify(column)}; there is no column ${JSON.stringify(column)} among ${known}`,
-        'Give one of these names, as it is written there, or a number from 0',
+        `${option} is ${JSON.stringify(column)}, and there is no such column among ${known}`,
+        'Give one of these names, as it is written there, or a number, counted from 0',
       )
     : refuse(
         `there are ${found.length} columns ${JSON.stringify(column)} among ${known}`,
-        `Rename one, or give ${option} as a number from 0`,
+        `Rename one, or give ${option} as a number, counted from 0`,
       );
 }
 

@@ -35,7 +35,12 @@ export function parseTextCsv(source: string, file: string, options: TextCsvOptio
     text: textField,
     label: labelField,
     skipped,
-  } = resolveColumns(rows, options, (fault, nextStep) => fail(file, 1, fault, nextStep));
+  } = resolveColumns(
+    rows,
+    options,
+    // The file may be as it should be: what is to be corrected is an option.
+    (fault, nextStep) => fail(file, 1, fault, nextStep, 'INVALID_ARGUMENT'),
+  );
   const texts: string[] = [];
   const labels: string[] = [];
   for (let i = skipped; i < rows.length; i++) {
@@ -171,6 +176,12 @@ function endOfContent(source: string): number {
   return end;
 }
 
-function fail(file: string, line: number, fault: string, nextStep: string): UsageError {
-  return new UsageError('INVALID_DATA', `${file}, line ${line}: ${fault}. ${nextStep}.`, { file, line });
+function fail(
+  file: string,
+  line: number,
+  fault: string,
+  nextStep: string,
+  code: 'INVALID_DATA' | 'INVALID_ARGUMENT' = 'INVALID_DATA',
+): UsageError {
+  return new UsageError(code, `${file}, line ${line}: ${fault}. ${nextStep}.`, { file, line });
 }

@@ -3,7 +3,7 @@
  * PyTorch's names (in camel case), meaning and defaults. Not the update itself. Invariant: a resolved
  * specification has every field, and each is in its range.
  */
-import { UsageError } from '../base/index.ts';
+import { didYouMean, UsageError } from '../base/index.ts';
 
 interface Decay {
   /** Added to the gradient as weightDecay * parameter. Default 0 (adamw: 0.01, taken off the parameter). */
@@ -101,11 +101,23 @@ const DEFAULTS = {
 /** Fills in the defaults and checks every field. */
 export function resolveOptimizerSpec(spec: OptimizerSpec): ResolvedOptimizerSpec {
   const name: string = spec.name;
-  if (!Object.hasOwn(DEFAULTS, name)) throw invalid(name, 'name', name, Object.keys(DEFAULTS).join(', '));
+  if (!Object.hasOwn(DEFAULTS, name)) {
+    const known = Object.keys(DEFAULTS);
+    throw new UsageError(
+      'INVALID_ARGUMENT',
+      `there is no optimizer '${name}'; give one of ${known.join(', ')}.${didYouMean(name, known)}`,
+      { optimizer: name, known },
+    );
+  }
   const defaults = DEFAULTS[spec.name];
   for (const field of Object.keys(spec)) {
     if (field !== 'name' && !Object.hasOwn(defaults, field)) {
-      throw invalid(name, field, 'unknown', `only ${Object.keys(defaults).join(', ')}`);
+      const known = Object.keys(defaults);
+      throw new UsageError(
+        'INVALID_ARGUMENT',
+        `optimizer '${name}' has no ${field}; it has ${known.join(', ')}.${didYouMean(field, known)}`,
+        { optimizer: name, field, known },
+      );
     }
   }
   // The fields were just checked to be those of the name.
@@ -145,7 +157,7 @@ function checkField(name: string, field: string, value: unknown): void {
       return;
     default:
       if (typeof value !== 'number' || !Number.isFinite(value) || value < 0) {
-        throw invalid(name, field, value, 'a finite number from 0');
+        throw invalid(name, field, value, 'a finite number of 0 or more');
       }
   }
 }

@@ -46,7 +46,7 @@ function checkCount({ rank }: KVStore, name: string, value: number): void {
   if (Number.isSafeInteger(value) && value > 0) return;
   throw new UsageError(
     'INVALID_ARGUMENT',
-    `${name} is ${value} on worker ${rank}; give a whole number from 1`,
+    `${name} is ${value} on worker ${rank}; give a whole number of 1 or more`,
     { worker: rank, [name]: value },
   );
 }

@@ -48,7 +48,7 @@ export interface LocalStoreOptions {
 export function createLocalStores(options: LocalStoreOptions = {}): KVStore[] {
   const { workers = 1 } = options;
   if (!(Number.isInteger(workers) && workers > 0)) {
-    throw new UsageError('INVALID_ARGUMENT', `workers is ${workers}; give a whole number from 1`, {
+    throw new UsageError('INVALID_ARGUMENT', `workers is ${workers}; give a whole number of 1 or more`, {
       workers,
     });
   }

@@ -31,7 +31,7 @@ export async function runSteps(store: RemoteStore, options: RunStepsOptions): Pr
   if (!(Number.isInteger(checkpointEvery) && checkpointEvery > 0)) {
     throw new UsageError(
       'INVALID_ARGUMENT',
-      `checkpointEvery is ${checkpointEvery}; give a whole number of steps from 1`,
+      `checkpointEvery is ${checkpointEvery}; give a whole number of steps, 1 or more`,
       { checkpointEvery },
     );
   }

@@ -2,7 +2,7 @@
  * What `trainWithLearners` takes, tells and gives, and the one check of what it takes. No code that trains.
  * Invariant: an option that passes the check means what its sentence says, whatever the others are.
  */
-import { UsageError } from '../base/index.ts';
+import { refuseUnknownOptions, UsageError, type OptionNames } from '../base/index.ts';
 import type { Evaluation } from '../runner/index.ts';
 import type { Replica, UsedFolderOptions } from '../runtime/index.ts';
 import { MAX_LEARNERS } from './board.ts';
@@ -40,6 +40,26 @@ export interface TrainOptions extends UsedFolderOptions {
   readonly signal?: AbortSignal | undefined;
   readonly onEvent?: ((event: TrainEvent) => void) | undefined;
 }
+
+const OPTION_NAMES: OptionNames<TrainOptions> = {
+  source: true,
+  learners: true,
+  mode: true,
+  epochs: true,
+  maxReplacements: true,
+  maxRestarts: true,
+  stallMs: true,
+  startMs: true,
+  checkpointDirectory: true,
+  checkpointEveryMs: true,
+  checkpointEverySteps: true,
+  resume: true,
+  overwrite: true,
+  segmentDirectory: true,
+  log: true,
+  signal: true,
+  onEvent: true,
+};
 
 /** The processes of a run, by their ids. */
 export type Processes = {
@@ -131,14 +151,15 @@ export interface TrainResult extends Progress {
 }
 
 export function checkTrainOptions(options: TrainOptions): void {
+  refuseUnknownOptions('trainWithLearners', options, OPTION_NAMES);
   const { mode } = options;
   check(options, 'learners', `a whole number from 1 to ${MAX_LEARNERS}`, (value) =>
     isCount(value, 1, MAX_LEARNERS),
   );
   for (const name of ['maxReplacements', 'maxRestarts'] as const) {
-    check(options, name, 'a whole number from 0', (value) => isCount(value, 0));
+    check(options, name, 'a whole number of 0 or more', (value) => isCount(value, 0));
   }
-  check(options, 'checkpointEverySteps', 'a whole number from 1', (value) => isCount(value, 1));
+  check(options, 'checkpointEverySteps', 'a whole number of 1 or more', (value) => isCount(value, 1));
   for (const name of ['stallMs', 'startMs', 'checkpointEveryMs'] as const) {
     check(options, name, 'a number of milliseconds above 0', (value) => value > 0);
   }

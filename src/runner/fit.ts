@@ -5,13 +5,14 @@
  * call runs in the first process only.
  */
 import { setImmediate as yieldToEvents } from 'node:timers/promises';
-import { UsageError } from '../base/index.ts';
+import { refuseUnknownOptions, UsageError, type OptionNames } from '../base/index.ts';
 import type { Dataset } from '../data/index.ts';
 import type { Model } from '../graph/index.ts';
 import type { Replica } from '../runtime/index.ts';
 import { checkRunData } from './column-check.ts';
 import type { Evaluation } from './evaluate.ts';
-import { oneDevice, runnerOnWorkers } from './get-runner.ts';
+import { openOneDevice, runnerOnWorkers } from './get-runner.ts';
+import { RUN_OPTIONS, RUNNER_OPTIONS } from './option-names.ts';
 import { Pace } from './pace.ts';
 import type { Resources } from './resources.ts';
 import { beyondEnd, type CheckpointEvent } from './run-checkpoints.ts';
@@ -34,6 +35,12 @@ export interface FitOptions extends RunnerConfig, RunOptions {
   /** Is told what happens, in the first process only. */
   readonly onEvent?: (event: FitEvent) => void;
 }
+
+const FIT_OPTIONS: OptionNames<FitOptions> = {
+  ...{ train: true, test: true, workers: true, resources: true, progressIntervalMs: true },
+  ...RUN_OPTIONS,
+  ...RUNNER_OPTIONS,
+};
 
 export type FitEvent =
   | CheckpointEvent
@@ -76,6 +83,7 @@ export interface FitResult {
 }
 
 export async function fit(model: Model, options: FitOptions): Promise<FitResult> {
+  refuseUnknownOptions('fit', options, FIT_OPTIONS);
   const {
     onEvent = () => undefined,
     progressIntervalMs = 100,
@@ -114,7 +122,7 @@ export async function fit(model: Model, options: FitOptions): Promise<FitResult>
   }
 }
 
-function openRunner(model: Model, options: FitOptions): Promise<Runner> {
+async function openRunner(model: Model, options: FitOptions): Promise<Runner> {
   const { workers, resources, ...config } = options;
   if (workers !== undefined && resources !== undefined) {
     throw new UsageError(
@@ -125,7 +133,7 @@ function openRunner(model: Model, options: FitOptions): Promise<Runner> {
   }
   if (resources !== undefined) return runnerOnWorkers(model, resources, config, { isAlone: true });
   return workers === undefined || workers === 1
-    ? oneDevice(model, config)
+    ? openOneDevice(model, config)
     : runnerOnWorkers(model, { workers }, config, { isAlone: true });
 }
 

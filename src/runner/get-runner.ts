@@ -5,7 +5,7 @@
  * Invariant: when a runner is handed out, all workers have the same model, by name, shape and initial value.
  */
 import { randomBytes } from 'node:crypto';
-import { PeerError } from '../base/index.ts';
+import { PeerError, refuseUnknownOptions } from '../base/index.ts';
 import { OnnxCompute } from '../compute/index.ts';
 import { gradients, type Model } from '../graph/index.ts';
 import { SharedSpace } from '../memory/index.ts';
@@ -13,6 +13,7 @@ import { Replica } from '../runtime/index.ts';
 import { attemptTogether } from './joint-attempt.ts';
 import { checkModel, compareWorkers } from './model-checks.ts';
 import { openExchange } from './open-exchange.ts';
+import { RUNNER_OPTIONS } from './option-names.ts';
 import { resolveResources, type Resources } from './resources.ts';
 import { Runner, type RunnerConfig, type RunnerParts } from './runner.ts';
 import { compareSettings } from './settings.ts';
@@ -22,10 +23,14 @@ import { joinWorkers, type JoinOptions, type Workers } from './workers.ts';
 
 export function oneDevice(model: Model, config: RunnerConfig): Promise<Runner> {
   // What goes wrong is a rejection, as with several workers.
-  return new Promise((resolve) => resolve(openOneDevice(model, config)));
+  return new Promise((resolve) => {
+    refuseUnknownOptions('oneDevice', config, RUNNER_OPTIONS);
+    resolve(openOneDevice(model, config));
+  });
 }
 
-function openOneDevice(model: Model, config: RunnerConfig): Runner {
+/** Does not look for unknown options: those of its caller may be among them. */
+export function openOneDevice(model: Model, config: RunnerConfig): Runner {
   const compute = new OnnxCompute(config.session);
   const { optimizer, batchSize = 32, seed = 0, sparseUpdates = 'exact' } = config;
   const space = SharedSpace.create();
@@ -33,14 +38,16 @@ function openOneDevice(model: Model, config: RunnerConfig): Runner {
   return openRunner({ replica, compute, config, rank: 0, workers: 1 });
 }
 
-export function getRunner(
+export async function getRunner(
   model: Model,
   resources: Resources | string = {},
   config: RunnerConfig,
 ): Promise<Runner> {
+  refuseUnknownOptions('getRunner', config, RUNNER_OPTIONS);
   return runnerOnWorkers(model, resources, config);
 }
 
+/** As `openOneDevice`, on workers. */
 export async function runnerOnWorkers(
   model: Model,
   resources: Resources | string,
@@ -49,7 +56,7 @@ export async function runnerOnWorkers(
 ): Promise<Runner> {
   const resolved = resolveResources(resources);
   checkModel(model, config, resolved.workers);
-  if (resolved.workers === 1) return oneDevice(model, config);
+  if (resolved.workers === 1) return openOneDevice(model, config);
   const workers = await joinWorkers(resolved, options);
   try {
     compareWorkers(workers.thread, model);

@@ -4,7 +4,13 @@
  * Invariant: with the same seed and batch size, losses and parameters are those of one device up to rounding.
  */
 import { setImmediate as yieldToEvents } from 'node:timers/promises';
-import { learningRateAt, PeerError, UsageError, type ScheduleSpec } from '../base/index.ts';
+import {
+  learningRateAt,
+  PeerError,
+  refuseUnknownOptions,
+  UsageError,
+  type ScheduleSpec,
+} from '../base/index.ts';
 import type { CommunicationThread } from '../communication/index.ts';
 import type { Compute, SessionOptions } from '../compute/index.ts';
 import { openLoader, SampleOrder, type Batch, type Dataset } from '../data/index.ts';
@@ -17,6 +23,7 @@ import { checkColumns } from './column-check.ts';
 import { compareData } from './dataset-check.ts';
 import { evaluate, evaluatePart, evaluationOf, type EvaluateOptions, type Evaluation } from './evaluate.ts';
 import { attemptTogether } from './joint-attempt.ts';
+import { RUN_OPTIONS } from './option-names.ts';
 import type { PlanOptions } from './plan-run.ts';
 import {
   RunCheckpoints,
@@ -166,6 +173,7 @@ export class Runner {
   async *run(data: Dataset | Shard, options: RunOptions = {}): AsyncGenerator<StepReport> {
     const { replica, config, rank, workers, shared, thread } = this.#parts;
     const { batchSize = 32, checkpointEverySteps = Infinity } = config;
+    refuseUnknownOptions('runner.run', options, RUN_OPTIONS);
     const { epochs = 1, maxSteps = Infinity, signal } = options;
     const isShared = data instanceof Shard;
     const dataset = isShared ? data.dataset : data;

@@ -19,7 +19,7 @@ export function checkConsistency(consistency: Consistency): void {
     if (Number.isInteger(staleness) && staleness >= 0) return;
     throw new UsageError(
       'INVALID_ARGUMENT',
-      `staleness is ${staleness}; give a whole number of steps from 0`,
+      `staleness is ${staleness}; give a whole number of steps, 0 or more`,
       {
         staleness,
       },

@@ -266,7 +266,7 @@ export class ServerCore {
     if (problem === undefined && typeof lr === 'number' && Number.isFinite(lr) && lr >= 0) return;
     throw new UsageError(
       'INVALID_ARGUMENT',
-      `the learning rate cannot be ${String(lr)}: ${problem ?? 'give a finite number from 0'}`,
+      `the learning rate cannot be ${String(lr)}: ${problem ?? 'give a finite number of 0 or more'}`,
       { lr: String(lr), consistency: this.#consistency.kind },
     );
   }

@@ -91,7 +91,7 @@ describe('a configuration', () => {
     [
       { ...good, data: { kind: 'text-csv', train: 'a', textColumn: -1 } },
       'the field data.textColumn is -1',
-      'expected the name of a column or its number from 0',
+      'expected the name of a column or its number, counted from 0',
     ],
     [
       { ...good, data: { kind: 'text-csv', train: 'a', tset: 'b' } },
@@ -117,6 +117,15 @@ describe('a configuration', () => {
       hint,
     );
     expect(error.facts['faults']).toBeInstanceOf(Array);
+  });
+
+  test('several faults are sentences, and a question ends in its own mark', () => {
+    expectError(
+      () => check({ ...good, optimizer: 'adm', epoch: 3 }),
+      'INVALID_CONFIG',
+      'Did you mean "adam"? ',
+      'The field epoch is unknown. Did you mean "epochs"? Correct the fields named.',
+    );
   });
 
   test('all faults are named at once', () => {

@@ -1,7 +1,7 @@
 import { readFileSync } from 'node:fs';
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
-import { editDistance, nearest } from '../../src/cli/nearest.ts';
+import { editDistance, nearest } from '../../src/base/nearest.ts';
 import { commands, USAGE_CODES } from '../../src/cli/run-command.ts';
 import { run } from './fake-io.ts';
 
@@ -50,8 +50,8 @@ describe('a wrong command line', () => {
     [['train', 'mnits'], '"mnits" is neither a file nor an example', 'Did you mean "mnist"?'],
     [['train', 'mnist', '--epoch', '3'], 'has no option --epoch', 'Did you mean "--epochs"?'],
     [['train', 'mnist', '-x'], 'has no option -x', 'tributary train --help'],
-    [['train', 'mnist', '--epochs', 'three'], 'a whole number from 0 for --epochs', '"three"'],
-    [['train', 'mnist', '--epochs', '-1'], 'a whole number from 0 for --epochs', '"-1"'],
+    [['train', 'mnist', '--epochs', 'three'], 'a whole number of 0 or more for --epochs', '"three"'],
+    [['train', 'mnist', '--epochs', '-1'], 'a whole number of 0 or more for --epochs', '"-1"'],
     [['train', 'mnist', '--lr'], 'needs a value after --lr', ''],
     [
       ['train', 'mnist', '--trace', '--output', 'x'],

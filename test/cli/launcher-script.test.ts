@@ -1,6 +1,7 @@
 /** The script `bin/tributary.js`, copied into a checkout of its own whose build is a few lines. */
-import { spawnSync } from 'node:child_process';
-import { cpSync, existsSync, mkdirSync, rmSync, utimesSync, writeFileSync } from 'node:fs';
+import { spawn, spawnSync } from 'node:child_process';
+import { once } from 'node:events';
+import { cpSync, existsSync, mkdirSync, readFileSync, rmSync, utimesSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { describe, expect, test } from 'vitest';
@@ -43,6 +44,15 @@ function start(root: string) {
   return { status, stdout, stderr };
 }
 
+function isRunning(pid: number): boolean {
+  try {
+    process.kill(pid, 0);
+    return true;
+  } catch {
+    return false;
+  }
+}
+
 const started = { status: 3, stdout: '["train","x y"]\n' };
 
 describe('bin/tributary.js', () => {
@@ -69,6 +79,26 @@ describe('bin/tributary.js', () => {
     expect(stdout).toBe('');
     expect(stderr).toContain('the reason');
     expect(stderr).toContain('npm ci');
+  });
+
+  test.each(['SIGINT', 'SIGTERM'] as const)('ends the build with itself on %s', async (signal) => {
+    const root = checkout(
+      `import { renameSync, writeFileSync } from 'node:fs';
+      writeFileSync('pid.new', String(process.pid));
+      renameSync('pid.new', 'pid');
+      setInterval(() => undefined, 1000);`,
+    );
+    const child = spawn(process.execPath, [join(root, 'bin', 'tributary.js'), 'train'], { stdio: 'ignore' });
+    const ended = once(child, 'exit');
+    await expect.poll(() => existsSync(join(root, 'pid')), { timeout: 60_000 }).toBe(true);
+    const builder = Number(readFileSync(join(root, 'pid'), 'utf8'));
+    try {
+      child.kill(signal);
+      expect(await ended).toEqual([null, signal]);
+      await expect.poll(() => isRunning(builder), { timeout: 20_000 }).toBe(false);
+    } finally {
+      if (isRunning(builder)) process.kill(builder, 'SIGKILL');
+    }
   });
 
   test('starts an installed package, which has no sources, at once', () => {

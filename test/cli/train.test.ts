@@ -254,7 +254,7 @@ describe('what cannot be trained', () => {
     [
       'a row of names as a sample',
       { train: `text,label\n${rows(9, 1)}` },
-      'INVALID_DATA',
+      'INVALID_ARGUMENT',
       'train.csv, line 1',
       'header: true',
     ],
@@ -317,7 +317,7 @@ describe('what cannot be trained', () => {
     expect(error.code).toBe(code);
     expect(error.message).toContain(part);
     expect(error.message).toContain(hint);
-    expect(result.code).toBe(['INVALID_CONFIG', 'FILE_NOT_FOUND'].includes(code) ? 2 : 1);
+    expect(result.code).toBe(['INVALID_ARGUMENT', 'INVALID_CONFIG', 'FILE_NOT_FOUND'].includes(code) ? 2 : 1);
     expect(existsSync(join(cwd, 'runs'))).toBe(false);
   });
 

@@ -31,7 +31,7 @@ describe('a row of names without a word about it', () => {
   ])('is refused: %s,%s', (text, label, rows) => {
     expectError(
       () => parse([[text, label], ...rows]),
-      'INVALID_DATA',
+      'INVALID_ARGUMENT',
       'f.csv, line 1',
       `"${label}" occurs nowhere else`,
       'header: true',
@@ -46,7 +46,7 @@ describe('a row of names without a word about it', () => {
 
   it('is noticed in whatever field the label is', () => {
     const rows = [['label', 'id', 'text'], ...twelve.map(([text, label], i) => [label!, `${i}`, text!])];
-    expectError(() => parse(rows, { textColumn: 2, labelColumn: 0 }), 'INVALID_DATA', 'line 1', 'header');
+    expectError(() => parse(rows, { textColumn: 2, labelColumn: 0 }), 'INVALID_ARGUMENT', 'line 1', 'header');
   });
 });
 
@@ -95,11 +95,22 @@ describe('columns by name', () => {
 
   it('that are not there, or there twice, are refused with the names there are', () => {
     const wanted = { textColumn: 'review', labelColumn: 'label' };
-    expectError(() => parse(rows, wanted), 'INVALID_DATA', 'line 1', 'no column "review"', 'id, Text, label');
+    expectError(
+      () => parse(rows, wanted),
+      'INVALID_ARGUMENT',
+      'line 1',
+      'textColumn is "review"',
+      'id, Text, label',
+    );
     const upper = { textColumn: 'text', labelColumn: 'label' };
-    expectError(() => parse(rows, upper), 'INVALID_DATA', 'no column "text"', 'Text');
+    expectError(() => parse(rows, upper), 'INVALID_ARGUMENT', 'textColumn is "text"', 'Text');
     const twice = [['a', 'a'], ...SAMPLES];
-    expectError(() => parse(twice, { textColumn: 'a', labelColumn: 1 }), 'INVALID_DATA', '2 columns', '"a"');
+    expectError(
+      () => parse(twice, { textColumn: 'a', labelColumn: 1 }),
+      'INVALID_ARGUMENT',
+      '2 columns',
+      '"a"',
+    );
   });
 
   it('need the other one too, a header, and two different columns', () => {
@@ -109,7 +120,7 @@ describe('columns by name', () => {
     expectError(() => parse(rows, without), 'INVALID_ARGUMENT', 'header is false');
     expectError(
       () => parse(SAMPLES, { textColumn: 1 }),
-      'INVALID_DATA',
+      'INVALID_ARGUMENT',
       'textColumn and labelColumn',
       'both',
     );

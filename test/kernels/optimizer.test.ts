@@ -266,6 +266,12 @@ describe('an optimizer', () => {
         expect.objectContaining({ code: 'INVALID_ARGUMENT' }),
       );
     }
+    expect(() => resolveOptimizerSpec({ name: 'adm' } as unknown as OptimizerSpec)).toThrow(
+      /^there is no optimizer 'adm'; give one of sgd, .*\. Did you mean "adam"\?$/,
+    );
+    expect(() => resolveOptimizerSpec({ name: 'sgd', lr: 1, momntum: 0 } as OptimizerSpec)).toThrow(
+      /^optimizer 'sgd' has no momntum; it has lr, .*\. Did you mean "momentum"\?$/,
+    );
     expect(resolveOptimizerSpec({ name: 'adamw' })).toEqual({
       name: 'adamw',
       lr: 0.001,

@@ -151,7 +151,7 @@ describe('elastic steps within a process', () => {
   });
 
   it.each([
-    [{ step: 0 }, /step is 0 on worker 0; give a whole number from 1/],
+    [{ step: 0 }, /step is 0 on worker 0; give a whole number of 1 or more/],
     [{ step: 1.5 }, /step is 1.5/],
     [{ step: 1, interval: 0 }, /interval is 0 on worker 0/],
     [{ step: 1, interval: NaN }, /interval is NaN/],

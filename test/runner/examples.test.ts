@@ -41,6 +41,12 @@ it('differ in at most four lines', () => {
   expect(different.slice(1).length).toBeLessThanOrEqual(4);
 });
 
+it('trains on data of its own', async () => {
+  const { output, errors, code } = await run('own-data');
+  expect([code, errors]).toEqual([0, '']);
+  expect(numbers(output)[0]).toBeGreaterThan(0.9);
+}, 60_000);
+
 it('give the same losses and the same accuracy on one device and on all workers', async () => {
   const [one, all] = [await run('one-device'), await run('all-workers')];
   expect([one.code, all.code, one.errors]).toEqual([0, 0, '']);

@@ -22,8 +22,8 @@ const given = JSON.parse(text!) as {
   readonly cwd?: string;
 };
 const { resources = { workers: 2 } } = given;
-const { train } = circlesRun;
-const config = { ...circlesRun, log: () => undefined };
+const { train, optimizer, batchSize, seed, schedule } = circlesRun;
+const config = { optimizer, batchSize, seed, schedule, log: () => undefined };
 
 /** What the first process says, as a line of JSON. */
 function say(words: unknown): void {
@@ -111,7 +111,7 @@ const scripts: Record<string, () => Promise<void>> = {
     if (isFirst) process.once('SIGINT', () => controller.abort());
     const { signal } = controller;
     const onEvent: FitOptions['onEvent'] = ({ type }) => type === 'epoch' && say({ type });
-    const endless = { ...config, train, epochs: 1e6, signal, onEvent };
+    const endless = { ...config, train, test: circlesRun.test, epochs: 1e6, signal, onEvent };
     const result = await fit(circlesModel(), { ...endless, resources });
     await result.close();
     say({ type: 'end', finished: result.finished, workers: result.workers });

@@ -152,7 +152,9 @@ describe.skipIf(!hasSharedMemory())('the door of a parameter server', () => {
     });
     await expect(connecting).rejects.toMatchObject({
       code: 'REFUSED',
-      message: expect.stringContaining(`namespace '${access.namespace}'`) as string,
+      message: expect.stringMatching(
+        new RegExp(`namespace '${access.namespace}'.* nonces/${access.namespace}\\.nonce`),
+      ) as string,
     });
   });
 

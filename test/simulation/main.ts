@@ -48,6 +48,11 @@ if (import.meta.url.endsWith('.ts')) {
 /** The first that finds something ends the others, unless all findings are wanted. */
 function inParallel(): Promise<Summary[]> {
   const share = Math.ceil(seeds / jobs);
+  let isStopping = false;
+  const stop = (): void => {
+    isStopping = true;
+    for (const child of children) child.kill();
+  };
   const children = Array.from({ length: jobs }, (_, i) => {
     const own = Math.min(share, seeds - i * share);
     const flags = (['all', 'verbose', 'quiet'] as const).flatMap((flag) =>
@@ -63,14 +68,21 @@ function inParallel(): Promise<Summary[]> {
           let summary: Summary | undefined;
           child.on('message', (message) => {
             summary = message as Summary;
-            if (summary.failed > 0 && !values.all) for (const other of children) other.kill();
+            if (summary.failed > 0 && !values.all) stop();
           });
           child.on('error', reject);
           child.on('exit', (code, signal) => {
             if (summary) resolve(summary);
-            else if (signal === 'SIGTERM')
+            else if (isStopping)
               resolve({ seeds: 0, failed: 0, events: 0, virtualMs: 0, fewest: Infinity, counts: [] });
-            else reject(new Error(`a process of the simulation ended with ${code ?? signal}`));
+            else {
+              stop();
+              reject(
+                new Error(
+                  `process ${child.pid} of the simulation ended by ${signal ?? `exit code ${code}`} before its seeds were done`,
+                ),
+              );
+            }
           });
         }),
     ),

@@ -85,5 +85,5 @@ function check({ bytes, threads }: MemoryBandwidthOptions, rounds: number): void
     refuse('threads', threads, `a whole number from 1 to ${MAX_THREADS}`);
   if (!Number.isSafeInteger(bytes) || bytes < 4 * threads || bytes % 4 !== 0)
     refuse('bytes', bytes, 'a multiple of 4 with at least 4 for each thread');
-  if (!Number.isSafeInteger(rounds) || rounds < 1) refuse('rounds', rounds, 'a whole number from 1');
+  if (!Number.isSafeInteger(rounds) || rounds < 1) refuse('rounds', rounds, 'a whole number of 1 or more');
 }

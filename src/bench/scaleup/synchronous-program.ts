@@ -18,8 +18,21 @@ export interface SynchronousResult {
 }
 
 const { source, workers, warmupSteps, steps } = JSON.parse(process.argv[2]!) as SynchronousOrder;
-const { model, train, batchSize = 32, ...config } = await loadTask(source);
-const runner = await getRunner(model, { workers }, { ...config, batchSize: batchSize * workers });
+const {
+  model,
+  train,
+  batchSize = 32,
+  optimizer,
+  schedule,
+  seed,
+  sparseUpdates,
+  session,
+} = await loadTask(source);
+const runner = await getRunner(
+  model,
+  { workers },
+  { optimizer, schedule, seed, sparseUpdates, session, batchSize: batchSize * workers },
+);
 let [samples, startedMs] = [0, 0];
 for await (const report of runner.run(shard(train), { epochs: Infinity, maxSteps: warmupSteps + steps })) {
   if (report.step === warmupSteps) startedMs = performance.now();

@@ -1,9 +1,8 @@
 /** `tributary bench`: runs a benchmark of `src/bench` and prints it; measures nothing itself. */
 import { resolve } from 'node:path';
-import { UsageError } from '../../base/index.ts';
+import { didYouMean, UsageError } from '../../base/index.ts';
 import { defineCommand, type OptionSpecs, type OptionValues } from '../command.ts';
 import { ExitCode, type CommandIo } from '../io.ts';
-import { didYouMean } from '../nearest.ts';
 import { checkOutputFile, writeOutputFile } from '../output-file.ts';
 import { runAllReduce } from './bench-allreduce.ts';
 import { runCompute } from './bench-compute.ts';

@@ -83,7 +83,7 @@ export const trainCommand = defineCommand({
     '  server lock-free  one more process for all; may pay with many cores',
     '  direct locked, server locked  alike, but one at a time; slower, for comparing',
     '',
-    'Texts in CSV files: data.textColumn and data.labelColumn are fields by number from 0, or by name if the first row holds names.',
+    'Texts in CSV files: data.textColumn and data.labelColumn are fields by number, counted from 0, or by name if the first row holds names.',
     '',
     'Ctrl-C stops after the current step with a checkpoint; a second one stops at once.',
   ].join('\n'),

@@ -413,7 +413,7 @@ export class CoreLine implements StreamUser, Pumped {
     }
     if (brokenMs < reconnectTimeoutMs) return;
     const nextStep = this.#isUnproven
-      ? 'give the worker the namespace and nonce that createService returned, and check the address'
+      ? `give the worker what createService returned, or what 'tributary server' keeps in nonces/${this.options.access.namespace}.nonce, and check the address`
       : 'check that the server runs and that its address is right';
     this.close(
       new PeerError(

@@ -116,7 +116,7 @@ export function checkRate(worker: number, lr: unknown): void {
   if (typeof lr === 'number' && Number.isFinite(lr) && lr >= 0) return;
   throw new UsageError(
     'INVALID_ARGUMENT',
-    `worker ${worker} set the learning rate to ${String(lr)}; give a finite number from 0`,
+    `worker ${worker} set the learning rate to ${String(lr)}; give a finite number of 0 or more`,
     { worker, lr: String(lr) },
   );
 }

@@ -58,7 +58,7 @@ export function writeCheckpoint(
     if (Number.isSafeInteger(value) && value >= 0) continue;
     throw new UsageError(
       'INVALID_ARGUMENT',
-      `The ${name} of a checkpoint is ${value}; give a whole number from 0.`,
+      `The ${name} of a checkpoint is ${value}; give a whole number of 0 or more.`,
       {
         [name]: value,
       },

@@ -84,7 +84,7 @@ export class ServerCheckpoints {
   /** Reads one, every byte checked: CHECKPOINT_CORRUPT if it is damaged, FILE_NOT_FOUND if it is not there. */
   async read(step: number): Promise<ServerState> {
     if (!isCount(step)) {
-      throw new UsageError('INVALID_ARGUMENT', `step is ${String(step)}; give a whole number from 0`, {
+      throw new UsageError('INVALID_ARGUMENT', `step is ${String(step)}; give a whole number of 0 or more`, {
         step,
       });
     }

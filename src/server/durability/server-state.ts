@@ -148,9 +148,9 @@ export function manifestFault(value: unknown): string | undefined {
   if (!isObject(value)) return 'the manifest is not an object';
   const { format, step, namespace, generation, cores, keys } = value;
   if (format !== FORMAT) return `the format is ${text(format)}, not ${FORMAT}`;
-  if (!isCount(step)) return `the step is ${text(step)}, not a whole number from 0`;
+  if (!isCount(step)) return `the step is ${text(step)}, not a whole number of 0 or more`;
   if (!isName(namespace)) return `the namespace ${text(namespace)} is no name`;
-  if (!isCount(generation)) return `the generation is ${text(generation)}, not a whole number from 0`;
+  if (!isCount(generation)) return `the generation is ${text(generation)}, not a whole number of 0 or more`;
   if (!Array.isArray(cores)) return 'the cores are not a list';
   const coreProblem = firstFault(cores, coreFault);
   if (coreProblem !== undefined) return coreProblem;
@@ -167,7 +167,8 @@ function coreFault(value: unknown): string | undefined {
   if (!isObject(value)) return 'a core is not an object';
   const { optimizer, log, batches } = value;
   if (!isJson(optimizer, MAX_JSON_DEPTH)) return 'the optimizer is not a JSON value';
-  if (log !== null && !isCount(log)) return `the log of a core is ${text(log)}, not a whole number from 0`;
+  if (log !== null && !isCount(log))
+    return `the log of a core is ${text(log)}, not a whole number of 0 or more`;
   return isJson(batches, MAX_JSON_DEPTH) ? undefined : 'the batches of a core are not a JSON value';
 }
 
