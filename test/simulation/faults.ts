@@ -56,6 +56,8 @@ interface Armed {
   readonly isAfter: boolean;
   /** How often the point is passed unharmed before. */
   skips: number;
+  /** Whether it hits logs only. */
+  readonly isOfLog?: boolean;
 }
 
 const ALL = Object.entries(FAULTS).flatMap(([fault, points]) =>
@@ -108,8 +110,9 @@ export class Faults implements DiskFaults, Links {
     const isAfter = isEnd && (point === 'write' || (isOnDisk(point) && random.below(2) === 0));
     this.#armed.push({ fault, point, isAfter, skips: random.below(4) });
     // A log is cut only where a write to it has failed.
-    if (fault === 'truncate error')
-      this.#armed.push({ fault: 'write error', point: 'write', isAfter, skips: 0 });
+    if (fault === 'truncate error') {
+      this.#armed.push({ fault: 'write error', point: 'write', isAfter, skips: 0, isOfLog: true });
+    }
     if (fault === 'core held up') this.beforeHoldUp();
   }
 
@@ -125,7 +128,7 @@ export class Faults implements DiskFaults, Links {
 
   before(diskPoint: DiskPoint, path: string): void {
     if (diskPoint === 'write') this.#pass('before write', undefined, path);
-    if (diskPoint === 'open' && path.endsWith('.pushes')) this.#pass('new log', undefined, path);
+    if (diskPoint === 'open' && isLog(path)) this.#pass('new log', undefined, path);
     if (!this.#machine.process.isDead && isOnDisk(diskPoint)) this.#pass(diskPoint, undefined, path);
     if (this.#throws) {
       this.#throws = false;
@@ -197,7 +200,10 @@ export class Faults implements DiskFaults, Links {
     path: string,
     isAfter = false,
   ): void {
-    const index = this.#armed.findIndex((one) => one.point === point && one.isAfter === isAfter);
+    const isOfLog = isLog(path);
+    const index = this.#armed.findIndex(
+      (one) => one.point === point && one.isAfter === isAfter && (isOfLog || !one.isOfLog),
+    );
     if (index < 0) return;
     const armed = this.#armed[index]!;
     if (armed.skips-- > 0) return;
@@ -309,4 +315,8 @@ export class Faults implements DiskFaults, Links {
 
 function isOnDisk(point: string): point is 'write' | 'flush' | 'rename' | 'truncate' {
   return point === 'write' || point === 'flush' || point === 'rename' || point === 'truncate';
+}
+
+function isLog(path: string): boolean {
+  return path.endsWith('.pushes');
 }

@@ -28,6 +28,8 @@ export class StoreRecovery {
   readonly #restarted = new Set<CoreLine>();
   #optimizer: { readonly op: 'optimizer'; readonly number: number; readonly spec: OptimizerSpec } | undefined;
   #isUnderWay = false;
+  /** All workers have met for something: if a server is lost, those that were not answered wait for the others there. */
+  #hasMet = false;
   #isGoingBack = false;
   /** Why nothing can be asked before going back. */
   #rewound: PeerError | undefined;
@@ -61,6 +63,10 @@ export class StoreRecovery {
     if (this.#optimizer) this.#optimizer = { ...this.#optimizer, spec: { ...this.#optimizer.spec, lr } };
   }
 
+  hasMet(): void {
+    this.#hasMet = true;
+  }
+
   /** From now on there is more to lose than the first values. */
   hasBegun(): void {
     if (this.#isUnderWay) return;
@@ -69,13 +75,13 @@ export class StoreRecovery {
   }
 
   /**
-   * Before anything was trained the server is told everything again. Synchronous training goes back to a checkpoint, and
-   * whoever is going back begins anew, since the server knows nothing of it; otherwise the server has what it
+   * Before workers have met or trained the server is told everything again. Synchronous training goes back to a checkpoint,
+   * and whoever is going back begins anew, since the server knows nothing of it; otherwise the server has what it
    * acknowledged in its log.
    */
   async onRestart(line: CoreLine): Promise<void> {
     if (this.#keys.leaveValues()) throw this.#memoryLost(line);
-    if (!this.#isSynchronous || !(this.#isUnderWay || this.#isGoingBack)) {
+    if (!this.#isSynchronous || !(this.#isUnderWay || this.#hasMet || this.#isGoingBack)) {
       try {
         await this.#tellAgain(line, true);
         for (const told of this.#told) await told.announceAgain(line);

@@ -298,6 +298,7 @@ export class RemoteStore implements KVStore {
       const request = { op: 'learning-rate', number: this.#meetings++, lr };
       await Promise.all(this.#lines.lines.map((line) => line.request(request)));
       this.#recovery.setLearningRate(lr);
+      this.#recovery.hasMet();
     });
   }
 
@@ -336,6 +337,7 @@ export class RemoteStore implements KVStore {
     await this.#answered(() =>
       Promise.resolve([this.#askAllForCheckpoints({ op: 'checkpoint', step, isDurable })]),
     );
+    this.#recovery.hasMet();
   }
 
   /** Done when all checkpoints that this worker asked for are on the servers' disks; fails if one is not, unless that was reported. */
@@ -358,6 +360,7 @@ export class RemoteStore implements KVStore {
 
   async barrier(): Promise<void> {
     await this.#answered(() => Promise.resolve([this.#meet()]));
+    this.#recovery.hasMet();
   }
 
   async close(): Promise<void> {
@@ -385,8 +388,12 @@ export class RemoteStore implements KVStore {
       return error;
     };
     const asked = lines.map((line) => line.request(request).catch(noneKept));
-    // Whoever asks again after a failure must find no core that still has to hear of it.
-    await Promise.allSettled(asked);
+    // Whoever asks again after a failure must find no core that still has to hear of it. Going back ends what the others wait
+    // for, which may be this worker.
+    const unlessRewound = (error: TributaryError) => {
+      if (error.code === 'REWOUND') throw error;
+    };
+    await Promise.all(asked.map((one) => one.catch(unlessRewound)));
     const answers = await Promise.all(asked);
     const without = answers.filter((one) => one instanceof UsageError);
     if (without.length === 0) return;

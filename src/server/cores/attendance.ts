@@ -83,6 +83,13 @@ export class Attendance {
     if (presence) presence.lostAtMs ??= nowMs;
   }
 
+  /** Whoever is counted and has not come yet was here before, and has as long to come back as one whose connection broke. */
+  loseUnseen(nowMs: number): void {
+    for (const worker of this.#counted) {
+      if (!this.#present.has(worker)) this.#present.set(worker, { incarnation: '', lostAtMs: nowMs });
+    }
+  }
+
   /** True if it was counted until now. */
   release(worker: number): boolean {
     this.#present.delete(worker);

@@ -277,8 +277,10 @@ export class Tenant {
     }
   }
 
-  /** Nobody waits for a worker that has pushed and is gone. */
+  /** Nobody waits for a worker that has pushed and is gone, or for ever for one that left before the restart. */
   endReplay(): void {
+    const isRecovered = [...this.batches.values()].some((batch) => batch.isRecovered);
+    if (isRecovered) this.#attendance!.loseUnseen(this.#host.clock.nowMs());
     for (const worker of this.#replayed) if (!this.#attendance!.isCounted(worker)) this.core.release(worker);
     this.#replayed.clear();
   }
