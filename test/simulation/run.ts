@@ -234,8 +234,9 @@ class Run {
     if (EXPECTED.has(code)) return true;
     // Nothing of them is kept.
     if (code === 'PEER_LOST') return this.#visitors.tenants.includes(tenant);
-    // Pushes that a power cut took with it are pushed no more.
-    return mayLose && (code === 'CHECKPOINT_CORRUPT' || /pushed step .* expected step/.test(message));
+    // Pushes that a power cut took with it are pushed no more, and versions may be behind those of checkpoints.
+    const isBehind = /pushed step .* expected step|cannot be written after it/.test(message);
+    return mayLose && (code === 'CHECKPOINT_CORRUPT' || isBehind);
   }
 
   /** As whoever looks after the server does when its log cannot be written: looks at the disk, and starts it again. */
