@@ -207,9 +207,13 @@ export class TenantCheckpoints {
   /** All cores have answered: it is written, or all of them are told why it is not. */
   #settle(step: number, gathering: Gathering): void {
     this.#gathering.delete(step);
-    this.#newest = step;
     this.#giveUpBefore(step);
-    this.#writing = this.#writing.then(() => this.#write(step, gathering));
+    const parts = [...gathering.parts].sort(([a], [b]) => a - b).map(([, part]) => part);
+    const failed = parts.find((part) => 'failure' in part);
+    // At once: before anybody asks for it again, all cores have heard of it.
+    if (failed) return this.#fail(step, parts, gathering, unpack(failed.failure));
+    this.#newest = step;
+    this.#writing = this.#writing.then(() => this.#write(step, parts as CorePart[], gathering));
   }
 
   #giveUpBefore(step: number): void {
@@ -223,25 +227,24 @@ export class TenantCheckpoints {
     reject(this.#tooLate(step, newest));
   }
 
-  async #write(step: number, { parts: byCore, resolve, reject }: Gathering): Promise<void> {
-    const parts = [...byCore].sort(([a], [b]) => a - b).map(([, part]) => part);
+  async #write(step: number, parts: readonly CorePart[], gathering: Gathering): Promise<void> {
     try {
-      const whole = parts.map((part) => {
-        if ('failure' in part) throw unpack(part.failure);
-        return part;
-      });
-      const keys = whole.flatMap(({ snapshot }, core) => this.#keysOf(core, snapshot));
-      const cores = whole.map(({ optimizer, log, batches }) => ({ optimizer, log, batches }));
+      const keys = parts.flatMap(({ snapshot }, core) => this.#keysOf(core, snapshot));
+      const cores = parts.map(({ optimizer, log, batches }) => ({ optimizer, log, batches }));
       const state: ServerState = { namespace: this.#namespace, cores, generation: 0, keys };
-      resolve(await (await this.#open()).write(step, state));
+      gathering.resolve(await (await this.#open()).write(step, state));
       this.#written = step;
     } catch (error) {
       if (this.#newest === step) this.#newest = this.#written;
-      reject(error);
-      this.#log(`checkpoint ${step} of '${this.#namespace}' was not written: ${(error as Error).message}`);
-    } finally {
-      for (const part of parts) this.#release(part);
+      return this.#fail(step, parts, gathering, error as Error);
     }
+    for (const part of parts) this.#release(part);
+  }
+
+  #fail(step: number, parts: readonly Part['part'][], { reject }: Gathering, error: Error): void {
+    for (const part of parts) this.#release(part);
+    reject(error);
+    this.#log(`checkpoint ${step} of '${this.#namespace}' was not written: ${error.message}`);
   }
 
   #tooLate(step: number, newest: number): UsageError {

@@ -92,7 +92,6 @@ export class CoreCheckpoints {
     const round = this.#round;
     if (this.#awaiting.some(({ request }) => request.step === step)) return;
     if (round?.step === step && !(round.result instanceof Error)) return;
-    if (round !== undefined && round.step > step) return this.#writer.refuse(step, this.#overtaken(step));
     if (this.#mayBegin(step)) return void this.#begin({ step });
     this.#await({ worker: NOBODY, step, isDurable: true }, ignore, ignore);
   }
