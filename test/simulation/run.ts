@@ -26,14 +26,7 @@ const LEFT_MS = 300_000;
 const MOST_RESTARTS = 200;
 const LEAST_FAULTS = 3;
 /** Errors that faults of the machine may lead to. */
-const EXPECTED = new Set([
-  'UNREACHABLE',
-  'TIMEOUT',
-  'REFUSED',
-  'REWOUND',
-  'FILE_NOT_WRITTEN',
-  'CHECKPOINT_NOT_WRITTEN',
-]);
+const EXPECTED = new Set(['UNREACHABLE', 'REFUSED', 'REWOUND', 'FILE_NOT_WRITTEN', 'CHECKPOINT_NOT_WRITTEN']);
 /** Of all steps, those after which no fault is planned, but those that have not hit are made up for. */
 const LATE = 0.7;
 
@@ -219,7 +212,7 @@ class Run {
           process.note(`fails: ${error.code}: ${error.message}`);
           process.kill();
           this.#visitors.failed(tenant.plan.namespace);
-          const isLost = error.code === 'CHECKPOINT_CORRUPT';
+          const isLost = error.code === 'CHECKPOINT_CORRUPT' || this.#isUneven(tenant, error.code);
           if (isLost && tenant.beginAnew(error)) this.#startAllAgain(tenant);
           if (isLost || error.code === 'FILE_NOT_WRITTEN') this.#repair();
           this.#startAgain(name);
@@ -236,7 +229,12 @@ class Run {
     if (code === 'PEER_LOST') return this.#visitors.tenants.includes(tenant);
     // Pushes that a power cut took with it are pushed no more, and versions may be behind those of checkpoints.
     const isBehind = /pushed step .* expected step|cannot be written after it/.test(message);
-    return mayLose && (code === 'CHECKPOINT_CORRUPT' || isBehind);
+    return mayLose && (code === 'CHECKPOINT_CORRUPT' || isBehind || this.#isUneven(tenant, code));
+  }
+
+  /** Cores that have lost more than others leave workers that wait for each other where staleness is bounded. */
+  #isUneven({ mayLose, plan: { kind } }: Tenant, code: string): boolean {
+    return mayLose && kind === 'bounded' && code === 'TIMEOUT';
   }
 
   /** As whoever looks after the server does when its log cannot be written: looks at the disk, and starts it again. */

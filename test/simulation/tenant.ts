@@ -96,8 +96,8 @@ export class Tenant {
    * Its folder was damaged by a power cut that it did not ask to survive: it begins anew in another one, as the server said.
    * False: it has begun anew since.
    */
-  beginAnew(why: TributaryError): boolean {
-    if (!why.message.includes(this.#folder)) return false;
+  beginAnew({ code, message }: TributaryError): boolean {
+    if (code === 'CHECKPOINT_CORRUPT' && !message.includes(this.#folder)) return false;
     this.#folders++;
     this.acknowledged.fill(0);
     this.#pushed.clear();
@@ -109,7 +109,8 @@ export class Tenant {
     const { namespace, workers, sharedMemory, kind } = this.plan;
     const options: RemoteStoreOptions = {
       ...{ servers: [place.address], access: { namespace, nonce: this.nonce }, worker, workers },
-      ...{ sharedMemory, chunkBytes: CHUNK_BYTES, kernels: place.kernels, reconnectTimeoutMs: 20_000 },
+      ...{ sharedMemory, chunkBytes: CHUNK_BYTES, kernels: place.kernels },
+      ...{ reconnectTimeoutMs: 20_000, requestTimeoutMs: 250_000 },
       ...{ held: kind === 'held', consistency: this.#consistency(), log: () => undefined },
     };
     place.note('connects');

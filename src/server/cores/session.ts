@@ -337,7 +337,8 @@ export class Session implements StreamUser {
     const places = batch.memory!.map(({ segment, offsetInSegment }) => [segment, offsetInSegment]);
     const { settings } = this.tenant;
     const applied = settings.isHeld ? core.appliedBefore(this.worker) : undefined;
-    this.#reply(id, { isFilled: batch.isFilled, places, steps, applied });
+    // The worker counts on from the steps: they must be those that survive.
+    this.#replyLogged(id, { isFilled: batch.isFilled, places, steps, applied });
   }
 
   #placeOfValues({ id, batch: number }: RequestOf<'values'>, bodyBytes: number): Incoming {
