@@ -180,7 +180,9 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
   }
 
   joinCheckpoint(serial: number, step: number): void {
-    [...this.#tenants.values()].find(({ service }) => service.serial === serial)?.joinCheckpoint(step);
+    const tenant = [...this.#tenants.values()].find(({ service }) => service.serial === serial);
+    // In its place among the answers, since one of them may say that an earlier attempt has failed.
+    if (tenant) this.answer(serial, () => tenant.joinCheckpoint(step));
   }
 
   close(): void {

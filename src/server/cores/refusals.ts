@@ -35,3 +35,27 @@ export function otherPlan(worker: number, key: StoreKey): UsageError {
     { worker, key },
   );
 }
+
+export function otherSettings(worker: number, expected: string, actual: string): UsageError {
+  return new UsageError(
+    'INVALID_ARGUMENT',
+    `worker ${worker} wants to train by ${actual}, the others by ${expected}; start all workers with the same settings`,
+    { worker, expected, actual },
+  );
+}
+
+export function outdated(worker: number): PeerError {
+  return new PeerError(
+    'REFUSED',
+    `worker ${worker} was started again meanwhile, and this process is the earlier one; end it`,
+    { worker },
+  );
+}
+
+export function awayTooLong(worker: number, graceMs: number): PeerError {
+  return new PeerError(
+    'REFUSED',
+    `worker ${worker} was away for more than ${graceMs} ms, and the others went on without it; start it again`,
+    { worker, graceMs },
+  );
+}

@@ -3,7 +3,7 @@
  * and where they meet. It knows sessions only as somebody to tell. Invariants: nothing in it is reachable without a
  * session of its own namespace; a worker is waited for from the first join on until it says goodbye or its time is up.
  */
-import { asTributaryError, keyName, keyText, PeerError, UsageError } from '../../base/index.ts';
+import { asTributaryError, keyName, keyText, UsageError } from '../../base/index.ts';
 import type { StoreKey, TributaryError } from '../../base/index.ts';
 import type { Kernels } from '../../kernels/index.ts';
 import type { Region } from '../../memory/index.ts';
@@ -23,6 +23,7 @@ import type { KeyMemory, Service, SpaceRange, TenantOffice } from './office.ts';
 import { rangesIn } from './piece.ts';
 import type { Piece } from './piece.ts';
 import { Recovery } from './recovery.ts';
+import { awayTooLong, otherSettings, outdated } from './refusals.ts';
 import type { Task } from './task-sequence.ts';
 import { TenantLimits } from './tenant-limits.ts';
 
@@ -117,28 +118,10 @@ export class Tenant {
   enter(worker: number, incarnation: string, settings: ServiceSettings): void {
     if (this.#settings === undefined) this.#begin(settings);
     const [own, theirs] = [JSON.stringify(this.#settings), JSON.stringify(settings)];
-    if (own !== theirs) {
-      throw new UsageError(
-        'INVALID_ARGUMENT',
-        `worker ${worker} wants to train by ${theirs}, the others by ${own}; start all workers with the same settings`,
-        { worker, expected: this.#settings, actual: settings },
-      );
-    }
-    if (this.#attendance!.isOutdated(worker, incarnation)) {
-      throw new PeerError(
-        'REFUSED',
-        `worker ${worker} was started again meanwhile, and this process is the earlier one; end it`,
-        { worker },
-      );
-    }
-    if (this.isSynchronous && this.#attendance!.isLate(worker, incarnation)) {
-      const { graceMs } = this.service;
-      throw new PeerError(
-        'REFUSED',
-        `worker ${worker} was away for more than ${graceMs} ms, and the others went on without it; start it again`,
-        { worker, graceMs },
-      );
-    }
+    if (own !== theirs) throw otherSettings(worker, own, theirs);
+    if (this.#attendance!.isOutdated(worker, incarnation)) throw outdated(worker);
+    if (this.isSynchronous && this.#attendance!.isLate(worker, incarnation))
+      throw awayTooLong(worker, this.service.graceMs);
     const isNew = !this.#attendance!.isKnown(worker);
     this.#checkProgress(worker, this.#attendance!.known + (isNew ? 1 : 0), this.pieceCount);
     const arrival = this.#attendance!.enter(worker, incarnation);
