@@ -100,7 +100,9 @@ const DEFAULTS = {
 
 /** Fills in the defaults and checks every field. */
 export function resolveOptimizerSpec(spec: OptimizerSpec): ResolvedOptimizerSpec {
-  const name: string = spec.name;
+  // Whatever a configuration or a worker has sent.
+  const said: unknown = spec.name;
+  const name = typeof said === 'string' ? said : String(JSON.stringify(said));
   if (!Object.hasOwn(DEFAULTS, name)) {
     const known = Object.keys(DEFAULTS);
     throw new UsageError(
