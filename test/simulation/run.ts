@@ -225,8 +225,8 @@ class Run {
   #isExpected(tenant: Tenant, { code, message }: TributaryError): boolean {
     const { mayLose } = tenant;
     if (EXPECTED.has(code)) return true;
-    // Nothing of them is kept.
-    if (code === 'PEER_LOST') return this.#visitors.tenants.includes(tenant);
+    // Nothing of them is kept; nor of what was trained in a folder that was given up before the server knew.
+    if (code === 'PEER_LOST') return tenant.hasBegunAnew || this.#visitors.tenants.includes(tenant);
     // Pushes that a power cut took with it are pushed no more, and versions may be behind those of checkpoints.
     const isBehind = /pushed step .* expected step|cannot be written after it/.test(message);
     return mayLose && (code === 'CHECKPOINT_CORRUPT' || isBehind || this.#isUneven(tenant, code));

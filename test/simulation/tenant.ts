@@ -88,6 +88,10 @@ export class Tenant {
     };
   }
 
+  get hasBegunAnew(): boolean {
+    return this.#folders > 1;
+  }
+
   get #folder(): string {
     return `/data/${this.plan.namespace}-${this.#folders}`;
   }
