@@ -1,6 +1,6 @@
 /**
- * Refuses options that a call does not have, for callers whom no compiler checks: a misspelt name would otherwise mean its default.
- * Values are checked elsewhere. Invariant: a list of names is complete, or it does not compile.
+ * Refuses options that a call does not have, for callers whom no compiler checks: a misspelt name would otherwise
+ * mean its default. Values are checked elsewhere. Invariant: a list of names is complete, or it does not compile.
  */
 import { UsageError } from './errors.ts';
 import { didYouMean } from './nearest.ts';

@@ -7,7 +7,9 @@ import { didYouMean, UsageError } from '../base/index.ts';
 import type { CommandIo } from './io.ts';
 
 export interface OptionSpec {
-  /** 'count' is a whole number of 0 or more, 'number' any finite one, 'texts' a text that may be given several times. */
+  /**
+   * 'count' is a whole number of 0 or more, 'number' any finite one, 'texts' a text that may be given several times.
+   */
   readonly kind: 'flag' | 'text' | 'texts' | 'number' | 'count';
   /** What the help calls the value. Default: by kind. */
   readonly value?: string;
@@ -105,7 +107,10 @@ export function parseArguments(command: Command, argv: readonly string[]): Parse
   return { operands, options };
 }
 
-/** Whether a word is the name of an option, with or without its value; whoever means it as a value writes `--option=--word`. */
+/**
+ * Whether a word is the name of an option, with or without its value; whoever means it as a value writes
+ * `--option=--word`.
+ */
 function isOption(specs: OptionSpecs, word: string | undefined): boolean {
   const name = /^--([^=]+)/.exec(word ?? '')?.[1];
   return name !== undefined && Object.hasOwn(specs, name);

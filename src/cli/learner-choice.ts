@@ -1,8 +1,8 @@
 /**
- * How many learners train, and who applies their gradients: as was asked for, or, by a short trial, what is faster than one.
- * Says why in one line where there is something to say. Measures nothing itself.
- * Invariants: by itself it never takes more than one unless that was measured to be faster; there is no trial where it
- * could not matter; locked modes, which are for comparing, are never chosen unasked.
+ * How many learners train, and who applies their gradients: as was asked for, or, by a short trial, what is faster
+ * than one. Says why in one line where there is something to say. Measures nothing itself. Invariants: by itself it
+ * never takes more than one unless that was measured to be faster; there is no trial where it could not matter;
+ * locked modes, which are for comparing, are never chosen unasked.
  */
 import type { UpdateMode } from '../learners/index.ts';
 import type { ResolvedConfig } from './config.ts';

@@ -112,8 +112,8 @@ export class RunFolder {
   }
 
   /**
-   * Instead of `release`, for a run that failed with nothing to go on from: a folder that was empty is so again, and folders that
-   * were made for it are gone.
+   * Instead of `release`, for a run that failed with nothing to go on from: a folder that was empty is so again, and
+   * folders that were made for it are gone.
    */
   abandon(): void {
     if (this.#lock && this.#wasEmpty) {

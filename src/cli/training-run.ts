@@ -1,7 +1,8 @@
 /**
- * One run of `tributary train`, once configuration, data and folder are ready: chooses who computes (`fit` in this process,
- * further workers too, or learner processes), shows what they tell, and leaves metrics and the model in the folder.
- * Invariant: what is written and said does not depend on who computes, but for what is known of learners only.
+ * One run of `tributary train`, once configuration, data and folder are ready: chooses who computes (`fit` in this
+ * process, further workers too, or learner processes), shows what they tell, and leaves metrics and the model in the
+ * folder. Invariant: what is written and said does not depend on who computes, but for what is known of learners
+ * only.
  */
 import { availableParallelism } from 'node:os';
 import { join, relative } from 'node:path';

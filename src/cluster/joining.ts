@@ -32,7 +32,10 @@ export interface JoinOptions {
   readonly tls?: LineTls | undefined;
   /** Longest wait for the scheduler and for all others to come, in milliseconds. Default 60,000. */
   readonly joinTimeoutMs?: number | undefined;
-  /** After how long `onWaiting` first says what the wait is for, in milliseconds; each time after twice as long. Default 2,000. */
+  /**
+   * After how long `onWaiting` first says what the wait is for, in milliseconds; each time after twice as long.
+   * Default 2,000.
+   */
   readonly reportAfterMs?: number | undefined;
   /** Receives what the wait is for. Default: none. */
   readonly onWaiting?: ((report: WaitingReport) => void) | undefined;

@@ -1,7 +1,7 @@
 /**
  * What reducing means for an operation and a type: combining vectors, the neutral element, and the weights and the
- * division of an average. Invariant: `combine` adds in the order of its sources, so that a result depends on the algorithm
- * and the number of ranks, never on who came first.
+ * division of an average. Invariant: `combine` adds in the order of its sources, so that a result depends on the
+ * algorithm and the number of ranks, never on who came first.
  */
 import { UsageError } from '../base/index.ts';
 import type { Kernels, Reducible } from '../kernels/index.ts';

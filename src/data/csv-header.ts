@@ -1,6 +1,7 @@
 /**
- * The first row of a CSV of texts and labels: whether it holds the names of the columns, and which columns are meant by name. Reads no
- * file. Invariant: a row is taken for names without being told so only to refuse it with the options that settle it, never to skip it.
+ * The first row of a CSV of texts and labels: whether it holds the names of the columns, and which columns are meant
+ * by name. Reads no file. Invariant: a row is taken for names without being told so only to refuse it with the
+ * options that settle it, never to skip it.
  */
 import { UsageError } from '../base/index.ts';
 
@@ -10,8 +11,8 @@ export interface TextColumns {
   /** The field that holds the label: its number, from 0, or its name in the first row. Default 1. */
   readonly labelColumn?: number | string | undefined;
   /**
-   * Whether the first row holds names and is skipped. Default: true where columns are given by name; otherwise false, and a first row
-   * that looks like names is refused. Give false if it is a sample all the same.
+   * Whether the first row holds names and is skipped. Default: true where columns are given by name; otherwise false,
+   * and a first row that looks like names is refused. Give false if it is a sample all the same.
    */
   readonly header?: boolean | undefined;
 }
@@ -111,8 +112,8 @@ const TEXT_WORDS = new Set(
 const ENOUGH_ROWS = 10;
 
 /**
- * A label that comes again is a label. One that does not is the name of a column if the row says so in words, if all other labels
- * are numbers, or if all of them come again in a file of some length.
+ * A label that comes again is a label. One that does not is the name of a column if the row says so in words, if all
+ * other labels are numbers, or if all of them come again in a file of some length.
  */
 function looksLikeNames(rows: readonly (readonly string[])[], text: number, label: number): boolean {
   const own = rows[0]![label]!.trim();

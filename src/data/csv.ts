@@ -1,7 +1,7 @@
 /**
- * CSV by RFC 4180: comma separated, fields with commas, quotes or line breaks in double quotes, a quote
- * doubled inside them; CRLF or LF; a byte-order mark and blank lines at the end are ignored.
- * Texts and labels are taken from two of the columns. It does not guess: anything the RFC does not allow is INVALID_DATA with file and line.
+ * CSV by RFC 4180: comma separated, fields with commas, quotes or line breaks in double quotes, a quote doubled
+ * inside them; CRLF or LF; a byte-order mark and blank lines at the end are ignored. Texts and labels are taken from
+ * two of the columns. It does not guess: anything the RFC does not allow is INVALID_DATA with file and line.
  * Invariant: all rows of a result have the same number of fields.
  */
 import { UsageError } from '../base/index.ts';

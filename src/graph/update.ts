@@ -52,8 +52,8 @@ function positive(value: number, what: string): number {
 
 export interface ClipByGlobalNormOptions {
   /**
-   * p of the norm `(sum of |g|^p)^(1/p)`: any number of 1 or more, or Infinity for the largest magnitude. Parameter servers only know sums of
-   * squares, so that with any order but 2 all parameters stay with the workers. Default 2.
+   * p of the norm `(sum of |g|^p)^(1/p)`: any number of 1 or more, or Infinity for the largest magnitude. Parameter
+   * servers only know sums of squares, so that with any order but 2 all parameters stay with the workers. Default 2.
    */
   readonly order?: number | undefined;
 }

@@ -1,6 +1,7 @@
 /**
- * Elastic averaging in a training loop (MXNET-MPI, sections 2.2 and 5): workers train weights w of their own, and every INTERVAL
- * steps these and the centre c on the servers move towards each other, by the servers' share alpha of the distance:
+ * Elastic averaging in a training loop (MXNET-MPI, sections 2.2 and 5): workers train weights w of their own, and
+ * every INTERVAL steps these and the centre c on the servers move towards each other, by the servers' share alpha of
+ * the distance:
  *
  *   c <- c + alpha (w - c)   (equation 2)        w <- w - alpha (w - c)   (equation 3)
  *
@@ -27,8 +28,9 @@ export interface ElasticStepOptions {
 const DEFAULT_INTERVAL = 64;
 
 /**
- * To be called after every step with all keys, on a store of an elastic type: another would take weights for gradients. All
- * workers of a client call it, with the same weights. Returns undefined if it was not yet time for an exchange.
+ * To be called after every step with all keys, on a store of an elastic type: another would take weights for
+ * gradients. All workers of a client call it, with the same weights. Returns undefined if it was not yet time for an
+ * exchange.
  */
 export async function elasticStep(
   store: KVStore,

@@ -1,7 +1,8 @@
 /**
- * A store within one process: its workers are asynchronous functions of the same thread, its server one core. For trying a
- * training loop without a cluster, for several devices of one process, and as the plainest form of the contract. Not
- * a way to use more processors. Invariant: it does what stores with servers do, since the same core serves it.
+ * A store within one process: its workers are asynchronous functions of the same thread, its server one core. For
+ * trying a training loop without a cluster, for several devices of one process, and as the plainest form of the
+ * contract. Not a way to use more processors. Invariant: it does what stores with servers do, since the same core
+ * serves it.
  */
 import { checkStoreKey, keyName, keyText, PeerError, UsageError } from '../base/index.ts';
 import type { StoreKey } from '../base/index.ts';
@@ -34,7 +35,10 @@ export interface LocalStoreOptions {
   readonly combine?: Combine | undefined;
   /** Whether rows without a gradient are left alone or get what dense updates would give them. Default 'lazy'. */
   readonly rows?: RowsMode | undefined;
-  /** What becomes of pushes before `setOptimizer`: the value is the combined push, or the sum of all. Default 'assign'. */
+  /**
+   * What becomes of pushes before `setOptimizer`: the value is the combined push, or the sum of all. Default
+   * 'assign'.
+   */
   readonly updater?: Updater | undefined;
   /** What becomes of a gradient that is not finite. Default 'refuse'. */
   readonly nonFinite?: 'refuse' | 'skip' | 'accept' | undefined;
@@ -104,7 +108,9 @@ class LocalServer {
     this.lengths.set(key, length);
   }
 
-  /** Resolves for all when the last of those who are still here has come, and what the first of them brought is done. */
+  /**
+   * Resolves for all when the last of those who are still here has come, and what the first of them brought is done.
+   */
   meet(act?: () => void): Promise<void> {
     return new Promise((go, fail) => {
       this.#whenAllHaveCome = act ?? this.#whenAllHaveCome;

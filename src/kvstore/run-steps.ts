@@ -1,7 +1,7 @@
 /**
- * A training loop that survives: counts steps, keeps checkpoints now and then, and goes back with all other workers when a
- * server or a worker was started again. What a step does is the caller's business. Invariant: in synchronous training
- * the parameters after the last step are those of a run in which nothing was lost.
+ * A training loop that survives: counts steps, keeps checkpoints now and then, and goes back with all other workers
+ * when a server or a worker was started again. What a step does is the caller's business. Invariant: in synchronous
+ * training the parameters after the last step are those of a run in which nothing was lost.
  */
 import { TributaryError, UsageError } from '../base/index.ts';
 import type { RemoteStore } from './remote/remote-store.ts';
@@ -19,8 +19,8 @@ export interface RunStepsOptions {
   /** Told when training goes back to the checkpoint after a step. */
   readonly onRewind?: ((step: number) => void) | undefined;
   /**
-   * Receives the error of each checkpoint after the first that was not written, a disk that is full say; training goes on, and
-   * would go back further if something were lost. Default: the first such error ends the training.
+   * Receives the error of each checkpoint after the first that was not written, a disk that is full say; training
+   * goes on, and would go back further if something were lost. Default: the first such error ends the training.
    */
   readonly onProblem?: ((error: TributaryError) => void) | undefined;
 }

@@ -20,7 +20,10 @@ export interface TrainOptions extends UsedFolderOptions {
   readonly epochs?: number | undefined;
   /** Processes started in place of ones that died, at most, from the beginning or the last restart. Default 8. */
   readonly maxReplacements?: number | undefined;
-  /** How often all processes are started again from the last checkpoint when nobody is left or nothing moves. Default 1. */
+  /**
+   * How often all processes are started again from the last checkpoint when nobody is left or nothing moves. Default
+   * 1.
+   */
   readonly maxRestarts?: number | undefined;
   /** A learner that finishes no batch for so long is ended and replaced. Default 60,000 milliseconds. */
   readonly stallMs?: number | undefined;
@@ -30,9 +33,15 @@ export interface TrainOptions extends UsedFolderOptions {
   readonly checkpointDirectory?: string | undefined;
   /** Between two checkpoints within an epoch, in milliseconds. Default: at the end of epochs only. */
   readonly checkpointEveryMs?: number | undefined;
-  /** Steps between two checkpoints within an epoch; the time or the steps, whichever comes first. Default: at the end of epochs only. */
+  /**
+   * Steps between two checkpoints within an epoch; the time or the steps, whichever comes first. Default: at the end
+   * of epochs only.
+   */
   readonly checkpointEverySteps?: number | undefined;
-  /** Folder of this user (mode 0700) on a shared-memory file system, for weights and gradients. Default /dev/shm/tributary-<uid>. */
+  /**
+   * Folder of this user (mode 0700) on a shared-memory file system, for weights and gradients. Default
+   * /dev/shm/tributary-<uid>.
+   */
   readonly segmentDirectory?: string | undefined;
   /** Logs lines for people. Default: to the error output. */
   readonly log?: ((line: string) => void) | undefined;

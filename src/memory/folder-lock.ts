@@ -1,9 +1,9 @@
 /**
- * Keeps a folder for one process at a time: a file in it that is locked while the process uses the folder, and says which process
- * that is. What counts is the lock of the system, which ends with its owner however that ends; the file that a killed one leaves
- * behind blocks nobody. Invariant: whoever holds the lock holds that of the file which is in the folder now. Only a regular file
- * with one name is opened and written: a folder may come from somebody else, and a link in it may lead anywhere. Where files
- * cannot be locked, all may use the folder.
+ * Keeps a folder for one process at a time: a file in it that is locked while the process uses the folder, and says
+ * which process that is. What counts is the lock of the system, which ends with its owner however that ends; the file
+ * that a killed one leaves behind blocks nobody. Invariant: whoever holds the lock holds that of the file which is in
+ * the folder now. Only a regular file with one name is opened and written: a folder may come from somebody else, and
+ * a link in it may lead anywhere. Where files cannot be locked, all may use the folder.
  */
 import { constants, fstatSync, lstatSync } from 'node:fs';
 import { systemFiles, UsageError, writeFully } from '../base/index.ts';
@@ -35,7 +35,10 @@ export interface FolderLockOptions {
   readonly path: string;
   /** Of that file if it is made. */
   readonly mode: number;
-  /** The error for whoever comes second. `pid`: who holds the lock; undefined in the moments in which it comes or goes. */
+  /**
+   * The error for whoever comes second. `pid`: who holds the lock; undefined in the moments in which it comes or
+   * goes.
+   */
   readonly refusal: (pid: number | undefined) => Error;
 }
 

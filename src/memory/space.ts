@@ -30,8 +30,8 @@ export interface SpaceOptions {
   /** Most bytes of the space, a maximum: less is taken when the system refuses. Default 4 GiB. */
   readonly maxBytes?: number;
   /**
-   * Where named segments are: 'files' that other processes map, or 'within' this space, which then stands for the memory
-   * of a whole simulated machine. Default 'files'.
+   * Where named segments are: 'files' that other processes map, or 'within' this space, which then stands for the
+   * memory of a whole simulated machine. Default 'files'.
    */
   readonly names?: 'files' | 'within';
 }
@@ -329,8 +329,8 @@ export class SharedSpace {
   }
 
   /**
-   * A segment that another thread of this process has mapped, so that this object knows it as well. Nothing is mapped or
-   * owned: `close` only forgets it, and must be called before the other thread closes the segment itself.
+   * A segment that another thread of this process has mapped, so that this object knows it as well. Nothing is mapped
+   * or owned: `close` only forgets it, and must be called before the other thread closes the segment itself.
    */
   adoptSegment(range: SegmentRange): Segment {
     checkRange(range.byteOffset, range.byteLength, this.#buffer.byteLength);

@@ -1,8 +1,8 @@
 /**
- * `fit`: one call from a model and a dataset to trained parameters, on one device or on several workers. It opens a runner, goes
- * through its steps, evaluates after every epoch, and reports by typed events; it prints nothing.
- * Invariants: what is resumed from a checkpoint goes on as if it had never stopped, on one device bit for bit; what follows the
- * call runs in the first process only.
+ * `fit`: one call from a model and a dataset to trained parameters, on one device or on several workers. It opens a
+ * runner, goes through its steps, evaluates after every epoch, and reports by typed events; it prints nothing.
+ * Invariants: what is resumed from a checkpoint goes on as if it had never stopped, on one device bit for bit; what
+ * follows the call runs in the first process only.
  */
 import { setImmediate as yieldToEvents } from 'node:timers/promises';
 import { refuseUnknownOptions, UsageError, type OptionNames } from '../base/index.ts';
@@ -24,11 +24,15 @@ export interface FitOptions extends RunnerConfig, RunOptions {
   /** Evaluated after every epoch. */
   readonly test?: Dataset | undefined;
   /**
-   * Processes of this machine that train in lock step, with the result of one up to rounding. The script is started again in each
-   * further one, comes to this call there, and ends in it: a script can do so once, and with no other runner open. Default 1.
+   * Processes of this machine that train in lock step, with the result of one up to rounding. The script is started
+   * again in each further one, comes to this call there, and ends in it: a script can do so once, and with no other
+   * runner open. Default 1.
    */
   readonly workers?: number | undefined;
-  /** Instead of `workers`: machines and the workers on each, or the path of a JSON file of them. Default: this process. */
+  /**
+   * Instead of `workers`: machines and the workers on each, or the path of a JSON file of them. Default: this
+   * process.
+   */
   readonly resources?: Resources | string | undefined;
   /** Milliseconds between two `progress` events. Default 100. */
   readonly progressIntervalMs?: number | undefined;

@@ -1,4 +1,7 @@
-/** The names of all options of a runner and of its runs, by which misspelt ones are refused. What they mean is in `runner.ts`. */
+/**
+ * The names of all options of a runner and of its runs, by which misspelt ones are refused. What they mean is in
+ * `runner.ts`.
+ */
 import type { OptionNames } from '../base/index.ts';
 import type { RunnerConfig, RunOptions } from './runner.ts';
 

@@ -1,7 +1,8 @@
 /**
- * Trains a replica step by step over a dataset, alone or with other workers: a share of each batch is computed here, the exchange
- * makes one gradient of all shares, and every worker applies it. It owns no processes and prints nothing.
- * Invariant: with the same seed and batch size, losses and parameters are those of one device up to rounding.
+ * Trains a replica step by step over a dataset, alone or with other workers: a share of each batch is computed here,
+ * the exchange makes one gradient of all shares, and every worker applies it. It owns no processes and prints
+ * nothing. Invariant: with the same seed and batch size, losses and parameters are those of one device up to
+ * rounding.
  */
 import { setImmediate as yieldToEvents } from 'node:timers/promises';
 import {
@@ -64,8 +65,8 @@ export interface RunOptions {
   /** Stop after this many steps, in whatever epoch. Default: none. */
   readonly maxSteps?: number | undefined;
   /**
-   * Ends the run after the current step, with a checkpoint where there is a folder for it. Give one to all workers or to none: any
-   * of them stops all, after the same step.
+   * Ends the run after the current step, with a checkpoint where there is a folder for it. Give one to all workers or
+   * to none: any of them stops all, after the same step.
    */
   readonly signal?: AbortSignal | undefined;
 }
@@ -100,7 +101,10 @@ export interface RunnerParts {
   readonly thread?: CommunicationThread | undefined;
   /** Ends what the runner was made with. */
   readonly onClose?: (() => Promise<void>) | undefined;
-  /** What could not be written when the others left. Only `close` throws it, so that the result of a run is not lost with it. */
+  /**
+   * What could not be written when the others left. Only `close` throws it, so that the result of a run is not lost
+   * with it.
+   */
   readonly lateFailure?: (() => Error | undefined) | undefined;
   /** Gives up what the runner was made with; the other workers see this one as lost. */
   readonly onAbort?: ((error: Error) => Promise<void>) | undefined;
@@ -221,8 +225,8 @@ export class Runner {
   }
 
   /**
-   * Of a `shard` every worker evaluates its part, and all get the result: all must call it. Of a dataset every worker evaluates the
-   * whole for itself, the first alone if only that one asks.
+   * Of a `shard` every worker evaluates its part, and all get the result: all must call it. Of a dataset every worker
+   * evaluates the whole for itself, the first alone if only that one asks.
    */
   evaluate(data: Dataset | Shard, options: EvaluateOptions = {}): Promise<Evaluation> {
     const { replica, rank, workers } = this.#parts;
@@ -265,8 +269,8 @@ export class Runner {
   }
 
   /**
-   * Ends the other workers: their processes end here, and what follows runs in the first one only, whose replica has all parameters
-   * with the optimizer's state, and stays until `close`.
+   * Ends the other workers: their processes end here, and what follows runs in the first one only, whose replica has
+   * all parameters with the optimizer's state, and stays until `close`.
    */
   leave(): Promise<void> {
     const { shared, thread, rank } = this.#parts;
@@ -282,7 +286,10 @@ export class Runner {
     }));
   }
 
-  /** Ends the run. Processes that were started as further workers end here too: what follows runs in the first one only. */
+  /**
+   * Ends the run. Processes that were started as further workers end here too: what follows runs in the first one
+   * only.
+   */
   async close(): Promise<void> {
     if (this.#isClosed || this.#aborting) return this.#aborting;
     await (this.#leaving ??= this.#orAbort(() => this.#leaveOthers()));

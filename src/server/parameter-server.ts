@@ -1,8 +1,8 @@
 /**
- * A parameter server (PHub): core threads that own chunks, one listening socket each, and the services that tenants have
- * been given. This is its main thread: it starts and ends the cores, gives out memory and keeps the list of services; no
- * gradient passes here. Invariants: nothing listens beyond the address that was asked for; when it is closed no thread,
- * socket or segment is left.
+ * A parameter server (PHub): core threads that own chunks, one listening socket each, and the services that tenants
+ * have been given. This is its main thread: it starts and ends the cores, gives out memory and keeps the list of
+ * services; no gradient passes here. Invariants: nothing listens beyond the address that was asked for; when it is
+ * closed no thread, socket or segment is left.
  */
 import { cpus } from 'node:os';
 import { InternalError, pack, unpack, UsageError } from '../base/index.ts';
@@ -26,8 +26,8 @@ export interface ParameterServerOptions {
   /** Threads that own chunks. Default 1. */
   readonly cores?: number | undefined;
   /**
-   * Whether each core stays on a processor of its own, which keeps its chunks in that processor's cache and two cores from
-   * sharing one. For a server that has the machine to itself. Default false.
+   * Whether each core stays on a processor of its own, which keeps its chunks in that processor's cache and two cores
+   * from sharing one. For a server that has the machine to itself. Default false.
    */
   readonly pinned?: boolean | undefined;
   /** The address to listen at. Default 127.0.0.1. */
@@ -39,13 +39,14 @@ export interface ParameterServerOptions {
   /** How long a connection may take to prove itself, in milliseconds. Default 5,000. */
   readonly handshakeTimeoutMs?: number | undefined;
   /**
-   * How long a worker may send nothing in the middle of a message before its connection is closed, in milliseconds; it then
-   * connects again. Workers that compute for long between two turns of their event loop need as much. Default 60,000.
+   * How long a worker may send nothing in the middle of a message before its connection is closed, in milliseconds;
+   * it then connects again. Workers that compute for long between two turns of their event loop need as much. Default
+   * 60,000.
    */
   readonly stallTimeoutMs?: number | undefined;
   /**
-   * Connections that may be proving themselves at a time on each core; one more ends the oldest of the address with the most.
-   * Default 64.
+   * Connections that may be proving themselves at a time on each core; one more ends the oldest of the address with
+   * the most. Default 64.
    */
   readonly maxStrangers?: number | undefined;
   /** Memory of all tenants. Default: a new space. */
@@ -61,20 +62,22 @@ export interface ServiceOptions {
   readonly nonce?: string | undefined;
   /** How it is trained. Default: as the first worker says. */
   readonly settings?: ServiceSettings | undefined;
-  /** How long a worker whose connection broke is waited for before it is counted out, in milliseconds. Default 5,000. */
+  /**
+   * How long a worker whose connection broke is waited for before it is counted out, in milliseconds. Default 5,000.
+   */
   readonly graceMs?: number | undefined;
   /**
-   * What becomes of synchronous training without a lost worker: 'release' goes on with the others, 'wait' waits until it
-   * has been started again and then goes back to the last checkpoint, so that the result is that of a run without the
-   * loss. Default 'release'.
+   * What becomes of synchronous training without a lost worker: 'release' goes on with the others, 'wait' waits until
+   * it has been started again and then goes back to the last checkpoint, so that the result is that of a run without
+   * the loss. Default 'release'.
    */
   readonly lostWorkers?: 'release' | 'wait' | undefined;
   /** Folder of its checkpoints and logs, of this server alone. Default: nothing is kept. */
   readonly folder?: string | undefined;
   /**
-   * What acknowledged pushes survive, where they are logged (asynchronous training with a folder): 'process', the end of the
-   * server's process, however it comes; 'disk', also a power cut, because nothing is acknowledged before it is on the disk.
-   * Default 'process'.
+   * What acknowledged pushes survive, where they are logged (asynchronous training with a folder): 'process', the end
+   * of the server's process, however it comes; 'disk', also a power cut, because nothing is acknowledged before it is
+   * on the disk. Default 'process'.
    */
   readonly durability?: Durability | undefined;
   /**

@@ -1,7 +1,7 @@
 /**
- * The checkpoints of one tenant on one server, put together from the parts of its cores and written in the background. The
- * main thread's side of `cores/recovery.ts`. Invariants: a checkpoint is written when all cores have given their parts,
- * or not at all; snapshots' memory is given back whatever happens.
+ * The checkpoints of one tenant on one server, put together from the parts of its cores and written in the
+ * background. The main thread's side of `cores/recovery.ts`. Invariants: a checkpoint is written when all cores have
+ * given their parts, or not at all; snapshots' memory is given back whatever happens.
  */
 import { unpack, UsageError } from '../base/index.ts';
 import type { Answers, CorePart, Question, SpaceRange } from './cores/office.ts';
@@ -100,7 +100,10 @@ export class TenantCheckpoints {
     return { firstLog: kept.length < 2 ? undefined : Math.min(...logs) };
   }
 
-  /** The core cannot give its part yet. If no core is before that step, what was not asked of all of them never will be. */
+  /**
+   * The core cannot give its part yet. If no core is before that step, what was not asked of all of them never will
+   * be.
+   */
   await({ core, step }: Awaited): null {
     if (step < this.#newest) return null;
     const { arrived } = this.#gatheringOf(step);

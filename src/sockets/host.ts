@@ -1,7 +1,7 @@
 /**
- * What a process has of its machine: time, random bytes, socket calls and files. Handed down from where a server or a store
- * starts, so that a simulation can give each of its processes a machine of its own. Threads are in `server/`, which
- * alone has any to pass. Invariant: code below a host never takes these from the system by itself.
+ * What a process has of its machine: time, random bytes, socket calls and files. Handed down from where a server or a
+ * store starts, so that a simulation can give each of its processes a machine of its own. Threads are in `server/`,
+ * which alone has any to pass. Invariant: code below a host never takes these from the system by itself.
  */
 import { randomBytes } from 'node:crypto';
 import { systemClock } from '../base/index.ts';

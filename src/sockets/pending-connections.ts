@@ -1,7 +1,8 @@
 /**
- * Which connection that has not authenticated makes room when there are too many: the oldest of the network address that has
- * the most. It owns no socket and closes none. Invariant: as long as another address has more, nobody is chosen, so that a
- * flood from one address ends its own connections only; whoever comes last is chosen only if nobody else could be.
+ * Which connection that has not authenticated makes room when there are too many: the oldest of the network address
+ * that has the most. It owns no socket and closes none. Invariant: as long as another address has more, nobody is
+ * chosen, so that a flood from one address ends its own connections only; whoever comes last is chosen only if nobody
+ * else could be.
  */
 import { isIPv6 } from 'node:net';
 import { ipv6Groups } from './socket-address.ts';

@@ -1,7 +1,8 @@
 /**
- * Starts and stops the thread that carries connections over TLS, and owns the folder of its local sockets. It moves no
- * bytes itself, so the engine is the same with and without TLS. Invariants: the folder is readable by this user only,
- * and is gone after `close` or `abort`; a thread that ends by itself is known by `failure`, never by a wait without end.
+ * Starts and stops the thread that carries connections over TLS, and owns the folder of its local sockets. It moves
+ * no bytes itself, so the engine is the same with and without TLS. Invariants: the folder is readable by this user
+ * only, and is gone after `close` or `abort`; a thread that ends by itself is known by `failure`, never by a wait
+ * without end.
  */
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -21,7 +22,10 @@ const START_TIMEOUT_MS = 10_000;
 export interface TunnelOptions {
   /** How long TLS's handshake may take, of callers and of calls, in milliseconds. */
   readonly handshakeTimeoutMs: number;
-  /** Connections of callers that may be in TLS's handshake at a time; one more ends the oldest of the address with the most. */
+  /**
+   * Connections of callers that may be in TLS's handshake at a time; one more ends the oldest of the address with the
+   * most.
+   */
   readonly maxPendingHandshakes: number;
   /** Gets a line of text for each refused connection, and when the thread fails. */
   readonly log: (line: string) => void;
@@ -103,7 +107,10 @@ export class TlsTunnel {
     return Atomics.load(this.#words, TunnelWord.REFUSED);
   }
 
-  /** What became of the thread if it has ended though nobody ended it; known at once, also while this thread is blocked. */
+  /**
+   * What became of the thread if it has ended though nobody ended it; known at once, also while this thread is
+   * blocked.
+   */
   get failure(): PeerError | undefined {
     if (this.#isClosing || Atomics.load(this.#words, TunnelWord.ENDED) === 0) return undefined;
     return new PeerError(

@@ -1,8 +1,8 @@
 /**
  * What the memory of this machine allows: a plain read-modify-write, `target += a * x` by our SIMD kernel, by several
- * threads at once, each on its own part. It counts three vectors moved: x and the target read, the target written. Not a
- * copy, which would count writes that read nothing. Invariant: a round counts from the first thread's start to the last
- * one's end, and the best round is the bound.
+ * threads at once, each on its own part. It counts three vectors moved: x and the target read, the target written.
+ * Not a copy, which would count writes that read nothing. Invariant: a round counts from the first thread's start to
+ * the last one's end, and the best round is the bound.
  */
 import { UsageError } from '../../base/index.ts';
 import { SharedSpace } from '../../memory/index.ts';

@@ -1,6 +1,7 @@
 /**
- * Workers in lock step, for `bench scaleup`: the program of the first process, which `getRunner` starts again for the others.
- * Does so many steps to get warm, measures the next ones, and prints one line of JSON. Run by synchronous-turn.ts, never imported.
+ * Workers in lock step, for `bench scaleup`: the program of the first process, which `getRunner` starts again for the
+ * others. Does so many steps to get warm, measures the next ones, and prints one line of JSON. Run by
+ * synchronous-turn.ts, never imported.
  */
 import { loadTask } from '../../learners/index.ts';
 import type { TaskSource } from '../../learners/index.ts';

@@ -1,12 +1,13 @@
 /**
- * A worker's connection to one core of a server: dials, proves, asks and hears answers, and dials again when the connection
- * breaks, repeating whatever was not answered. What requests mean is the store's business.
+ * A worker's connection to one core of a server: dials, proves, asks and hears answers, and dials again when the
+ * connection breaks, repeating whatever was not answered. What requests mean is the store's business.
  *
- * Terms: a beat is a request that a core answers at once, sent when nothing has moved for a while, so that a server that waits for
- * other workers is told apart from one that is gone. Progress is an answer to something that was asked once; dialling,
- * handshakes and what is repeated on each connection is none. Invariants: every request ends, with its answer or with an error that
- * names the server and what it closed the connection for; nothing that a server says ends the line before the server has
- * proved that it knows the nonce, since it could be anybody; requests are sent, and sent again, in the order in which they were made.
+ * Terms: a beat is a request that a core answers at once, sent when nothing has moved for a while, so that a server
+ * that waits for other workers is told apart from one that is gone. Progress is an answer to something that was asked
+ * once; dialling, handshakes and what is repeated on each connection is none. Invariants: every request ends, with
+ * its answer or with an error that names the server and what it closed the connection for; nothing that a server says
+ * ends the line before the server has proved that it knows the nonce, since it could be anybody; requests are sent,
+ * and sent again, in the order in which they were made.
  */
 import { PeerError, unpack } from '../../base/index.ts';
 import type { PackedError, TributaryError } from '../../base/index.ts';

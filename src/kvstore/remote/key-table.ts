@@ -1,7 +1,7 @@
 /**
- * The keys of a store: opening them on all cores, bringing the first values, telling a server of them again, and what this
- * worker knows of each. It pushes and pulls nothing. Invariant: keys are numbered and cut the same on all workers, since
- * each of them does it by the same plan in the same order.
+ * The keys of a store: opening them on all cores, bringing the first values, telling a server of them again, and what
+ * this worker knows of each. It pushes and pulls nothing. Invariant: keys are numbered and cut the same on all
+ * workers, since each of them does it by the same plan in the same order.
  */
 import { checkStoreKey, keyText, UsageError } from '../../base/index.ts';
 import type { StoreKey } from '../../base/index.ts';
@@ -134,7 +134,9 @@ export class KeyTable {
     for (const { segment } of this.#first.splice(0)) segment.close();
   }
 
-  /** Tells a server that was started again of all keys. False: it has not the values of all, which are its own affair. */
+  /**
+   * Tells a server that was started again of all keys. False: it has not the values of all, which are its own affair.
+   */
   async openAgain(line: CoreLine, isUrgent: boolean): Promise<boolean> {
     let isFilled = true;
     for (const { header } of this.#opened.filter((one) => one.line === line)) {

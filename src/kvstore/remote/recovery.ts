@@ -1,7 +1,7 @@
 /**
- * What a worker does when a server was started again, or when all must go back to a checkpoint. Terms: to rewind is to give up
- * what is under way, meet all other workers on every core, and go back together. Invariant: between the loss and the
- * end of `goBack` nothing is asked of the servers but what brings it about.
+ * What a worker does when a server was started again, or when all must go back to a checkpoint. Terms: to rewind is
+ * to give up what is under way, meet all other workers on every core, and go back together. Invariant: between the
+ * loss and the end of `goBack` nothing is asked of the servers but what brings it about.
  */
 import { PeerError } from '../../base/index.ts';
 import type { OptimizerSpec } from '../../kernels/index.ts';
@@ -28,7 +28,9 @@ export class StoreRecovery {
   readonly #restarted = new Set<CoreLine>();
   #optimizer: { readonly op: 'optimizer'; readonly number: number; readonly spec: OptimizerSpec } | undefined;
   #isUnderWay = false;
-  /** All workers have met for something: if a server is lost, those that were not answered wait for the others there. */
+  /**
+   * All workers have met for something: if a server is lost, those that were not answered wait for the others there.
+   */
   #hasMet = false;
   #isGoingBack = false;
   /** Why nothing can be asked before going back. */
@@ -75,9 +77,9 @@ export class StoreRecovery {
   }
 
   /**
-   * Before workers have met or trained the server is told everything again. Synchronous training goes back to a checkpoint,
-   * and whoever is going back begins anew, since the server knows nothing of it; otherwise the server has what it
-   * acknowledged in its log.
+   * Before workers have met or trained the server is told everything again. Synchronous training goes back to a
+   * checkpoint, and whoever is going back begins anew, since the server knows nothing of it; otherwise the server has
+   * what it acknowledged in its log.
    */
   async onRestart(line: CoreLine): Promise<void> {
     if (this.#keys.leaveValues()) throw this.#memoryLost(line);

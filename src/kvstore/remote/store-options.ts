@@ -1,6 +1,6 @@
 /**
- * How a worker's store on servers is told what to do, the checks of that, and what servers are told of it. Pure. Invariant:
- * workers with the same options, but for their numbers and their own memory, send the same settings.
+ * How a worker's store on servers is told what to do, the checks of that, and what servers are told of it. Pure.
+ * Invariant: workers with the same options, but for their numbers and their own memory, send the same settings.
  */
 import { keyText, UsageError } from '../../base/index.ts';
 import type { StoreKey } from '../../base/index.ts';
@@ -37,14 +37,14 @@ export interface RemoteStoreOptions {
    */
   readonly rows?: RowsMode | undefined;
   /**
-   * What becomes of pushes before `setOptimizer`: 'assign' takes the combined push of a step (without waiting: the last push)
-   * for the value, as MXNet does, so that workers can pull the sum and update by themselves; 'accumulate' adds all
-   * pushes up, as ps-lite does. Default 'assign'.
+   * What becomes of pushes before `setOptimizer`: 'assign' takes the combined push of a step (without waiting: the
+   * last push) for the value, as MXNet does, so that workers can pull the sum and update by themselves; 'accumulate'
+   * adds all pushes up, as ps-lite does. Default 'assign'.
    */
   readonly updater?: Updater | undefined;
   /**
-   * Whether servers only combine what all workers have pushed, answer with its sum of squares, and update by `apply`, so
-   * that gradients can be clipped by their common norm. For synchronous training. Default false.
+   * Whether servers only combine what all workers have pushed, answer with its sum of squares, and update by `apply`,
+   * so that gradients can be clipped by their common norm. For synchronous training. Default false.
    */
   readonly held?: boolean | undefined;
   /** 'wide' aggregation is for comparison only. Default 'tall'. */
@@ -61,11 +61,14 @@ export interface RemoteStoreOptions {
    */
   readonly reconnectTimeoutMs?: number | undefined;
   /**
-   * Longest wait for an answer of a server that is alive, in milliseconds, as for other workers that never come. Then the
-   * store is of no use any more. Default 86,400,000, a day.
+   * Longest wait for an answer of a server that is alive, in milliseconds, as for other workers that never come. Then
+   * the store is of no use any more. Default 86,400,000, a day.
    */
   readonly requestTimeoutMs?: number | undefined;
-  /** Takes a line when a server is not reached for two seconds, and every ten seconds from then on. Default: standard error. */
+  /**
+   * Takes a line when a server is not reached for two seconds, and every ten seconds from then on. Default: standard
+   * error.
+   */
   readonly log?: ((line: string) => void) | undefined;
   /** Encrypts and authenticates all connections. Default: none. */
   readonly tls?: TlsOptions | undefined;

@@ -44,8 +44,8 @@ interface StateFile {
 }
 
 /**
- * Writes the checkpoint of a run to the folder `path`, which must not exist, by way of the folder `temporary` beside it. On an
- * error nothing is left under either name.
+ * Writes the checkpoint of a run to the folder `path`, which must not exist, by way of the folder `temporary` beside
+ * it. On an error nothing is left under either name.
  */
 export function writeCheckpoint(
   checkpoint: CheckpointData,

@@ -1,7 +1,7 @@
 /**
- * Who of a tenant's workers is counted, who is here, and who is awaited. It knows no keys. Invariants: the workers that a
- * tenant begins with are counted from the start; one that is lost stays counted until it says goodbye or its time is up,
- * and for ever where training waits for it to be started again.
+ * Who of a tenant's workers is counted, who is here, and who is awaited. It knows no keys. Invariants: the workers
+ * that a tenant begins with are counted from the start; one that is lost stays counted until it says goodbye or its
+ * time is up, and for ever where training waits for it to be started again.
  */
 import type { Service } from './office.ts';
 
@@ -83,7 +83,10 @@ export class Attendance {
     if (presence) presence.lostAtMs ??= nowMs;
   }
 
-  /** Whoever is counted and has not come yet was here before, and has as long to come back as one whose connection broke. */
+  /**
+   * Whoever is counted and has not come yet was here before, and has as long to come back as one whose connection
+   * broke.
+   */
   loseUnseen(nowMs: number): void {
     for (const worker of this.#counted) {
       if (!this.#present.has(worker)) this.#present.set(worker, { incarnation: '', lostAtMs: nowMs });

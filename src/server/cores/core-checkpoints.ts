@@ -1,9 +1,9 @@
 /**
- * The checkpoints that the workers of a tenant ask one core for, and what becomes of each request. Terms: a round is one
- * attempt to write the checkpoint of a step; all who ask for that step meanwhile share its outcome. What is written, and how,
- * is the recovery's business. Invariants: everybody who asks is answered; an attempt that failed is never called a success,
- * and whoever was answered before it failed hears of it when he asks next; copies of only so many steps are on their way
- * to the disk.
+ * The checkpoints that the workers of a tenant ask one core for, and what becomes of each request. Terms: a round is
+ * one attempt to write the checkpoint of a step; all who ask for that step meanwhile share its outcome. What is
+ * written, and how, is the recovery's business. Invariants: everybody who asks is answered; an attempt that failed is
+ * never called a success, and whoever was answered before it failed hears of it when he asks next; copies of only so
+ * many steps are on their way to the disk.
  */
 import { UsageError } from '../../base/index.ts';
 import type { TributaryError } from '../../base/index.ts';
@@ -47,7 +47,10 @@ export interface CheckpointWriter {
   checkpoint(step: number, written: () => void, fail: Fail): void;
   /** Tells the other cores that this one gives no part. */
   refuse(step: number, why: TributaryError): void;
-  /** Tells the other cores that this one gives its part later, so that nobody waits for one that was asked of some only. */
+  /**
+   * Tells the other cores that this one gives its part later, so that nobody waits for one that was asked of some
+   * only.
+   */
   announce(step: number): void;
 }
 
@@ -85,8 +88,8 @@ export class CoreCheckpoints {
   }
 
   /**
-   * Another core gives its part. This one may never be asked for its own: before a restart it had answered whoever asks the
-   * other one again.
+   * Another core gives its part. This one may never be asked for its own: before a restart it had answered whoever
+   * asks the other one again.
    */
   join(step: number): void {
     const round = this.#round;

@@ -1,8 +1,8 @@
 /**
- * The life of one core thread: one loop that accepts connections, reads and answers requests of the workers of all tenants,
- * and sleeps in the kernel when there is nothing to do. Nothing here waits for anything else. Invariants: at most
- * so many strangers hold a descriptor, none for longer than its time, and those of one address never keep out others; what
- * one connection does wrong ends that connection only.
+ * The life of one core thread: one loop that accepts connections, reads and answers requests of the workers of all
+ * tenants, and sleeps in the kernel when there is nothing to do. Nothing here waits for anything else. Invariants: at
+ * most so many strangers hold a descriptor, none for longer than its time, and those of one address never keep out
+ * others; what one connection does wrong ends that connection only.
  */
 import { PeerError, TributaryError } from '../../base/index.ts';
 import type { Kernels } from '../../kernels/index.ts';
@@ -65,7 +65,10 @@ interface Connection {
   host: string;
   stranger: Stranger | undefined;
   session: Session | undefined;
-  /** Since when the other side has neither gone on with its message nor taken answers; undefined: it is not waited for. */
+  /**
+   * Since when the other side has neither gone on with its message nor taken answers; undefined: it is not waited
+   * for.
+   */
   stalledAtMs: number | undefined;
   /** Its tenant waits for its next turn, so the kernel was not asked about it. */
   isHeldOff: boolean;
@@ -75,7 +78,10 @@ interface Connection {
 const DEAF_SHARE = 1 / 6;
 /** Longest sleep, so that a thread that is to be ended never hangs in the kernel. */
 const MAX_SLEEP_MS = 500;
-/** Of the strangers that there may be: of those that come from one address, the newest is heard before others replace it. */
+/**
+ * Of the strangers that there may be: of those that come from one address, the newest is heard before others replace
+ * it.
+ */
 const ACCEPTS_SHARE = 1 / 4;
 const EVICTION_LOG_INTERVAL_MS = 60_000;
 /** Of all connections that a core can have, so that others get in. */
@@ -302,7 +308,10 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
     for (let tenant = this.#ending[0]; tenant; tenant = this.#ending[0]) this.#release(tenant);
   }
 
-  /** Ends a connection whose other side keeps its tenant waiting: in the middle of a message, or by not taking answers. */
+  /**
+   * Ends a connection whose other side keeps its tenant waiting: in the middle of a message, or by not taking
+   * answers.
+   */
   #watch(
     connection: Connection,
     { isPaused, tenant }: Session,

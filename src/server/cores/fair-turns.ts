@@ -1,13 +1,16 @@
 /**
- * Whose turn it is on a core: tenants share its time, whatever they ask for and over however many connections. Each gets a
- * little time in a round; one that took longer, because what it asked for cannot be cut, waits until the others have had as
- * much. It knows tenants as objects only. Terms: a debt is time used beyond that; a large one is paid by time that passes,
- * also while nobody else is ready, since whoever waits for its answer asks again a moment later. Invariants: as long as
- * somebody without a large debt is ready somebody is served; a tenant that is alone never waits.
+ * Whose turn it is on a core: tenants share its time, whatever they ask for and over however many connections. Each
+ * gets a little time in a round; one that took longer, because what it asked for cannot be cut, waits until the
+ * others have had as much. It knows tenants as objects only. Terms: a debt is time used beyond that; a large one is
+ * paid by time that passes, also while nobody else is ready, since whoever waits for its answer asks again a moment
+ * later. Invariants: as long as somebody without a large debt is ready somebody is served; a tenant that is alone
+ * never waits.
  */
 import type { Clock } from '../../base/index.ts';
 
-/** Short enough that a neighbour who never stops adds little to an exchange; many times as long as asking the kernel. */
+/**
+ * Short enough that a neighbour who never stops adds little to an exchange; many times as long as asking the kernel.
+ */
 export const TURN_MS = 0.25;
 /** Below this a debt is forgiven when nobody else is ready; the kernel's sleep is not shorter. */
 export const LARGE_DEBT_MS = 1;

@@ -1,9 +1,9 @@
 /**
- * How one core of a tenant loses nothing that it has acknowledged where training is asynchronous: first values, optimizers
- * and pushes are logged before they take effect, answers wait for the flush of the log where a power cut must be survived,
- * and a core that was started again first does all of it once more. Synchronous training goes back to a checkpoint instead
- * and logs nothing. Invariants: nothing is asked of the tenant before it has been recovered; after a log has failed, nothing
- * is acknowledged until a checkpoint with everything in it is on the disk.
+ * How one core of a tenant loses nothing that it has acknowledged where training is asynchronous: first values,
+ * optimizers and pushes are logged before they take effect, answers wait for the flush of the log where a power cut
+ * must be survived, and a core that was started again first does all of it once more. Synchronous training goes back
+ * to a checkpoint instead and logs nothing. Invariants: nothing is asked of the tenant before it has been recovered;
+ * after a log has failed, nothing is acknowledged until a checkpoint with everything in it is on the disk.
  */
 import { asTributaryError, UsageError } from '../../base/index.ts';
 import type { Files, TributaryError } from '../../base/index.ts';
@@ -286,7 +286,10 @@ export class Journal {
   }
 }
 
-/** A log that is flushed for each push has nothing acknowledged where it is torn; of another a power cut may take such pushes. */
+/**
+ * A log that is flushed for each push has nothing acknowledged where it is torn; of another a power cut may take such
+ * pushes.
+ */
 function tornText({ path, atByte, fileBytes, isFlushed }: NonNullable<LogChain['torn']>): string {
   const place = `the push log ${path} ends at byte ${atByte}; the ${fileBytes - atByte} bytes behind it were`;
   return isFlushed

@@ -1,6 +1,6 @@
 /**
- * What workers are told when a core refuses what they ask. Who is told, and when, is the business of sessions and of the
- * loop. Invariant: nothing of the place in our code leaves the server.
+ * What workers are told when a core refuses what they ask. Who is told, and when, is the business of sessions and of
+ * the loop. Invariant: nothing of the place in our code leaves the server.
  */
 import { InternalError, keyText, pack, PeerError, TributaryError, UsageError } from '../../base/index.ts';
 import type { PackedError, StoreKey } from '../../base/index.ts';

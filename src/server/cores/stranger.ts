@@ -1,7 +1,7 @@
 /**
- * A connection whose other side has not yet proved that it knows the nonce of a service (PHub, section 3.1). It says hello,
- * is challenged, proves, and becomes a session or is sent away. Invariants: whether a namespace exists cannot be told
- * from the answers; a proof is good for one connection only, so a replayed one is worth nothing.
+ * A connection whose other side has not yet proved that it knows the nonce of a service (PHub, section 3.1). It says
+ * hello, is challenged, proves, and becomes a session or is sent away. Invariants: whether a namespace exists cannot
+ * be told from the answers; a proof is good for one connection only, so a replayed one is worth nothing.
  */
 import { PeerError, TributaryError } from '../../base/index.ts';
 import { keyOfNonce, Transcript } from '../../sockets/index.ts';

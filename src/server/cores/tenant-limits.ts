@@ -1,7 +1,8 @@
 /**
- * What a tenant may make one core remember beyond shared memory: headers that come in parts, requests whose answers are not due
- * yet, answers that are not sent yet, and entries of lists, each over all its connections. Without limits a member could fill the heap of the thread, which is that of all tenants. Counts only; who asked is the
- * session's business. Invariant: what was counted is counted off when it is answered or its connection ends.
+ * What a tenant may make one core remember beyond shared memory: headers that come in parts, requests whose answers
+ * are not due yet, answers that are not sent yet, and entries of lists, each over all its connections. Without limits
+ * a member could fill the heap of the thread, which is that of all tenants. Counts only; who asked is the session's
+ * business. Invariant: what was counted is counted off when it is answered or its connection ends.
  */
 import { UsageError } from '../../base/index.ts';
 import type { StreamAccount } from '../wire/message-stream.ts';

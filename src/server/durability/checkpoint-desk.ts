@@ -1,7 +1,7 @@
 /**
  * What the checkpoint thread does: takes one question after the other, does it with blocking calls, answers. It is
- * there so that hashing and flushing never stop the server's main thread. Invariant: every question gets one answer, and
- * errors keep their code and facts on the way.
+ * there so that hashing and flushing never stop the server's main thread. Invariant: every question gets one answer,
+ * and errors keep their code and facts on the way.
  */
 import { TributaryError } from '../../base/index.ts';
 import type { ErrorCode, Facts } from '../../base/index.ts';

@@ -1,8 +1,8 @@
 /**
- * The checkpoints of one server in one folder, a file for each step: which there are, which are good, which may go. All
- * calls block; they run in the checkpoint thread. Whoever asks holds the lock of the folder. Invariants: under its final name
- * a file is complete (written beside, flushed, renamed, folder flushed); older ones are removed only after that, and
- * never one of the newest two that are good.
+ * The checkpoints of one server in one folder, a file for each step: which there are, which are good, which may go.
+ * All calls block; they run in the checkpoint thread. Whoever asks holds the lock of the folder. Invariants: under
+ * its final name a file is complete (written beside, flushed, renamed, folder flushed); older ones are removed only
+ * after that, and never one of the newest two that are good.
  */
 import { endianness } from 'node:os';
 import { join } from 'node:path';
@@ -41,7 +41,10 @@ export class CheckpointFolder {
   readonly #files: Files;
   readonly #randomHex: Host['randomHex'];
   readonly #folder: string;
-  /** The files that this process has written or verified, by step, so that they are not read again before each removal. */
+  /**
+   * The files that this process has written or verified, by step, so that they are not read again before each
+   * removal.
+   */
   readonly #good = new Map<number, Kept>();
 
   /** Makes the folder. */

@@ -1,8 +1,9 @@
 /**
- * The logs of one core that belong together: which of them follow a checkpoint, in which order, and whether any record is
- * missing. Each log names the one that it continues and how many records that one has, so that a gap is found. Terms: a
- * chain is a log and, again and again, the one that continues it. Invariant: what `records` has given without an error is
- * all that was acknowledged since the checkpoint, in order; whatever is missing or damaged is named with its file.
+ * The logs of one core that belong together: which of them follow a checkpoint, in which order, and whether any
+ * record is missing. Each log names the one that it continues and how many records that one has, so that a gap is
+ * found. Terms: a chain is a log and, again and again, the one that continues it. Invariant: what `records` has given
+ * without an error is all that was acknowledged since the checkpoint, in order; whatever is missing or damaged is
+ * named with its file.
  */
 import { constants } from 'node:fs';
 import { OWNER_FILE, putInPlace, readFully, UsageError, writeFully } from '../../base/index.ts';
@@ -46,7 +47,10 @@ export class LogChain {
   /** The last log if it was torn, and where. */
   torn: (ReplayStop & Pick<LogOrigin, 'isFlushed'> & { readonly path: string }) | undefined;
 
-  /** Finds the logs; CHECKPOINT_CORRUPT names the one that is missing or damaged, CHECKPOINT_MISMATCH one of another server. */
+  /**
+   * Finds the logs; CHECKPOINT_CORRUPT names the one that is missing or damaged, CHECKPOINT_MISMATCH one of another
+   * server.
+   */
   constructor(options: ChainOptions) {
     const { files, folder, name, first } = options;
     this.#options = options;
@@ -86,9 +90,9 @@ export class LogChain {
   }
 
   /**
-   * Makes what was read survive a power cut, before anything is built on it. The last log is written anew: its process may have
-   * ended because a flush failed, and another flush of the same file would succeed without those bytes. The logs before it
-   * were treated so when they were continued.
+   * Makes what was read survive a power cut, before anything is built on it. The last log is written anew: its
+   * process may have ended because a flush failed, and another flush of the same file would succeed without those
+   * bytes. The logs before it were treated so when they were continued.
    */
   flush(): void {
     const last = this.#links.find(({ number }) => number === this.end?.number);

@@ -1,8 +1,9 @@
 /**
- * Reads a push log back, one record at a time, up to the end or to the first bytes that are no whole record, and tells what
- * a kill or a power cut leaves behind from damage. Terms: torn is a tail that nobody was promised: the file ends within a
- * record, or bytes of it were never written; damaged is everything else. Invariants: what is given is a prefix of what
- * was appended, bit for bit; a log is never called torn before a byte that a later record says was flushed.
+ * Reads a push log back, one record at a time, up to the end or to the first bytes that are no whole record, and
+ * tells what a kill or a power cut leaves behind from damage. Terms: torn is a tail that nobody was promised: the
+ * file ends within a record, or bytes of it were never written; damaged is everything else. Invariants: what is given
+ * is a prefix of what was appended, bit for bit; a log is never called torn before a byte that a later record says
+ * was flushed.
  */
 import { constants } from 'node:fs';
 import { readFully, UsageError } from '../../base/index.ts';
@@ -39,7 +40,10 @@ export interface LogOrigin {
   readonly previous: { readonly number: number; readonly records: number } | null;
   /** Whether it is the first of all and begins with nothing; otherwise, if it continues none, with a checkpoint. */
   readonly isFirst: boolean;
-  /** Whether pushes count only after a flush, which makes them survive a power cut; first values and optimizers always do. */
+  /**
+   * Whether pushes count only after a flush, which makes them survive a power cut; first values and optimizers always
+   * do.
+   */
   readonly isFlushed: boolean;
 }
 
@@ -50,8 +54,8 @@ export interface ReplayStop {
   readonly atByte: number;
   readonly fileBytes: number;
   /**
-   * 'end': all was read. 'torn': what follows is as a kill or a power cut leaves it, and nobody was promised that it survives
-   * that. 'damaged': what follows may have been, but is no record.
+   * 'end': all was read. 'torn': what follows is as a kill or a power cut leaves it, and nobody was promised that it
+   * survives that. 'damaged': what follows may have been, but is no record.
    */
   readonly why: 'end' | 'torn' | 'damaged';
 }
@@ -174,8 +178,8 @@ function readRecord(files: Files, file: number, at: number, fileBytes: number): 
 }
 
 /**
- * A power cut leaves zeros where bytes were not flushed, at the end or, since they need not be lost in order, in between. Whole
- * records may follow: they were of the same flush, unless one of them knows better.
+ * A power cut leaves zeros where bytes were not flushed, at the end or, since they need not be lost in order, in
+ * between. Whole records may follow: they were of the same flush, unless one of them knows better.
  */
 function whyNot(
   files: Files,
@@ -188,7 +192,9 @@ function whyNot(
   return (isLost || endsInZeros) && !hasRecordBehind(files, file, at + 4, fileBytes, at) ? 'torn' : 'damaged';
 }
 
-/** Whether what a device writes together is all zeros, as far as it belongs to the record: `maskSectors` writes none. */
+/**
+ * Whether what a device writes together is all zeros, as far as it belongs to the record: `maskSectors` writes none.
+ */
 function hasLostSector(at: number, record: Buffer): boolean {
   const first = SECTOR_BYTES - (at % SECTOR_BYTES);
   for (let [from, to] = [0, first]; from < record.length; [from, to] = [to, to + SECTOR_BYTES]) {
@@ -226,7 +232,9 @@ function isZero(files: Files, file: number, from: number, to: number): boolean {
   return true;
 }
 
-/** Memory of its own, so that the record's arrays are aligned and stay as they are; undefined if the file is shorter. */
+/**
+ * Memory of its own, so that the record's arrays are aligned and stay as they are; undefined if the file is shorter.
+ */
 function read(files: Files, file: number, at: number, length: number): Buffer | undefined {
   if (length < 0) return undefined;
   const bytes = Buffer.from(new ArrayBuffer(length));

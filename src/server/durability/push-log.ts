@@ -1,9 +1,10 @@
 /**
- * The pushes that one core has taken since a checkpoint, each written before it is acknowledged; with them the first values
- * of keys and the optimizers. One chain of logs for each core: a chunk belongs to one core for its whole life, so no order
- * between cores has to be kept, and appending needs no lock and no other thread. All calls block; they are for core
- * threads. Invariants: when `append` has returned, the record survives a kill of the process, since the system holds its
- * bytes; when `flush` has returned after it, a power cut as well; after a flush that failed nothing is appended any more.
+ * The pushes that one core has taken since a checkpoint, each written before it is acknowledged; with them the first
+ * values of keys and the optimizers. One chain of logs for each core: a chunk belongs to one core for its whole life,
+ * so no order between cores has to be kept, and appending needs no lock and no other thread. All calls block; they
+ * are for core threads. Invariants: when `append` has returned, the record survives a kill of the process, since the
+ * system holds its bytes; when `flush` has returned after it, a power cut as well; after a flush that failed nothing
+ * is appended any more.
  */
 import { constants } from 'node:fs';
 import { join } from 'node:path';
@@ -88,7 +89,9 @@ export class PushLog {
     return this.#broken === undefined ? undefined : broken(this.path, this.#broken);
   }
 
-  /** Writes one record. If that fails, FILE_NOT_WRITTEN is thrown, and the log is as before: the push must be refused. */
+  /**
+   * Writes one record. If that fails, FILE_NOT_WRITTEN is thrown, and the log is as before: the push must be refused.
+   */
   append(record: LogRecord): void {
     if (this.#broken !== undefined) throw this.failure!;
     const parts = recordParts(record, this.#flushedBytes);
@@ -103,8 +106,8 @@ export class PushLog {
   }
 
   /**
-   * Makes all records survive a power cut. If that fails, none of those since the last flush may be acknowledged: the system
-   * forgets what it could not write, and another flush would succeed without it.
+   * Makes all records survive a power cut. If that fails, none of those since the last flush may be acknowledged: the
+   * system forgets what it could not write, and another flush would succeed without it.
    */
   flush(): void {
     if (this.#broken !== undefined) throw this.failure!;
@@ -127,8 +130,8 @@ export class PushLog {
   }
 
   /**
-   * Everything goes through the log's own buffer: the bytes of the checksum are those that are written, even if a worker
-   * changes its gradient meanwhile, and a small record is one call of the system.
+   * Everything goes through the log's own buffer: the bytes of the checksum are those that are written, even if a
+   * worker changes its gradient meanwhile, and a small record is one call of the system.
    */
   #write(parts: readonly Uint8Array[]): number {
     const buffer = this.#buffer;

@@ -1,8 +1,9 @@
 /**
- * What a push log holds, and its layout: a head of 64 bytes, a text (the key's name, a plan or an optimizer as JSON), whole
- * numbers (starts and lengths of the pieces, or row indices), the elements, and a CRC-32 of all before it; little-endian,
- * each part a multiple of 4 bytes long. Behind the head, the first word of each sector of the file is masked. No files
- * here. Invariants: the length of a record follows from its head alone; a sector of zeros was never written.
+ * What a push log holds, and its layout: a head of 64 bytes, a text (the key's name, a plan or an optimizer as JSON),
+ * whole numbers (starts and lengths of the pieces, or row indices), the elements, and a CRC-32 of all before it;
+ * little-endian, each part a multiple of 4 bytes long. Behind the head, the first word of each sector of the file is
+ * masked. No files here. Invariants: the length of a record follows from its head alone; a sector of zeros was never
+ * written.
  */
 import { UsageError } from '../../base/index.ts';
 import { crc32 } from './crc32.ts';
@@ -68,7 +69,10 @@ const HEAD_SUM_AT = 60;
 export const RECORD_MARK = 0x50495254;
 /** What a device writes whole or not at all. */
 export const SECTOR_BYTES = 512;
-/** As a number negative, as a text no UTF-8, as an element a NaN that no arithmetic gives: none of the words that are masked. */
+/**
+ * As a number negative, as a text no UTF-8, as an element a NaN that no arithmetic gives: none of the words that are
+ * masked.
+ */
 const SECTOR_MASK = 0xffad5eed;
 const KINDS = ['dense', 'rows', 'optimizer', 'values', 'skipped'] as const;
 
@@ -111,8 +115,9 @@ export function recordParts(record: LogRecord, flushedBytes: number): Uint8Array
 }
 
 /**
- * Masks, or unmasks, the first word of each sector in bytes that lie at `position` of the file and belong to no head. Gradients
- * have long runs of zeros; a power cut leaves zeros, too, and only those may be taken for bytes that were never written.
+ * Masks, or unmasks, the first word of each sector in bytes that lie at `position` of the file and belong to no head.
+ * Gradients have long runs of zeros; a power cut leaves zeros, too, and only those may be taken for bytes that were
+ * never written.
  */
 export function maskSectors(bytes: Buffer, position: number): void {
   const first = (SECTOR_BYTES - (position % SECTOR_BYTES)) % SECTOR_BYTES;
@@ -121,7 +126,10 @@ export function maskSectors(bytes: Buffer, position: number): void {
   }
 }
 
-/** The head at the beginning of `bytes`, or undefined if there is none. Its lengths are not yet compared with anything. */
+/**
+ * The head at the beginning of `bytes`, or undefined if there is none. Its lengths are not yet compared with
+ * anything.
+ */
 export function readHead(bytes: Buffer): RecordHead | undefined {
   if (crc32(bytes.subarray(0, HEAD_SUM_AT), 0) !== bytes.readUInt32LE(HEAD_SUM_AT)) return undefined;
   const kind = KINDS[bytes.readUInt32LE(4)];

@@ -1,8 +1,8 @@
 /**
- * The checkpoints of a parameter server, for its main thread: written in the background by a thread of their own, atomic,
- * checksummed, the last two kept. Not for the core threads. Invariants: once `write` is done the checkpoint survives a
- * kill and a power cut, and whatever happens before leaves the earlier ones as they were; from `open` to `close` no other
- * process has the folder, in which the cores keep their logs, too.
+ * The checkpoints of a parameter server, for its main thread: written in the background by a thread of their own,
+ * atomic, checksummed, the last two kept. Not for the core threads. Invariants: once `write` is done the checkpoint
+ * survives a kill and a power cut, and whatever happens before leaves the earlier ones as they were; from `open` to
+ * `close` no other process has the folder, in which the cores keep their logs, too.
  */
 import { join } from 'node:path';
 import { OWNER_FILE, UsageError } from '../../base/index.ts';

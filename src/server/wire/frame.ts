@@ -15,7 +15,9 @@ export interface FrameLimits {
 
 /** For somebody who has not proved yet that he belongs here. */
 export const STRANGER_LIMITS: FrameLimits = { headerBytes: 8 * 1024, bodyBytes: 0 };
-/** Plans of a hundred thousand keys, and bodies as large as a space. A header is understood in one go, whoever waits. */
+/**
+ * Plans of a hundred thousand keys, and bodies as large as a space. A header is understood in one go, whoever waits.
+ */
 export const MEMBER_LIMITS: FrameLimits = { headerBytes: 16 * 2 ** 20, bodyBytes: 4 * 2 ** 30 };
 
 /** What came is not of the protocol. The message is a clause for a sentence: 'announced a header of 5 GB'. */

@@ -1,7 +1,8 @@
 /**
- * One connection as a stream of messages, both ways, without ever waiting: headers through small buffers, bodies straight
- * from and into the ranges of the space where they belong. It knows nothing of what is said. Invariants: a message that
- * was begun is sent to its end; only frames within the limits are read; after `ended` is set nothing moves any more.
+ * One connection as a stream of messages, both ways, without ever waiting: headers through small buffers, bodies
+ * straight from and into the ranges of the space where they belong. It knows nothing of what is said. Invariants: a
+ * message that was begun is sent to its end; only frames within the limits are read; after `ended` is set nothing
+ * moves any more.
  */
 import type { Segment, SharedSpace } from '../../memory/index.ts';
 import { EAGAIN, EINTR, errorName, SpaceBytes } from '../../sockets/index.ts';
