@@ -93,13 +93,15 @@ describe.skipIf(!hasSharedMemory())('learners', () => {
   );
 
   it('one that is stopped is ended and replaced', async () => {
+    const pids: number[] = [];
     let stopped: number | undefined;
     const result = await train({
       stallMs: 1000,
       onEvent: (event) => {
-        if (event.type !== 'started') return;
-        stopped = event.learners[1];
-        setTimeout(() => process.kill(stopped!, 'SIGSTOP'), 1200);
+        if (event.type === 'started') pids.push(...event.learners);
+        if (event.type !== 'progress' || stopped !== undefined) return;
+        stopped = pids[1]!;
+        killProcess(stopped, 'SIGSTOP');
       },
       epochs: 25,
     });
@@ -107,6 +109,7 @@ describe.skipIf(!hasSharedMemory())('learners', () => {
     const lost = result.events.filter((event) => event.type === 'learner-lost');
     // If it held no batch when it was stopped nobody missed it, and it was ended with the run.
     if (lost.length > 0) expect(lost[0]).toMatchObject({ pid: stopped, how: 'was ended by SIGKILL' });
+    expect(stopped).toBeDefined();
   });
 
   it('end with an error and a good checkpoint when a loss is not a number', async () => {
