@@ -81,6 +81,12 @@ export class Clocks {
     this.#open();
   }
 
+  /** The worker asks again about a step that it has done; `go` is called when it may begin the next. */
+  await(worker: number, step: number, go: () => void): void {
+    this.#waiting.add({ worker, step, go });
+    this.#open();
+  }
+
   #open(): void {
     const limit =
       this.#staleness === Infinity ? Infinity : (this.#least()?.step ?? Infinity) + this.#staleness;

@@ -146,6 +146,7 @@ export class ServerCore {
     if (this.#workers.has(worker)) return;
     this.#workers.add(worker);
     this.#applied.admit(worker);
+    if (this.#consistency.kind !== 'bounded') return;
     for (const key of this.#keys.values()) key.clocks.admit(worker);
   }
 
@@ -171,7 +172,7 @@ export class ServerCore {
     }
     const staleness = this.#consistency.kind === 'bounded' ? this.#consistency.staleness : Infinity;
     const key = new Key(options, staleness);
-    for (const worker of this.#workers) key.clocks.admit(worker);
+    if (staleness !== Infinity) for (const worker of this.#workers) key.clocks.admit(worker);
     if (this.#hasExactRows && key.rowLength !== undefined) {
       key.history = new RowHistory(this.#scratch, key.value.length / key.rowLength, 0);
     }
@@ -482,7 +483,9 @@ export class ServerCore {
     const heldStep = key.held?.step;
     if (step <= (heldStep ?? last) && Number.isInteger(step) && step > 0) {
       const sumOfSquares = key.held?.sumOfSquares;
-      reply({ version: key.version, staleness: 0, duplicate: true, sumOfSquares });
+      const answer = () => reply({ version: key.version, staleness: 0, duplicate: true, sumOfSquares });
+      if (isSynchronous) answer();
+      else key.clocks.await(worker, step, answer);
       return true;
     }
     if (heldStep !== undefined) throw notApplied(worker, key, step);

@@ -160,6 +160,23 @@ describe('an asynchronous server', () => {
     expect(value.view[0]).toBe(101);
   });
 
+  it('answers a push that is repeated when its worker may go on, and no sooner', () => {
+    const server = new Cores({ workers: 2, cores: 1, consistency: { kind: 'bounded', staleness: 1 } });
+    server.open('w', [0]);
+    const gradient = server.floats([1]);
+    const push = (worker: number, step: number) => {
+      const answers: boolean[] = [];
+      server.cores[0]!.push({ worker, key: 'w', step, gradient }, ({ duplicate }) => answers.push(duplicate));
+      return answers;
+    };
+    expect(push(0, 1)).toEqual([false]);
+    const first = push(0, 2);
+    const repeated = push(0, 2);
+    expect([first, repeated]).toEqual([[], []]);
+    expect(push(1, 1)).toEqual([false]);
+    expect([first, repeated]).toEqual([[false], [true]]);
+  });
+
   it('lets nobody get further ahead than the bound, and everybody in the end', () => {
     fc.assert(
       fc.property(fc.integer({ min: 2, max: 4 }), fc.nat(3), fc.integer(), (workers, staleness, seed) => {
