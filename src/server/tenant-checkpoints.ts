@@ -3,6 +3,7 @@
  * background. The main thread's side of `cores/recovery.ts`. Invariants: a checkpoint is written when all cores have
  * given their parts, or not at all; snapshots' memory is given back whatever happens.
  */
+import { isDeepStrictEqual } from 'node:util';
 import { unpack, UsageError } from '../base/index.ts';
 import type { Answers, CorePart, Question, SpaceRange } from './cores/office.ts';
 import type { CoreSnapshot, PieceSnapshot } from './cores/snapshot.ts';
@@ -52,6 +53,8 @@ export class TenantCheckpoints {
   #before: Promise<readonly number[]> | undefined;
   /** The step of the last one that all cores have answered, unless it failed; earlier ones have no place after it. */
   #newest = 0;
+  /** What this process does follows a checkpoint of the folder. */
+  #hasRestored = false;
   #written = 0;
   #isClosed = false;
   /** Writes follow each other. */
@@ -76,8 +79,7 @@ export class TenantCheckpoints {
   async add({ core, step, part }: Part): Promise<Answered> {
     // Workers that an earlier process has answered do not ask all cores again. In lock step what it wrote is the same.
     if ('log' in part && part.log === null && (await this.#stepsBefore()).includes(step)) {
-      this.#release(part);
-      return { firstLog: undefined };
+      return this.#confirm(core, step, part);
     }
     if (this.#isClosed) {
       this.#release(part);
@@ -123,6 +125,33 @@ export class TenantCheckpoints {
     return this.#before;
   }
 
+  /** A checkpoint that was there before counts as written, unless it is of another run. */
+  #confirm(core: number, step: number, part: CorePart): Promise<Answered> {
+    const confirmed = this.#writing.then(async () => {
+      try {
+        // Going back to a checkpoint of the folder continues its run.
+        if (!this.#hasRestored) await this.#checkSame(core, step, part);
+        return { firstLog: undefined };
+      } finally {
+        this.#release(part);
+      }
+    });
+    this.#writing = confirmed.then(ignore, ignore);
+    return confirmed;
+  }
+
+  async #checkSame(core: number, step: number, { snapshot }: CorePart): Promise<void> {
+    const { keys } = await (await this.#open()).read(step);
+    const written = keys.filter(({ name }) => name.startsWith(`${core} `));
+    if (isDeepStrictEqual(written.map(contentOf), this.#keysOf(core, snapshot).map(contentOf))) return;
+    throw new UsageError(
+      'CHECKPOINT_MISMATCH',
+      `Checkpoint ${step} in ${this.#folder} is of another run. Go back to it to continue that run, ` +
+        'or give another folder.',
+      { path: this.#folder, step },
+    );
+  }
+
   /** The newest good checkpoint, for a core that begins. */
   async recover(core: number): Promise<Answers['recover']> {
     await this.#writing;
@@ -136,6 +165,7 @@ export class TenantCheckpoints {
   async restore(core: number, step: number): Promise<CorePart> {
     const state = await (await this.#open()).read(step);
     if (this.#isClosed) throw this.#ended();
+    this.#hasRestored = true;
     const { cores } = state;
     if (cores.length !== this.#cores) throw otherCores(this.#folder, step, cores.length, this.#cores);
     const own = state.keys.filter(({ name }) => name.startsWith(`${core} `));
@@ -282,6 +312,15 @@ export class TenantCheckpoints {
     }));
   }
 }
+
+/** What must be equal for two runs to be at the same place. */
+function contentOf({ name, length, version, tensors }: KeyState): unknown {
+  const bytesOf = ({ buffer, byteOffset, byteLength }: Float32Array) =>
+    Buffer.from(buffer, byteOffset, byteLength);
+  return { name, length, version, tensors: tensors.map(({ name, data }) => [name, bytesOf(data)]) };
+}
+
+const ignore = () => undefined;
 
 function otherCores(folder: string, step: number, expected: number, actual: number): UsageError {
   return new UsageError(

@@ -147,6 +147,7 @@ export class Journal {
   cut(): number | null {
     if (!this.isOn || this.#log === undefined) return null;
     this.flush();
+    this.#seal(this.#log);
     const { number, records, failure } = this.#log;
     const log = this.#begin(failure ? null : { number, records }, false);
     if (failure) {
@@ -158,6 +159,16 @@ export class Journal {
       this.#log = log;
     }
     return log.number;
+  }
+
+  /** A log that cannot be flushed is not continued; it is refused like one that failed before. */
+  #seal(log: PushLog): void {
+    if (log.failure) return;
+    try {
+      log.seal();
+    } catch (error) {
+      this.#office.log((error as Error).message);
+    }
   }
 
   /** The checkpoint that was cut with this log is on the disk. `firstLog`: older ones are not needed any more. */

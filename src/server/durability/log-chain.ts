@@ -92,7 +92,7 @@ export class LogChain {
   /**
    * Makes what was read survive a power cut, before anything is built on it. The last log is written anew: its
    * process may have ended because a flush failed, and another flush of the same file would succeed without those
-   * bytes. The logs before it were treated so when they were continued.
+   * bytes. The logs before it were flushed when they were continued.
    */
   flush(): void {
     const last = this.#links.find(({ number }) => number === this.end?.number);

@@ -172,6 +172,34 @@ describe('a durable checkpoint', () => {
   });
 });
 
+describe('a folder with the checkpoints of another run', () => {
+  /** Lock step from a first value, with a checkpoint at its beginning and one after a step. */
+  async function run(first: number): Promise<void> {
+    const both = await connect(2);
+    const value = new Float32Array(LENGTH).fill(first);
+    await Promise.all(both.map((store) => store.init({ key: 'w', value })));
+    const checkpoint = (step: number) =>
+      Promise.all(both.map((store) => store.checkpoint(step, { isDurable: true })));
+    await checkpoint(0);
+    await Promise.all(both.map((store) => push(store, 1)));
+    await checkpoint(1);
+  }
+
+  it('is refused by a run that does not go back to them', async () => {
+    await start({ cores: 2 });
+    await run(0.25);
+    await restart({ cores: 2 });
+    await expect(run(0.75)).rejects.toThrow(/Checkpoint 0 in .* is of another run/);
+  });
+
+  it('serves the same run from its beginning', async () => {
+    await start({ cores: 2 });
+    await run(0.25);
+    await restart({ cores: 2 });
+    await run(0.25);
+  });
+});
+
 describe('runSteps', () => {
   const train = (store: RemoteStore, more: object = {}) =>
     runSteps(store, {
@@ -549,6 +577,23 @@ describe('a power cut', () => {
     expect(log.filter((line) => line.includes(path) && line.includes('not kept'))).toHaveLength(1);
     expect(log.filter((line) => line.includes('never acknowledged'))).toEqual([]);
     await start();
+  });
+
+  it('while a checkpoint is written leaves a log that can be read, whatever was asked for', async () => {
+    await start({ durability: 'process' });
+    const [store] = await connect(1, ASYNCHRONOUS);
+    await init([store!]);
+    await push(store!, 8);
+    // The next log begins; the checkpoint itself is never written.
+    files.fault = fullDisk(/writing-step/);
+    await expect(store!.checkpoint(1, { isDurable: true })).rejects.toThrow();
+    files.fault = () => undefined;
+    await end();
+    files.cutPower('nothing');
+    await start({ durability: 'process' });
+    const [other] = await connect(1, ASYNCHRONOUS);
+    await init([other!]);
+    expect(await count(other!)).toBe(8);
   });
 
   it('loses nothing of a folder that was new', async () => {
