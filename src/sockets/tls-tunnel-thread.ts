@@ -19,7 +19,7 @@ const { tls, listening, dialPath, words, handshakeTimeoutMs, maxPendingHandshake
   workerData as TunnelData;
 const { key, cert, ca, serverName } = tls;
 const trust = { key, cert, ca, minVersion: 'TLSv1.3', allowHalfOpen: true } as const;
-/** How long connections may take to send what they have once the tunnel is closed. */
+/** How long a connection may take to send what it has once the engine, or the tunnel, has closed it. */
 const CLOSE_TIMEOUT_MS = 2000;
 const PROBE_INTERVAL_MS = 1000;
 const live = new Set<Socket>();
@@ -41,10 +41,14 @@ function guarded<S extends Socket>(socket: S): S {
   return socket;
 }
 
-function splice(a: Socket, b: Socket): void {
+/**
+ * Carries bytes both ways until both have ended. The engine closes a connection as a whole and counts it no longer, so
+ * that the other side, which may never close, keeps it for `CLOSE_TIMEOUT_MS` at most.
+ */
+function splice(engine: Socket, socket: TLSSocket): void {
   for (const [one, other] of [
-    [a, b],
-    [b, a],
+    [engine, socket],
+    [socket, engine],
   ] as const) {
     live.add(one);
     one.setNoDelay(true);
@@ -56,6 +60,14 @@ function splice(a: Socket, b: Socket): void {
     });
     one.pipe(other);
   }
+  engine.on('end', () => {
+    socket.unpipe(engine);
+    engine.destroy();
+    // Bytes that nobody reads would make the kernel reset the connection, and lose what is on its way.
+    socket.resume();
+    const timer = setTimeout(() => socket.destroy(), CLOSE_TIMEOUT_MS);
+    socket.on('close', () => clearTimeout(timer));
+  });
 }
 
 function remoteOf({ remoteAddress = 'somebody', remotePort = 0 }: Socket): string {
@@ -93,7 +105,7 @@ function createOutside(enginePath: string): Server {
     pending.delete(remote);
     const engine = guarded(connect({ path: enginePath, allowHalfOpen: true }));
     engine.write(writeTunnelRecord({ remote, channel: channelOf(socket) }));
-    splice(socket, engine);
+    splice(engine, socket);
   });
   return outside;
 }

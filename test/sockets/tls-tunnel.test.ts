@@ -5,6 +5,7 @@ import { connect, createServer } from 'node:net';
 import type { AddressInfo, Socket } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { connect as connectTls } from 'node:tls';
 import type { Worker } from 'node:worker_threads';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { hasSharedMemory } from '../../src/memory/index.ts';
@@ -111,6 +112,29 @@ describe.skipIf(!hasSharedMemory() || !hasOpenssl)('a TLS tunnel', () => {
     for (const stranger of strangers) stranger.destroy();
     await caller.close();
     libc().close(tunnel.listening!.fd);
+    await tunnel.close();
+  });
+
+  it('lets go of a caller that does not close when the engine has, after all that was sent to it', async () => {
+    const answer = new Uint8Array(100_000).fill(7);
+    const tunnel = await TlsTunnel.open(tls, limits, anywhere);
+    const { fd, port } = tunnel.listening!;
+    const before = localSockets();
+    const { key, cert, ca } = tls;
+    const caller = connectTls({ ...{ key, cert, ca, host: '127.0.0.1', port, allowHalfOpen: true } });
+    let received = 0;
+    caller.on('data', (bytes: Buffer) => (received += bytes.length));
+    let accepted = -EAGAIN;
+    await until(() => (accepted = libc().accept(fd)) !== -EAGAIN);
+    await until(() => libc().receiveBytes(accepted, new Uint8Array(TUNNEL_RECORD_BYTES)) !== -EAGAIN);
+    expect(libc().sendBytes(accepted, answer)).toBe(answer.length);
+    libc().close(accepted);
+    await once(caller, 'end');
+    expect(received).toBe(answer.length);
+    const ofCaller = 1;
+    await until(() => localSockets() === before + ofCaller);
+    caller.destroy();
+    libc().close(fd);
     await tunnel.close();
   });
 
