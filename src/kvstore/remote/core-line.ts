@@ -177,6 +177,12 @@ export class CoreLine implements StreamUser, Pumped {
     this.#announced.set(name, header);
   }
 
+  /** What holds for a connection must be there before anything else is asked. */
+  async announceAgain(): Promise<void> {
+    const again = [...this.#announced.values()];
+    await Promise.all(again.map((header) => this.request(header, [], () => undefined, true)));
+  }
+
   /** Nothing is said of itself on a new connection any more. */
   forgetAnnouncements(): void {
     this.#announced.clear();
@@ -310,7 +316,7 @@ export class CoreLine implements StreamUser, Pumped {
     const isRestarted = this.#run !== undefined && this.#run !== welcome.run;
     this.#run ??= welcome.run;
     const waiting = [...this.#pending.keys()];
-    const prepared = isRestarted ? this.options.onRestart(this) : this.#announceAgain();
+    const prepared = isRestarted ? this.options.onRestart(this) : this.announceAgain();
     this.#isHeld = true;
     const stream = this.#stream;
     prepared.then(
@@ -328,12 +334,6 @@ export class CoreLine implements StreamUser, Pumped {
     );
     this.#whenOpen?.resolve(welcome);
     this.#whenOpen = undefined;
-  }
-
-  /** What holds for a connection must be there before anything else is asked. */
-  async #announceAgain(): Promise<void> {
-    const again = [...this.#announced.values()];
-    await Promise.all(again.map((header) => this.request(header, [], () => undefined, true)));
   }
 
   #release(waiting: readonly number[]): void {

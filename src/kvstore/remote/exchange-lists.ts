@@ -106,13 +106,6 @@ export class ExchangeLists implements Told {
     this.#known.clear();
   }
 
-  async announceAgain(line: CoreLine): Promise<void> {
-    for (const { parts, entries, number } of this.#known.values()) {
-      const part = parts.find(({ core }) => this.#lines[core] === line);
-      if (part) await line.request(this.#headerOf(number, part.core, entries), [], () => undefined, true);
-    }
-  }
-
   async #listOf(entries: readonly Exchanged[]): Promise<KnownList> {
     let name = '';
     for (const { key, gradient, into, isInPlace } of entries) {

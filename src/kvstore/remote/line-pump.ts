@@ -4,6 +4,8 @@
  * a few milliseconds at a time. Invariant: as long as somebody waits there is a turn to come; afterwards there is none,
  * so that a process can end.
  */
+import { asTributaryError } from '../../base/index.ts';
+import type { TributaryError } from '../../base/index.ts';
 import { SharedSpace } from '../../memory/index.ts';
 import { POLLIN, POLLOUT, PollSet } from '../../sockets/index.ts';
 import type { Host } from '../../sockets/index.ts';
@@ -16,6 +18,8 @@ export interface Pumped {
   readonly isWaiting: boolean;
   /** Goes on as far as it can without waiting. */
   step(nowMs: number): void;
+  /** Ends it; whoever waits for an answer gets the error. */
+  close(error: TributaryError): void;
 }
 
 /** A thread that waits for long is blocked for longer, up to this: every turn costs time that servers here could use. */
@@ -52,7 +56,7 @@ export class LinePump {
 
   #turn(): void {
     const nowMs = this.#host.clock.nowMs();
-    for (const line of this.#lines) line.step(nowMs);
+    for (const line of this.#lines) step(line, nowMs);
     const waiting = [...this.#lines].filter(({ isWaiting }) => isWaiting);
     if (waiting.length === 0) {
       this.#isTurning = false;
@@ -65,8 +69,17 @@ export class LinePump {
     const found = this.#poll.wait(this.#sleepMs);
     this.#sleepMs = found > 0 ? 1 : Math.min(MAX_SLEEP_MS, 2 * this.#sleepMs);
     const wokenMs = this.#host.clock.nowMs();
-    for (const line of waiting) line.step(wokenMs);
+    for (const line of waiting) step(line, wokenMs);
     this.#host.clock.soon(() => this.#turn());
+  }
+}
+
+/** One that fails must not stop the others. */
+function step(line: Pumped, nowMs: number): void {
+  try {
+    line.step(nowMs);
+  } catch (error) {
+    line.close(asTributaryError(error));
   }
 }
 

@@ -13,8 +13,6 @@ import type { KeyTable } from './key-table.ts';
 export interface Told {
   /** Servers have forgotten it: it is told again when it is needed. */
   forget(): void;
-  /** A server that was started again hears of it anew. */
-  announceAgain(line: CoreLine): Promise<void>;
 }
 
 export class StoreRecovery {
@@ -86,7 +84,7 @@ export class StoreRecovery {
     if (!this.#isSynchronous || !(this.#isUnderWay || this.#hasMet || this.#isGoingBack)) {
       try {
         await this.#tellAgain(line, true);
-        for (const told of this.#told) await told.announceAgain(line);
+        await line.announceAgain();
       } catch (error) {
         if (!isRewound(error)) throw error;
         // Another server was lost meanwhile: going back tells this one anew.

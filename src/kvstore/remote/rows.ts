@@ -134,13 +134,6 @@ export class RowExchange implements Told {
     this.#mapped.clear();
   }
 
-  async announceAgain(line: CoreLine): Promise<void> {
-    if (!this.#isShared[this.#lines.indexOf(line)]) return;
-    for (const segment of this.#mapped) {
-      await line.request({ op: 'map', segment }, [], () => undefined, true);
-    }
-  }
-
   /** One request for the rows of one core; where they travel, they come as `rows` and go to `answer`. */
   async #ask(
     { piece, indices, positions, travelling }: Part,
