@@ -7,7 +7,7 @@ import { keyText, UsageError } from '../base/index.ts';
 import type { StoreKey } from '../base/index.ts';
 import type { Segment } from '../memory/index.ts';
 import type { Host } from '../sockets/index.ts';
-import type { Answers, KeyMemory, Question, Service, SpaceRange } from './cores/office.ts';
+import type { Answers, Holder, KeyMemory, Question, Service, SpaceRange } from './cores/office.ts';
 import type { TenantSpace } from './tenant-space.ts';
 import type { KeyShape } from './wire/messages.ts';
 import { segmentPrefix } from './wire/segment-names.ts';
@@ -24,19 +24,21 @@ interface KeyRecord {
   readonly segment: Segment;
 }
 
+/** The memory of one process of a worker. */
+interface Holding {
+  readonly staging: Map<StoreKey, { readonly range: SpaceRange; readonly segment: Segment }>;
+  readonly mapped: Map<string, Segment>;
+  /** The cores that use it. */
+  readonly cores: Set<number>;
+}
+
 export class TenantMemory {
   readonly #space: TenantSpace;
   readonly #service: Service;
   readonly #randomHex: Host['randomHex'];
   readonly #keys = new Map<StoreKey, KeyRecord>();
-  /** By worker, what was taken for it. */
-  readonly #staging = new Map<
-    number,
-    Map<StoreKey, { readonly range: SpaceRange; readonly segment: Segment }>
-  >();
-  readonly #mapped = new Map<number, Map<string, Segment>>();
-  /** The cores that use a worker's memory. */
-  readonly #users = new Map<number, Set<number>>();
+  /** What was taken for each process of a worker. */
+  readonly #holdings = new Map<string, Holding>();
   readonly #segments = new Set<Segment>();
 
   constructor(space: TenantSpace, service: Service, { randomHex }: Pick<Host, 'randomHex'>) {
@@ -55,11 +57,9 @@ export class TenantMemory {
       case 'keys':
         return this.#openKeys(question.keys, question.slots);
       case 'staging':
-        this.#use(question);
-        return this.#stage(question.worker, question.keys);
+        return this.#stage(this.#holdingOf(question), question.keys);
       case 'map':
-        this.#use(question);
-        return this.#map(question.worker, question.segment);
+        return this.#map(this.#holdingOf(question), question.worker, question.segment);
       case 'forget':
         this.#leave(question);
         return null;
@@ -67,23 +67,32 @@ export class TenantMemory {
   }
 
   close(): void {
-    for (const worker of [...this.#staging.keys(), ...this.#mapped.keys()]) this.#forget(worker);
+    for (const holding of this.#holdings.values()) this.#giveBack(holding);
+    this.#holdings.clear();
     for (const segment of this.#segments) segment.close();
     this.#segments.clear();
   }
 
-  /** Keys that are not there yet get a value; all get the slots that they do not have. Length 0 only asks. */
+  /**
+   * Keys that are not there yet get a value; all get the slots that they do not have. Length 0 only asks. If it
+   * throws, everything is as it was.
+   */
   #openKeys(shapes: readonly KeyShape[], slots: readonly string[]): readonly KeyMemory[] {
-    const fresh = shapes.filter(({ key, length }) => !this.#keys.has(key) && length >= 0);
-    if (fresh.length > 0) this.#allocateValues(fresh);
-    for (const { key, length } of shapes) {
-      const known = this.#keys.get(key)!;
-      if (length > 0 && known.length !== length) throw otherLength(this.#service, key, known.length, length);
+    const undo: (() => void)[] = [];
+    try {
+      const fresh = shapes.filter(({ key, length }) => !this.#keys.has(key) && length >= 0);
+      if (fresh.length > 0) this.#allocateValues(fresh, undo);
+      for (const { key, length } of shapes) {
+        const known = this.#keys.get(key)!;
+        if (length > 0 && known.length !== length)
+          throw otherLength(this.#service, key, known.length, length);
+      }
+      const keys = shapes.map(({ key }) => this.#keys.get(key)!);
+      for (const slot of slots) this.#allocateSlots(keys, slot, undo);
+    } catch (error) {
+      for (const step of undo.reverse()) step();
+      throw error;
     }
-    this.#allocateSlots(
-      shapes.map(({ key }) => this.#keys.get(key)!),
-      slots,
-    );
     return shapes.map(({ key }) => {
       const { value, segment, slots: own } = this.#keys.get(key)!;
       const offsetInSegment = value.byteOffset - segment.byteOffset;
@@ -92,36 +101,40 @@ export class TenantMemory {
     });
   }
 
-  #allocateValues(shapes: readonly KeyShape[]): void {
+  #allocateValues(shapes: readonly KeyShape[], undo: (() => void)[]): void {
     const bytes = shapes.reduce((sum, { length }) => sum + aligned(4 * length), 0);
     const { namespace, nonce } = this.#service;
     const name = `${segmentPrefix(namespace, nonce)}values-${this.#randomHex(6)}`;
     const segment = this.#own(this.#space.createSegment(name, Math.max(LINE_BYTES, bytes)));
+    undo.push(() => {
+      for (const { key } of shapes) this.#keys.delete(key);
+      this.#disown(segment);
+    });
     for (const { key, length } of shapes) {
       const { byteOffset, byteLength } = segment.allocate('float32', length);
       this.#keys.set(key, { length, value: { byteOffset, byteLength }, slots: {}, segment });
     }
   }
 
-  #allocateSlots(keys: readonly KeyRecord[], names: readonly string[]): void {
-    for (const name of names) {
-      const without = keys.filter(({ slots }) => slots[name] === undefined);
-      const bytes = without.reduce((sum, { length }) => sum + aligned(4 * length), 0);
-      if (bytes === 0) {
-        for (const { slots, value } of without) slots[name] = { ...value, byteLength: 0 };
-        continue;
-      }
-      const segment = this.#own(this.#space.allocate(bytes));
-      for (const { slots, length } of without) {
-        const { byteOffset, byteLength } = segment.allocate('float32', length);
-        slots[name] = { byteOffset, byteLength };
-      }
+  #allocateSlots(keys: readonly KeyRecord[], name: string, undo: (() => void)[]): void {
+    const without = keys.filter(({ slots }) => slots[name] === undefined);
+    undo.push(() => {
+      for (const { slots } of without) delete slots[name];
+    });
+    const bytes = without.reduce((sum, { length }) => sum + aligned(4 * length), 0);
+    if (bytes === 0) {
+      for (const { slots, value } of without) slots[name] = { ...value, byteLength: 0 };
+      return;
+    }
+    const segment = this.#own(this.#space.allocate(bytes));
+    undo.push(() => this.#disown(segment));
+    for (const { slots, length } of without) {
+      const { byteOffset, byteLength } = segment.allocate('float32', length);
+      slots[name] = { byteOffset, byteLength };
     }
   }
 
-  #stage(worker: number, keys: readonly StoreKey[]): readonly SpaceRange[] {
-    const own = this.#staging.get(worker) ?? new Map<StoreKey, { range: SpaceRange; segment: Segment }>();
-    this.#staging.set(worker, own);
+  #stage({ staging: own }: Holding, keys: readonly StoreKey[]): readonly SpaceRange[] {
     const missing = keys.filter((key) => !own.has(key));
     const bytes = missing.reduce<number>((sum, key) => sum + aligned(4 * this.#keys.get(key)!.length), 0);
     if (missing.length > 0) {
@@ -134,7 +147,7 @@ export class TenantMemory {
     return keys.map((key) => own.get(key)!.range);
   }
 
-  #map(worker: number, name: string): SpaceRange {
+  #map({ mapped: own }: Holding, worker: number, name: string): SpaceRange {
     const { namespace, nonce } = this.#service;
     if (!name.startsWith(segmentPrefix(namespace, nonce))) {
       throw new UsageError(
@@ -143,8 +156,6 @@ export class TenantMemory {
         { worker, segment: name, namespace },
       );
     }
-    const own = this.#mapped.get(worker) ?? new Map<string, Segment>();
-    this.#mapped.set(worker, own);
     let segment = own.get(name);
     if (segment === undefined) {
       if (own.size >= MAX_MAPPED) {
@@ -160,32 +171,42 @@ export class TenantMemory {
     return { byteOffset: segment.byteOffset, byteLength: segment.byteLength };
   }
 
-  #use({ worker, core }: { readonly worker: number; readonly core: number }): void {
-    const users = this.#users.get(worker) ?? new Set();
-    this.#users.set(worker, users.add(core));
+  #holdingOf(holder: Holder): Holding {
+    const process = processOf(holder);
+    const holding = this.#holdings.get(process) ?? {
+      ...{ staging: new Map(), mapped: new Map(), cores: new Set<number>() },
+    };
+    holding.cores.add(holder.core);
+    this.#holdings.set(process, holding);
+    return holding;
   }
 
-  #leave({ worker, core }: { readonly worker: number; readonly core: number }): void {
-    const users = this.#users.get(worker);
-    users?.delete(core);
-    if (users?.size === 0) this.#forget(worker);
+  #leave(holder: Holder): void {
+    const process = processOf(holder);
+    const holding = this.#holdings.get(process);
+    holding?.cores.delete(holder.core);
+    if (holding?.cores.size !== 0) return;
+    this.#holdings.delete(process);
+    this.#giveBack(holding);
   }
 
-  #forget(worker: number): void {
-    for (const { segment } of this.#staging.get(worker)?.values() ?? []) {
-      if (!this.#segments.delete(segment)) continue;
-      segment.close();
-    }
-    this.#users.delete(worker);
-    for (const segment of this.#mapped.get(worker)?.values() ?? []) segment.close();
-    this.#staging.delete(worker);
-    this.#mapped.delete(worker);
+  #giveBack({ staging, mapped }: Holding): void {
+    for (const { segment } of staging.values()) this.#disown(segment);
+    for (const segment of mapped.values()) segment.close();
   }
 
   #own(segment: Segment): Segment {
     this.#segments.add(segment);
     return segment;
   }
+
+  #disown(segment: Segment): void {
+    if (this.#segments.delete(segment)) segment.close();
+  }
+}
+
+function processOf({ worker, incarnation }: Holder): string {
+  return `${worker} ${incarnation}`;
 }
 
 function aligned(bytes: number): number {

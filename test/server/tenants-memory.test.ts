@@ -235,6 +235,43 @@ describe.skipIf(!hasSharedMemory())('the memory of a tenant', () => {
     expect(await theirs.damage()).toEqual([]);
   });
 
+  it('is as it was after a call that is refused', async () => {
+    await start({}, { maxBytes: MIB });
+    const attacker = await worker();
+    await attacker.openKey(filled(16, 1));
+    await attacker.done({ op: 'optimizer', number: 0, spec: { name: 'adam' } });
+    const bytes = () => ground.servers[0]!.services[0]!.bytes;
+    const before = bytes();
+    const big = MIB / 16;
+    // The value fits, what the optimizer keeps of it does not.
+    const refused = await attacker.ask(openRequest('big', 2 * big, 1, 1));
+    expect(errorOf(refused)).toMatchObject({ code: 'OUT_OF_SHARED_MEMORY' });
+    expect(bytes()).toBe(before);
+    // The same key with two lengths: memory is there when this is noticed.
+    const twice = {
+      ...openRequest('twice', 16, 1, 1),
+      keys: [16, 32].map((length) => ({ key: 'twice', length })),
+    };
+    expect(errorOf(await attacker.ask(twice))).toMatchObject({ code: 'SHAPE_MISMATCH' });
+    expect(bytes()).toBe(before);
+    // Neither has left its length behind.
+    await attacker.done(openRequest('big', 64, 1, 1));
+    await attacker.done(openRequest('twice', 64, 2, 2));
+  });
+
+  it('is as it was after an optimizer that is refused', async () => {
+    await start({}, { maxBytes: (7 * MIB) / 8 });
+    const attacker = await worker();
+    await attacker.done(openRequest('w', MIB / 16));
+    await attacker.done({ op: 'values', batch: 0 }, new Uint8Array(MIB / 4));
+    await attacker.done({ op: 'list', list: 0, entries: STAGED });
+    const before = ground.servers[0]!.services[0]!.bytes;
+    // The first moment fits, the second does not.
+    const adam = await attacker.ask({ op: 'optimizer', number: 0, spec: { name: 'adam' } });
+    expect(errorOf(adam)).toMatchObject({ code: 'OUT_OF_SHARED_MEMORY' });
+    expect(ground.servers[0]!.services[0]!.bytes).toBe(before);
+  });
+
   it('is counted: chunks, which a refused call gives back', async () => {
     await start({}, { maxChunks: 4, maxBytes: MIB });
     const attacker = await worker();

@@ -154,4 +154,20 @@ describe.skipIf(!hasSharedMemory())('the quota of a tenant', () => {
     const [other] = await worker();
     await other.done(openRequest('theirs', 16));
   });
+
+  it('counts the workers that a tenant waits for with every key', async () => {
+    await start(64 * MIB);
+    const settings = { ...SETTINGS, workers: 65_536 };
+    const access = server.createService({ namespace: 'a' });
+    const raw = await RawWorker.admitted(server, access, { settings });
+    closing.push(raw);
+    const keys = Array.from({ length: 65 }, (_, key) => ({ key, length: 1 }));
+    const pieces = keys.map(({ key }) => ({ key, start: 0, length: 1, ranges: [[0, 1]] }));
+    const open = { op: 'open', batch: 0, keys, pieces, firstPiece: 0, awaitsValues: false };
+    expect(errorOf(await raw.ask(open))).toMatchObject({
+      code: 'INVALID_ARGUMENT',
+      message: expect.stringContaining('65536 workers with 65 pieces') as string,
+    });
+    await raw.done({ ...open, keys: keys.slice(1), pieces: pieces.slice(0, 64) });
+  });
 });

@@ -19,6 +19,8 @@ export class Visitors {
   readonly #present = new Set<Tenant>();
   /** The one that takes memory after another one's service has ended. */
   #heir: Tenant | undefined;
+  /** Names of those whose worker has ended. */
+  readonly #failed = new Set<string>();
   #count = 0;
 
   constructor(
@@ -39,7 +41,10 @@ export class Visitors {
 
   /** Whether somebody is about to look whether its memory is its own. */
   get isBusy(): boolean {
-    return this.#heir !== undefined && this.#present.has(this.#heir) && !this.#heir.isDone;
+    const heir = this.#heir;
+    return (
+      heir !== undefined && this.#present.has(heir) && !heir.isDone && !this.#failed.has(heir.plan.namespace)
+    );
   }
 
   /** One comes, and goes soon. */
@@ -52,7 +57,7 @@ export class Visitors {
 
   /** Nobody works for it any more. */
   failed(namespace: string): void {
-    if (namespace === this.#heir?.plan.namespace) this.#heir = undefined;
+    this.#failed.add(namespace);
   }
 
   #prepare(faults: Faults): void {

@@ -37,6 +37,10 @@ export class Attendance {
     return [...this.#counted];
   }
 
+  get countedSize(): number {
+    return this.#counted.size;
+  }
+
   /** Processes that were a worker at any time. */
   get known(): number {
     return this.#known.size;
@@ -44,6 +48,11 @@ export class Attendance {
 
   isKnown(worker: number): boolean {
     return this.#known.has(worker);
+  }
+
+  /** The last process that came as the worker. */
+  incarnationOf(worker: number): string | undefined {
+    return this.#known.get(worker);
   }
 
   isCounted(worker: number): boolean {

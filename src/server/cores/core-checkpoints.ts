@@ -62,6 +62,8 @@ export class CoreCheckpoints {
   /** Requests that wait until there may be another copy, in their order. */
   #awaiting: { readonly request: CheckpointRequest; readonly done: () => void; readonly fail: Fail }[] = [];
   #round: Round | undefined;
+  /** Requests that are answered when nothing is being written any more. */
+  readonly #settling: (() => void)[] = [];
   /** By worker: why a checkpoint was not written of which it was told that it would be. */
   readonly #unreported = new Map<number, TributaryError>();
 
@@ -101,14 +103,14 @@ export class CoreCheckpoints {
 
   /** When nothing is being written any more; fails if the worker has to hear of a failure. */
   settle(worker: number, done: () => void, fail: Fail): void {
-    const report = () => this.#report(worker, done, fail);
-    if (this.#round === undefined || this.#round.result !== undefined) return report();
-    this.#round.waiting.push({ done: report, fail: report });
+    this.#settling.push(() => this.#report(worker, done, fail));
+    this.#letSettle();
   }
 
   /** Nobody is to wait any more: training goes back. */
   abandon(error: TributaryError): void {
     for (const { fail } of this.#awaiting.splice(0)) fail(error);
+    this.#letSettle();
   }
 
   /** Training has gone back to this one: it is on the disk. */
@@ -177,6 +179,12 @@ export class CoreCheckpoints {
     const awaiting = this.#awaiting;
     this.#awaiting = [];
     for (const { request, done, fail } of awaiting) this.take(request, done, fail);
+    this.#letSettle();
+  }
+
+  #letSettle(): void {
+    if (this.#unwritten.size > 0 || this.#awaiting.length > 0) return;
+    for (const report of this.#settling.splice(0)) report();
   }
 
   #whenSettled(round: Round, done: () => void, fail: Fail): void {

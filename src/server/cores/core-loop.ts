@@ -220,7 +220,11 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
     const { worker, incarnation, settings } = proof;
     const own = this.#connections.filter(({ session }) => session?.tenant === tenant);
     if (own.length >= MAX_TENANT_CONNECTIONS) throw tooMany(namespace, own.length);
+    const replaced = tenant.incarnationOf(worker);
     tenant.enter(worker, incarnation, settings);
+    const isHere = own.some(({ session }) => session!.worker === worker && session!.incarnation === replaced);
+    // If its connection is still there, its memory is given back when that is closed.
+    if (replaced !== undefined && replaced !== incarnation && !isHere) tenant.forget(worker, replaced);
     for (const { session, stream: earlier } of this.#connections) {
       if (session?.tenant !== tenant || session.worker !== worker) continue;
       // Its process was started anew, or its connection broke without a word.
@@ -438,10 +442,15 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
       }
       stream.farewell();
       this.#close(stream);
-      if (session === undefined || session.isReplaced) continue;
-      if (session.hasLeft) session.tenant.forget(session.worker);
-      else session.tenant.lose(session.worker);
     }
+    // A process may have had several of these connections: its memory is used until the last is closed.
+    for (const { session } of gone) if (session) this.#leave(session);
+  }
+
+  #leave({ tenant, worker, incarnation, isReplaced, hasLeft }: Session): void {
+    const isLast = tenant.incarnationOf(worker) === incarnation;
+    if (isReplaced ? !isLast : hasLeft) tenant.forget(worker, incarnation);
+    else if (!isReplaced) tenant.lose(worker);
   }
 
   #close(stream: MessageStream): void {

@@ -53,6 +53,13 @@ export interface KeyMemory {
   readonly offsetInSegment: number;
 }
 
+/** Who has memory of its own on a server: one process of a worker, as one core knows it. */
+export interface Holder {
+  readonly core: number;
+  readonly worker: number;
+  readonly incarnation: string;
+}
+
 export type Question = { readonly namespace: string } & (
   | {
       readonly kind: 'keys';
@@ -61,21 +68,11 @@ export type Question = { readonly namespace: string } & (
       readonly slots: readonly string[];
     }
   /** Memory for the gradients that one worker sends. */
-  | {
-      readonly kind: 'staging';
-      readonly core: number;
-      readonly worker: number;
-      readonly keys: readonly StoreKey[];
-    }
+  | ({ readonly kind: 'staging'; readonly keys: readonly StoreKey[] } & Holder)
   /** A segment of a worker on this host. */
-  | {
-      readonly kind: 'map';
-      readonly core: number;
-      readonly worker: number;
-      readonly segment: string;
-    }
-  /** A worker is gone from a core: what was taken for it is given back when it is gone from all. */
-  | { readonly kind: 'forget'; readonly core: number; readonly worker: number }
+  | ({ readonly kind: 'map'; readonly segment: string } & Holder)
+  /** A process is gone from a core: what was taken for it is given back when it is gone from all. */
+  | ({ readonly kind: 'forget' } & Holder)
   /** To be written when all cores have given their parts, unless one has failed; answered when it is on the disk. */
   | {
       readonly kind: 'checkpoint';

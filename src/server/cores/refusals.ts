@@ -5,6 +5,7 @@
 import { InternalError, keyText, pack, PeerError, TributaryError, UsageError } from '../../base/index.ts';
 import type { PackedError, StoreKey } from '../../base/index.ts';
 import type { ProtocolFault } from '../wire/frame.ts';
+import type { Service } from './office.ts';
 
 /** A fault as an error for whoever has made it. */
 export function faultOf(who: string, { message, nextStep }: ProtocolFault): PeerError {
@@ -33,6 +34,19 @@ export function otherPlan(worker: number, key: StoreKey): UsageError {
     'INVALID_ARGUMENT',
     `worker ${worker} has another plan than the others, or key ${keyText(key)} is there already; init the same keys in the same order on all workers, each once`,
     { worker, key },
+  );
+}
+
+export function notAsStored(
+  worker: number,
+  { namespace, logFolder: path }: Pick<Service, 'namespace' | 'logFolder'>,
+  batch: number,
+): UsageError {
+  return new UsageError(
+    'CHECKPOINT_MISMATCH',
+    `worker ${worker} inits other keys, or cuts them otherwise, than those of '${namespace}' in ${path}; ` +
+      'init the same keys in the same order, with the same servers and chunks, or give another folder',
+    { worker, namespace, path, batch },
   );
 }
 

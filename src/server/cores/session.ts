@@ -13,16 +13,17 @@ import type { Header, Incoming, MessageStream, StreamResources, StreamUser } fro
 import { countOf } from '../wire/fields.ts';
 import { readRequest, resultOf } from '../wire/messages.ts';
 import type { ListEntry, PieceResult, Place, Request } from '../wire/messages.ts';
+import { planText } from './batch.ts';
+import type { Batch } from './batch.ts';
 import type { SpaceRange, TenantOffice } from './office.ts';
 import { rangesIn } from './piece.ts';
 import type { Piece } from './piece.ts';
-import { faultOf, keepsNone, otherPlan, packedForOthers } from './refusals.ts';
+import { faultOf, keepsNone, notAsStored, otherPlan, packedForOthers } from './refusals.ts';
 import { expectBytes, RowRequests } from './row-requests.ts';
 import type { RowRequest } from './row-requests.ts';
 import { StateRequests } from './state-requests.ts';
 import type { StateRequest } from './state-requests.ts';
-import { planText } from './tenant.ts';
-import type { Batch, Tenant } from './tenant.ts';
+import type { Tenant } from './tenant.ts';
 import { RequestsUnderWay } from './tenant-limits.ts';
 
 type RequestOf<Op extends Request['op']> = Extract<Request, { op: Op }>;
@@ -293,7 +294,9 @@ export class Session implements StreamUser {
     const there = (batch: Batch) => this.#whenThere(id, batch, awaitsValues);
     if (known) {
       if (known.plan === planText({ keys, pieces, firstPiece })) return there(known);
-      throw known.isRecovered ? this.#notAsStored(number) : otherPlan(worker, keys[0]?.key ?? '');
+      throw known.isRecovered
+        ? notAsStored(worker, tenant.service, number)
+        : otherPlan(worker, keys[0]?.key ?? '');
     }
     for (const { key, start, length } of pieces) {
       const shape = keys[key];
@@ -315,16 +318,6 @@ export class Session implements StreamUser {
     if (isThere) return this.#attempt(id, () => this.#sayWhere(id, batch));
     const fail = (error: TributaryError) => this.#refuse(id, error);
     batch.waiting.push({ go: () => this.#whenThere(id, batch, awaitsValues), fail });
-  }
-
-  #notAsStored(batch: number): UsageError {
-    const { namespace, logFolder: path } = this.tenant.service;
-    return new UsageError(
-      'CHECKPOINT_MISMATCH',
-      `worker ${this.worker} inits other keys, or cuts them otherwise, than those of '${namespace}' in ${path}; ` +
-        'init the same keys in the same order, with the same servers and chunks, or give another folder',
-      { worker: this.worker, namespace, path, batch },
-    );
   }
 
   #sayWhere(id: number, batch: Batch): void {
@@ -362,8 +355,6 @@ export class Session implements StreamUser {
   }
 
   #addList({ id, list, entries }: RequestOf<'list'>): void {
-    const { namespace } = this.tenant.service;
-    const { core } = this.tenant.recovery;
     if (this.#lists.size >= MAX_LISTS && !this.#lists.has(list)) {
       throw new ProtocolFault(`announced more than ${MAX_LISTS} lists`);
     }
@@ -383,8 +374,7 @@ export class Session implements StreamUser {
       });
     const stage = () => {
       if (staged.length === 0) return add([]);
-      const question = { namespace, core, worker: this.worker, keys: staged };
-      this.#office.ask({ kind: 'staging', ...question }, add, fail);
+      this.#office.ask({ kind: 'staging', ...this.#holder, keys: staged }, add, fail);
     };
     this.#map(
       segments.filter((name) => name !== undefined),
@@ -397,13 +387,19 @@ export class Session implements StreamUser {
   #map(names: readonly string[], done: () => void, fail: (error: TributaryError) => void): void {
     const segment = names.find((name) => !this.#segments.has(name));
     if (segment === undefined) return done();
-    const { namespace } = this.tenant.service;
-    const question = { namespace, core: this.tenant.recovery.core, worker: this.worker, segment };
     const take = (range: SpaceRange) => {
+      // The memory of its process may have been given back, and must not be taken again.
+      if (this.#hasEnded) return;
       this.#segments.set(segment, range);
       this.#map(names, done, fail);
     };
-    this.#office.ask({ kind: 'map', ...question }, take, fail);
+    this.#office.ask({ kind: 'map', ...this.#holder, segment }, take, fail);
+  }
+
+  get #holder() {
+    const { service, recovery } = this.tenant;
+    const { worker, incarnation } = this;
+    return { namespace: service.namespace, core: recovery.core, worker, incarnation };
   }
 
   #prepare(entry: ListEntry, piece: Piece, staging: ReadonlyMap<StoreKey, SpaceRange>): PreparedEntry {

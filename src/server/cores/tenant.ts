@@ -14,6 +14,8 @@ import { TenantSpace } from '../tenant-space.ts';
 import { optimizerRule } from '../update-rule.ts';
 import type { KeyShape, PieceShape, ServiceSettings } from '../wire/messages.ts';
 import { Attendance } from './attendance.ts';
+import { chunksOf, planText } from './batch.ts';
+import type { Batch, BatchPlan } from './batch.ts';
 import { CoreCheckpoints } from './core-checkpoints.ts';
 import { Journal } from './journal.ts';
 import type { StoredBatch } from './journal.ts';
@@ -26,29 +28,6 @@ import { Recovery } from './recovery.ts';
 import { awayTooLong, otherSettings, outdated } from './refusals.ts';
 import type { Task } from './task-sequence.ts';
 import { TenantLimits } from './tenant-limits.ts';
-
-/** One call of init: keys that were opened together. */
-export interface Batch {
-  /** What every worker must have said. */
-  readonly plan: string;
-  readonly keys: ReadonlySet<StoreKey>;
-  readonly firstPiece: number;
-  readonly pieceCount: number;
-  memory: readonly KeyMemory[] | undefined;
-  /** The first values are there. */
-  isFilled: boolean;
-  /** It was there before the server was started again. */
-  readonly isRecovered: boolean;
-  /** Who waits for the memory or for the values. */
-  readonly waiting: { readonly go: () => void; readonly fail: (error: TributaryError) => void }[];
-}
-
-/** The keys of a batch, and the pieces of them that belong to a core, numbered from `firstPiece`. */
-export interface BatchPlan {
-  readonly keys: readonly KeyShape[];
-  readonly pieces: readonly PieceShape[];
-  readonly firstPiece: number;
-}
 
 export class Tenant {
   readonly service: Service;
@@ -172,10 +151,15 @@ export class Tenant {
     this.#countOut(worker);
   }
 
-  /** Nothing of the worker is on its way any more: its memory can be given back. */
-  forget(worker: number): void {
-    const { core } = this.recovery;
-    this.#office.ask({ kind: 'forget', namespace: this.service.namespace, core, worker }, ignore, ignore);
+  /** The last process that came as the worker. */
+  incarnationOf(worker: number): string | undefined {
+    return this.#attendance?.incarnationOf(worker);
+  }
+
+  /** Nothing of the process is under way any more: its memory can be given back. */
+  forget(worker: number, incarnation: string): void {
+    const holder = { core: this.recovery.core, worker, incarnation };
+    this.#office.ask({ kind: 'forget', namespace: this.service.namespace, ...holder }, ignore, ignore);
   }
 
   #countOut(worker: number): void {
@@ -200,7 +184,8 @@ export class Tenant {
       );
       this.#attendance.countOut(worker);
       this.release(worker);
-      this.forget(worker);
+      const incarnation = this.incarnationOf(worker);
+      if (incarnation !== undefined) this.forget(worker, incarnation);
     }
     return nextMs;
   }
@@ -542,8 +527,9 @@ export class Tenant {
     if (this.#joined !== undefined) this.joinCheckpoint(this.#joined);
   }
 
-  /** Every piece remembers every worker that was ever here, so that nothing counts twice. */
-  #checkProgress(worker: number | undefined, workers: number, pieces: number): void {
+  /** Every piece remembers every worker that was ever here or is waited for, so that nothing counts twice. */
+  #checkProgress(worker: number | undefined, known: number, pieces: number): void {
+    const workers = Math.max(known, this.#attendance!.countedSize);
     if (workers * pieces <= MAX_PROGRESS) return;
     const { namespace } = this.service;
     throw new UsageError(
@@ -579,20 +565,7 @@ function slotName(slot: string, key: StoreKey): string {
   return `${slot} of ${keyName(key)}`;
 }
 
-/** What every worker must say alike, and a log or a checkpoint keeps. */
-export function planText({ keys, pieces, firstPiece }: BatchPlan): string {
-  return JSON.stringify([keys, pieces, firstPiece]);
-}
-
 const ignore = () => undefined;
 
 /** What a key remembers of each worker, over all pieces and workers: some hundred bytes each. */
 const MAX_PROGRESS = 2 ** 22;
-/** Characters of names that count as a chunk. */
-const NAME_LENGTH = 64;
-
-/** What a call of init makes a core remember: the call, the names of keys, and the chunks. */
-function chunksOf(keys: readonly KeyShape[], pieces: readonly PieceShape[]): number {
-  const names = keys.reduce((sum, { key }) => sum + Math.floor(keyName(key).length / NAME_LENGTH), 0);
-  return pieces.reduce((sum, { ranges }) => sum + Math.max(1, ranges.length), Math.max(1, names));
-}
