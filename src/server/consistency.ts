@@ -39,17 +39,37 @@ export function isElasticShare(alpha: number): boolean {
   return alpha > 0 && alpha <= 1;
 }
 
-/** The steps of the workers of one key, for bounded staleness: who waits until the slowest has come nearer. */
+export function checkCanHold({ kind }: Consistency): void {
+  if (kind === 'synchronous') return;
+  throw new UsageError(
+    'INVALID_ARGUMENT',
+    `updates are to be held in ${kind} training, where pushes do not wait for each other; hold them in synchronous training`,
+    { consistency: kind },
+  );
+}
+
+/** Answers that wait for slower workers, over all keys of a core. */
+export interface WaitingAnswers {
+  count: number;
+}
+
+/**
+ * The steps of the workers of one key, for bounded staleness: who waits until the slowest has come nearer. Invariant:
+ * at most one answer waits for each step of a worker.
+ */
 export class Clocks {
   readonly #staleness: number;
+  readonly #answers: WaitingAnswers;
   readonly #steps = new Map<number, number>();
-  readonly #waiting = new Set<{ readonly worker: number; readonly step: number; readonly go: () => void }>();
+  /** By worker and step. */
+  readonly #waiting = new Map<number, Map<number, () => void>>();
   /** The step of the slowest, and how many are there: looking through all of them for each push takes too long. */
   #slowest: { readonly step: number; count: number } | undefined;
 
   /** Infinity: nobody ever waits. */
-  constructor(staleness: number) {
+  constructor(staleness: number, answers: WaitingAnswers) {
     this.#staleness = staleness;
+    this.#answers = answers;
   }
 
   /** A newcomer starts where the slowest is: it holds nobody back for what it missed. */
@@ -60,7 +80,8 @@ export class Clocks {
   release(worker: number): void {
     this.#leave(worker);
     this.#steps.delete(worker);
-    for (const entry of this.#waiting) if (entry.worker === worker) this.#waiting.delete(entry);
+    this.#answers.count -= this.#waiting.get(worker)?.size ?? 0;
+    this.#waiting.delete(worker);
     this.#open();
   }
 
@@ -68,32 +89,40 @@ export class Clocks {
   restart(steps: ReadonlyMap<number, number>): void {
     for (const worker of this.#steps.keys()) this.#steps.set(worker, steps.get(worker) ?? 0);
     this.#slowest = undefined;
-    const waiting = [...this.#waiting];
+    const waiting = [...this.#waiting.values()].flatMap((steps) => [...steps.values()]);
     this.#waiting.clear();
-    for (const { go } of waiting) go();
+    this.#answers.count -= waiting.length;
+    for (const go of waiting) go();
   }
 
-  /** The worker has done the step; `go` is called when it may begin the next. */
-  advance(worker: number, step: number, go: () => void): void {
-    this.#leave(worker);
-    this.#set(worker, step);
-    this.#waiting.add({ worker, step, go });
-    this.#open();
-  }
-
-  /** The worker asks again about a step that it has done; `go` is called when it may begin the next. */
-  await(worker: number, step: number, go: () => void): void {
-    this.#waiting.add({ worker, step, go });
+  /**
+   * The worker has done the step, just now or before it lost its connection; `go` is called when it may begin the next.
+   * Asked again about the same step, whoever asked before is answered at once: its connection is gone.
+   */
+  done(worker: number, step: number, go: () => void): void {
+    if (this.#staleness === Infinity) return go();
+    if (step > (this.#steps.get(worker) ?? -1)) {
+      this.#leave(worker);
+      this.#set(worker, step);
+    }
+    const steps = this.#waiting.get(worker) ?? new Map<number, () => void>();
+    const earlier = steps.get(step);
+    this.#waiting.set(worker, steps.set(step, go));
+    if (earlier) earlier();
+    else this.#answers.count++;
     this.#open();
   }
 
   #open(): void {
-    const limit =
-      this.#staleness === Infinity ? Infinity : (this.#least()?.step ?? Infinity) + this.#staleness;
-    for (const entry of this.#waiting) {
-      if (entry.step > limit) continue;
-      this.#waiting.delete(entry);
-      entry.go();
+    const limit = (this.#least()?.step ?? Infinity) + this.#staleness;
+    for (const [worker, steps] of this.#waiting) {
+      for (const [step, go] of steps) {
+        if (step > limit) continue;
+        steps.delete(step);
+        this.#answers.count--;
+        go();
+      }
+      if (steps.size === 0) this.#waiting.delete(worker);
     }
   }
 

@@ -9,6 +9,7 @@ import type { Slots } from '../kernels/index.ts';
 import type { Region } from '../memory/index.ts';
 import type { Contribution, PushReply } from './contribution.ts';
 import { Clocks } from './consistency.ts';
+import type { WaitingAnswers } from './consistency.ts';
 import type { HeldGradient } from './held-gradient.ts';
 import type { RowHistory } from './row-history.ts';
 
@@ -42,8 +43,16 @@ export interface Waiting {
   readonly reply: (reply: PushReply) => void;
   /** Told when it never will be. */
   readonly fail: (error: TributaryError) => void;
-  /** Who sent the same push again, and is told too. */
-  readonly others: Pick<Waiting, 'reply' | 'fail'>[];
+  /** The last request that sent the same push again; it is answered, too. */
+  repeated?: Pick<Waiting, 'reply' | 'fail'> | undefined;
+}
+
+/** Pushes that will not be applied after all. */
+export function refuseAll(pushes: readonly Waiting[], error: TributaryError): void {
+  for (const { fail, repeated } of pushes) {
+    fail(error);
+    repeated?.fail(error);
+  }
 }
 
 export class Key {
@@ -67,7 +76,11 @@ export class Key {
   readonly pulled = new Map<number, number>();
   readonly #cut = new WeakMap<Region<'float32'>, readonly Region<'float32'>[]>();
 
-  constructor({ name, title = name, value, chunks, rowLength }: KeyOptions, staleness: number) {
+  constructor(
+    { name, title = name, value, chunks, rowLength }: KeyOptions,
+    staleness: number,
+    answers: WaitingAnswers,
+  ) {
     if (rowLength !== undefined && !(rowLength > 0 && Number.isInteger(value.length / rowLength))) {
       throw new UsageError(
         'INVALID_ARGUMENT',
@@ -79,7 +92,7 @@ export class Key {
     this.title = title;
     this.value = value;
     this.rowLength = rowLength;
-    this.clocks = new Clocks(staleness);
+    this.clocks = new Clocks(staleness, answers);
     this.chunks = stretchesOf(chunks).map((chunk) => ({
       ...chunk,
       value: value.slice(chunk.start, chunk.length),

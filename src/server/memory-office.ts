@@ -173,8 +173,10 @@ export class TenantMemory {
 
   #holdingOf(holder: Holder): Holding {
     const process = processOf(holder);
-    const holding = this.#holdings.get(process) ?? {
-      ...{ staging: new Map(), mapped: new Map(), cores: new Set<number>() },
+    const holding: Holding = this.#holdings.get(process) ?? {
+      staging: new Map(),
+      mapped: new Map(),
+      cores: new Set(),
     };
     holding.cores.add(holder.core);
     this.#holdings.set(process, holding);

@@ -5,6 +5,7 @@
 import { keyText, UsageError } from '../base/index.ts';
 import type { StoreKey } from '../base/index.ts';
 import type { Region } from '../memory/index.ts';
+import type { WaitingAnswers } from './consistency.ts';
 import type { Contribution } from './contribution.ts';
 import type { Key } from './key.ts';
 
@@ -21,6 +22,26 @@ export function checkLength(key: Key, worker: number, gradient: Region<'float32'
     'SHAPE_MISMATCH',
     `worker ${worker} pushed ${gradient.length} elements to key ${keyText(key.title)}, which has ${key.value.length}; push its whole gradient`,
     { worker, key: key.title, expected: key.value.length, actual: gradient.length },
+  );
+}
+
+/** Answers of one core that may wait for slower workers: a hundred bytes or two each. */
+const MAX_WAITING_ANSWERS = 2 ** 19;
+
+export function checkWaiting(key: Key, worker: number, { count }: WaitingAnswers): void {
+  if (count < MAX_WAITING_ANSWERS) return;
+  throw new UsageError(
+    'INVALID_ARGUMENT',
+    `worker ${worker} pushed key ${keyText(key.title)} while ${count} answers wait for slower workers; await the answer of a push before the next`,
+    { worker, key: key.title, expected: MAX_WAITING_ANSWERS, actual: count },
+  );
+}
+
+export function askedAgain(worker: number, key: Key, step: number): UsageError {
+  return new UsageError(
+    'INVALID_ARGUMENT',
+    `worker ${worker} pushed step ${step} of key ${keyText(key.title)} again before this request was answered; await the answer of the last`,
+    { worker, key: key.title, step },
   );
 }
 

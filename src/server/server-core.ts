@@ -11,20 +11,22 @@ import type { Region, SharedSpace } from '../memory/index.ts';
 import type { Aggregation, Combine } from './aggregation.ts';
 import { AppliedSteps } from './applied-steps.ts';
 import type { ApplyStep } from './applied-steps.ts';
-import { checkConsistency } from './consistency.ts';
-import type { Consistency } from './consistency.ts';
+import { checkCanHold, checkConsistency } from './consistency.ts';
+import type { Consistency, WaitingAnswers } from './consistency.ts';
 import { inWorkerOrder } from './contribution.ts';
 import type { Contribution, DenseContribution, RowsContribution } from './contribution.ts';
 import type { Held, HeldGradient, HeldMemory } from './held-gradient.ts';
 import { HeldReader } from './held-reader.ts';
-import { Key } from './key.ts';
+import { Key, refuseAll } from './key.ts';
 import type { KeyOptions, Waiting } from './key.ts';
 import { KeyUpdates } from './key-updates.ts';
 import {
+  askedAgain,
   checkIndices,
   checkLength,
   checkRows,
   checkSameKind,
+  checkWaiting,
   notApplied,
   rowLengthOf,
   samplesOf,
@@ -119,6 +121,7 @@ export class ServerCore {
   readonly #applied = new AppliedSteps();
   readonly #keys = new Map<StoreKey, Key>();
   readonly #workers = new Set<number>();
+  readonly #answers: WaitingAnswers = { count: 0 };
 
   constructor(options: ServerCoreOptions) {
     const { kernels, consistency = { kind: 'synchronous' }, combine = 'sum' } = options;
@@ -171,7 +174,7 @@ export class ServerCore {
       );
     }
     const staleness = this.#consistency.kind === 'bounded' ? this.#consistency.staleness : Infinity;
-    const key = new Key(options, staleness);
+    const key = new Key(options, staleness, this.#answers);
     if (staleness !== Infinity) for (const worker of this.#workers) key.clocks.admit(worker);
     if (this.#hasExactRows && key.rowLength !== undefined) {
       key.history = new RowHistory(this.#scratch, key.value.length / key.rowLength, 0);
@@ -247,7 +250,7 @@ export class ServerCore {
       held?.forget();
       const all = [...waiting.values()];
       waiting.clear();
-      for (const { fail, others } of all) for (const one of [{ fail }, ...others]) one.fail(error);
+      refuseAll(all, error);
     }
   }
 
@@ -281,7 +284,7 @@ export class ServerCore {
     const isSkipped = push.isSkipped ?? false;
     const isUsable =
       isSkipped || key.chunksOf(push.gradient).every((chunk) => this.#isUsable(key, push, chunk));
-    this.#take(key, { contribution, isSkipped: isSkipped || !isUsable, reply, fail, others: [] });
+    this.#take(key, { contribution, isSkipped: isSkipped || !isUsable, reply, fail });
   }
 
   /** Only the given rows travel, and only they are updated. Indices may repeat. */
@@ -303,7 +306,7 @@ export class ServerCore {
     this.#take(key, {
       contribution,
       isSkipped: isSkipped || !this.#isUsable(key, push, push.rows),
-      ...{ reply, fail, others: [] },
+      ...{ reply, fail },
     });
   }
 
@@ -396,6 +399,7 @@ export class ServerCore {
     const { worker, step } = contribution;
     if (this.#consistency.kind === 'synchronous') checkSameKind(key, contribution);
     else {
+      checkWaiting(key, worker, this.#answers);
       // What was logged must not fail.
       if (!isSkipped) this.#updates.reserve(key, [contribution]);
       this.#beforePush?.(key.name, contribution, isSkipped);
@@ -413,7 +417,7 @@ export class ServerCore {
     key.version++;
     const { version } = key;
     if ('rows' in contribution && contribution.pulls) key.pulled.set(worker, version);
-    key.clocks.advance(worker, step, () => reply({ version, staleness, duplicate: false }));
+    key.clocks.done(worker, step, () => reply({ version, staleness, duplicate: false }));
   }
 
   #isComplete(key: Key): boolean {
@@ -436,14 +440,13 @@ export class ServerCore {
       this.#updates.hold(key, held, inWorkerOrder(used));
     } catch (error) {
       held.forget();
-      for (const { fail, others } of all)
-        for (const one of [{ fail }, ...others]) one.fail(error as TributaryError);
+      refuseAll(all, error as TributaryError);
       return;
     }
     const answer = { version: key.version, staleness: 0, sumOfSquares: held.sumOfSquares };
-    for (const { reply, others } of all) {
+    for (const { reply, repeated } of all) {
       reply({ ...answer, duplicate: false });
-      for (const other of others) other.reply({ ...answer, duplicate: true });
+      repeated?.reply({ ...answer, duplicate: true });
     }
   }
 
@@ -456,17 +459,16 @@ export class ServerCore {
       else this.#updates.apply(key, inWorkerOrder(used));
     } catch (error) {
       // For want of memory, before anything was changed; nobody is left waiting.
-      for (const { fail, others } of all)
-        for (const one of [{ fail }, ...others]) one.fail(error as TributaryError);
+      refuseAll(all, error as TributaryError);
       return;
     }
     key.version++;
-    for (const { contribution, reply, others } of all) {
+    for (const { contribution, reply, repeated } of all) {
       key.lastSteps.set(contribution.worker, contribution.step);
       const answer = { version: key.version, staleness: 0, duplicate: false };
       if ('rows' in contribution && contribution.pulls) key.pulled.set(contribution.worker, key.version);
       reply(answer);
-      for (const other of others) other.reply({ ...answer, duplicate: true });
+      repeated?.reply({ ...answer, duplicate: true });
     }
   }
 
@@ -476,8 +478,9 @@ export class ServerCore {
     const last = isSynchronous ? key.version : (key.lastSteps.get(worker) ?? 0);
     const waiting = key.waiting.get(worker);
     if (waiting && step === waiting.contribution.step) {
-      // Whoever asked before may still have something to clear away.
-      waiting.others.push({ reply, fail });
+      // The request before has lost its connection, but may still have memory to give back.
+      waiting.repeated?.fail(askedAgain(worker, key, step));
+      waiting.repeated = { reply, fail };
       return true;
     }
     const heldStep = key.held?.step;
@@ -485,7 +488,7 @@ export class ServerCore {
       const sumOfSquares = key.held?.sumOfSquares;
       const answer = () => reply({ version: key.version, staleness: 0, duplicate: true, sumOfSquares });
       if (isSynchronous) answer();
-      else key.clocks.await(worker, step, answer);
+      else key.clocks.done(worker, step, answer);
       return true;
     }
     if (heldStep !== undefined) throw notApplied(worker, key, step);
@@ -576,15 +579,6 @@ export class ServerCore {
       },
     );
   }
-}
-
-function checkCanHold({ kind }: Consistency): void {
-  if (kind === 'synchronous') return;
-  throw new UsageError(
-    'INVALID_ARGUMENT',
-    `updates are to be held in ${kind} training, where pushes do not wait for each other; hold them in synchronous training`,
-    { consistency: kind },
-  );
 }
 
 function notHeld(worker: number, what: string): UsageError {

@@ -53,8 +53,10 @@ export class TenantCheckpoints {
   #before: Promise<readonly number[]> | undefined;
   /** The step of the last one that all cores have answered, unless it failed; earlier ones have no place after it. */
   #newest = 0;
-  /** What this process does follows a checkpoint of the folder. */
+  /** Training continues the run whose checkpoints are in the folder. */
   #hasRestored = false;
+  /** Steps that some cores were told are on the disk already. */
+  readonly #confirmed = new Set<number>();
   #written = 0;
   #isClosed = false;
   /** Writes follow each other. */
@@ -77,10 +79,12 @@ export class TenantCheckpoints {
 
   /** Resolves when the parts of all cores are on the disk, with the oldest log that the core may still need. */
   async add({ core, step, part }: Part): Promise<Answered> {
-    // Workers that an earlier process has answered do not ask all cores again. In lock step what it wrote is the same.
-    if ('log' in part && part.log === null && (await this.#stepsBefore()).includes(step)) {
+    // One that is on the disk since before a restart is not gathered again: some cores may never be asked for it.
+    const isKept = async () => step >= this.#newest && (await this.#stepsBefore()).includes(step);
+    if ('log' in part && part.log === null && (await isKept())) {
       return this.#confirm(core, step, part);
     }
+    if ('failure' in part && this.#confirmed.has(step)) throw unpack(part.failure);
     if (this.#isClosed) {
       this.#release(part);
       throw this.#ended();
@@ -127,6 +131,14 @@ export class TenantCheckpoints {
 
   /** A checkpoint that was there before counts as written, unless it is of another run. */
   #confirm(core: number, step: number, part: CorePart): Promise<Answered> {
+    this.#confirmed.add(step);
+    const failed = this.#gathering.get(step);
+    if (failed) {
+      this.#gathering.delete(step);
+      const [first] = failed.parts.values();
+      failed.reject(first && 'failure' in first ? unpack(first.failure) : this.#tooLate(step, step));
+      for (const one of failed.parts.values()) this.#release(one);
+    }
     const confirmed = this.#writing.then(async () => {
       try {
         // Going back to a checkpoint of the folder continues its run.
@@ -165,9 +177,11 @@ export class TenantCheckpoints {
   async restore(core: number, step: number): Promise<CorePart> {
     const state = await (await this.#open()).read(step);
     if (this.#isClosed) throw this.#ended();
-    this.#hasRestored = true;
     const { cores } = state;
     if (cores.length !== this.#cores) throw otherCores(this.#folder, step, cores.length, this.#cores);
+    this.#hasRestored = true;
+    // Later ones are taken again by all cores, and written anew.
+    this.#before = this.#stepsBefore().then((steps) => steps.filter((one) => one <= step));
     const own = state.keys.filter(({ name }) => name.startsWith(`${core} `));
     const elements = own.reduce(
       (sum, { tensors }) => sum + tensors.reduce((all, { data }) => all + data.length, 0),

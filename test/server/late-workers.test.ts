@@ -69,6 +69,23 @@ describe.skipIf(!hasSharedMemory())('a worker', () => {
     expect(await again.pull()).toEqual(new Array(16).fill(2));
   });
 
+  it('that ended while it waited for first values is not waited for when they come', async () => {
+    await start(1);
+    const settings = { consistency: { kind: 'synchronous' } };
+    const first = await RawWorker.admitted(server, ACCESS, identity(0, settings));
+    closing.push(first);
+    const second = await RawWorker.admitted(server, ACCESS, identity(1, settings));
+    await first.done(openRequest('w', 16));
+    second.say({ id: 1, ...openRequest('w', 16), awaitsValues: true });
+    // Its request is read before it goes.
+    await second.done({ op: 'list', list: 0, entries: [] });
+    await goAway(second);
+    await first.done({ op: 'values', batch: 0 }, bytesOf(new Float32Array(16)));
+    await first.done({ op: 'list', list: 0, entries: [{ piece: 0, isInPlace: false }] });
+    await first.done(pushRequest(1), bytesOf(ones));
+    expect(await first.pull()).toEqual([...ones]);
+  });
+
   it('is told to start again after it was counted out, where the others went on in step', async () => {
     await start(1);
     const settings = { consistency: { kind: 'synchronous' } };

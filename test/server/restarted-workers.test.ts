@@ -1,4 +1,4 @@
-/** Workers that are started again: what a tenant keeps of their earlier processes, and how long it waits for new ones. */
+/** Workers that are started again: what a tenant keeps of their earlier processes. */
 import { afterEach, describe, expect, it } from 'vitest';
 import { hasSharedMemory, SharedSpace } from '../../src/memory/index.ts';
 import { ParameterServer, segmentPrefix } from '../../src/server/index.ts';
@@ -6,34 +6,26 @@ import { OneThreadHost } from './one-thread-host.ts';
 import { bytesOf, openRequest, pushRequest, RawWorker, SETTINGS } from './raw-worker.ts';
 
 const ACCESS = { namespace: 'a', nonce: 'a'.padEnd(64, '0') };
-const GRACE_MS = 1000;
 const LENGTH = 2 ** 16;
 const RESTARTS = 20;
 
 describe.skipIf(!hasSharedMemory())('a worker that is started again', () => {
   const closing: { close(): unknown }[] = [];
-  const lines: string[] = [];
-  const watched = { nowMs: 0, receivedBytes: 0 };
   let server: ParameterServer;
 
   afterEach(async () => {
     for (const one of closing.splice(0).reverse()) await one.close();
-    lines.length = 0;
   });
 
   async function start(cores: number): Promise<void> {
-    const options = { cores, log: (line: string) => void lines.push(line) };
-    server = await ParameterServer.start(options, new OneThreadHost({ watched }));
+    server = await ParameterServer.start({ cores }, new OneThreadHost());
     closing.push(server);
-    server.createService({ ...ACCESS, graceMs: GRACE_MS });
+    server.createService(ACCESS);
   }
 
   /** One process of the worker: a connection to each core. */
-  async function started(worker: number, process: number, settings: object = {}): Promise<RawWorker[]> {
-    const identity = {
-      ...{ worker, incarnation: String(process).padStart(64, '0') },
-      settings: { ...SETTINGS, ...settings },
-    };
+  async function started(worker: number, process: number): Promise<RawWorker[]> {
+    const identity = { worker, incarnation: String(process).padStart(64, '0'), settings: SETTINGS };
     const first = await RawWorker.dial(server);
     closing.push(first);
     const welcome = await first.introduce(ACCESS, identity);

@@ -130,6 +130,24 @@ describe('a synchronous server', () => {
     expect(value.view[0]).toBe(122);
   });
 
+  it('keeps one repeated request of each push, and refuses the one before', () => {
+    const server = new Cores({ workers: 2, cores: 1 });
+    const value = server.open('w', [0]);
+    const gradient = server.floats([1]);
+    const heard: string[] = [];
+    for (const name of ['first', 'second', 'third']) {
+      server.cores[0]!.push(
+        { worker: 0, key: 'w', step: 1, gradient },
+        ({ duplicate }) => heard.push(`${name} ${duplicate ? 'again' : 'taken'}`),
+        ({ code }) => heard.push(`${name} ${code}`),
+      );
+    }
+    expect(heard).toEqual(['second INVALID_ARGUMENT']);
+    server.push(1, 'w', 1, server.floats([10]));
+    expect(heard.slice(1)).toEqual(['first taken', 'third again']);
+    expect(value.view[0]).toBe(11);
+  });
+
   it('drops what a worker pushed of a step that it did not live to see', () => {
     const server = new Cores({ workers: 2, cores: 1 });
     const value = server.open('w', [0]);
@@ -172,9 +190,21 @@ describe('an asynchronous server', () => {
     expect(push(0, 1)).toEqual([false]);
     const first = push(0, 2);
     const repeated = push(0, 2);
-    expect([first, repeated]).toEqual([[], []]);
+    // Whoever asked before has lost its connection.
+    expect([first, repeated]).toEqual([[false], []]);
     expect(push(1, 1)).toEqual([false]);
     expect([first, repeated]).toEqual([[false], [true]]);
+  });
+
+  it('answers a push that is repeated by a worker that was counted out meanwhile', () => {
+    const server = new Cores({ workers: 1, cores: 1, consistency: { kind: 'bounded', staleness: 1 } });
+    server.open('w', [0]);
+    const [core] = server.cores;
+    const gradient = server.floats([1]);
+    for (const step of [1, 2, 3]) expect(server.push(0, 'w', step, gradient)).toHaveLength(1);
+    core!.release(0);
+    core!.admit(0);
+    expect(server.push(0, 'w', 3, gradient)).toMatchObject([{ duplicate: true }]);
   });
 
   it('lets nobody get further ahead than the bound, and everybody in the end', () => {

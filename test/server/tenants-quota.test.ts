@@ -74,16 +74,17 @@ describe.skipIf(!hasSharedMemory())('the quota of a tenant', () => {
     const access = server.createService({ namespace: 'a', settings, maxBytes: 2 * MIB });
     const raw = await RawWorker.admitted(server, access, { settings });
     closing.push(raw);
+    const tables = Array.from({ length: 100 }, (_, key) => key);
     await raw.done({
       ...{ op: 'open', batch: 0, firstPiece: 0, awaitsValues: false },
-      keys: [{ key: 't', length: 4, rowLength: 4 }],
-      pieces: [{ key: 0, start: 0, length: 4, ranges: [[0, 4]] }],
+      keys: tables.map((key) => ({ key, length: 4, rowLength: 4 })),
+      pieces: tables.map((key) => ({ key, start: 0, length: 4, ranges: [[0, 4]] })),
     });
-    await raw.done({ op: 'values', batch: 0 }, new Uint8Array(16));
+    await raw.done({ op: 'values', batch: 0 }, new Uint8Array(16 * tables.length));
     // The other worker does not push, so each waits with a page of its own.
-    const push = { op: 'push-rows', piece: 0, step: 1, samples: 1, count: 1, isSkipped: false };
-    for (let i = 0; i < 100; i++) raw.say({ id: 100 + i, ...push }, new Uint8Array(20));
-    const refused = await raw.ask({ ...push, step: 1 }, new Uint8Array(20));
+    const push = { op: 'push-rows', step: 1, samples: 1, count: 1, isSkipped: false };
+    for (const piece of tables) raw.say({ id: 100 + piece, ...push, piece }, new Uint8Array(20));
+    const refused = await raw.ask({ ...push, piece: 0 }, new Uint8Array(20));
     expect(errorOf(refused)).toMatchObject({ code: 'OUT_OF_SHARED_MEMORY' });
     expect(bytesOf(access)).toBeLessThanOrEqual(2 * MIB);
   });

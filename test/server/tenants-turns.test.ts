@@ -15,7 +15,7 @@ import { systemServerHost } from '../../src/server/server-host.ts';
 import type { ServerHost } from '../../src/server/server-host.ts';
 import { encodeHead } from '../../src/server/wire/frame.ts';
 import { OneThreadHost } from './one-thread-host.ts';
-import { bytesOf, pushRequest, RawWorker, SETTINGS, until } from './raw-worker.ts';
+import { openRequest, pushRequest, RawWorker, SETTINGS, until } from './raw-worker.ts';
 import type { Identity } from './raw-worker.ts';
 
 const STAGED = { piece: 0, isInPlace: false };
@@ -94,10 +94,10 @@ describe('a tenant that took much more than its turn', () => {
 
 describe('clocks of many workers', () => {
   it('let everybody go on that is not too far ahead, as the slowest advances or leaves', () => {
-    const clocks = new Clocks(1);
+    const clocks = new Clocks(1, { count: 0 });
     const gone: string[] = [];
     const advance = (worker: number, step: number) =>
-      clocks.advance(worker, step, () => gone.push(`${worker}:${step}`));
+      clocks.done(worker, step, () => gone.push(`${worker}:${step}`));
     for (const worker of [0, 1, 2]) clocks.admit(worker);
     for (const [worker, step] of [[0, 1], [0, 2], [1, 1], [2, 1], [1, 2], [1, 3], [2, 2]] as const) advance(worker, step); // prettier-ignore
     expect(gone).toEqual(['0:1', '1:1', '0:2', '2:1', '1:2', '1:3', '2:2']);
@@ -108,11 +108,26 @@ describe('clocks of many workers', () => {
     expect(gone.at(-1)).toBe('1:4');
   });
 
+  it('keep one answer for each step of a worker, however often it asks', () => {
+    const answers = { count: 0 };
+    const clocks = new Clocks(0, answers);
+    for (const worker of [0, 1]) clocks.admit(worker);
+    const gone: string[] = [];
+    for (let i = 0; i < 100; i++) clocks.done(0, 1, () => gone.push(`asked ${i}`));
+    expect([answers.count, gone.length]).toEqual([1, 99]);
+    clocks.done(0, 2, () => gone.push('step 2'));
+    expect(answers.count).toBe(2);
+    clocks.done(1, 1, () => undefined);
+    expect([answers.count, gone.at(-1)]).toEqual([1, 'asked 99']);
+    clocks.release(0);
+    expect(answers.count).toBe(0);
+  });
+
   it('take no time that grows with the square of their number', () => {
-    const clocks = new Clocks(Infinity);
+    const clocks = new Clocks(10, { count: 0 });
     // With a look at all others for each of them this would take minutes.
     for (let worker = 0; worker < 60_000; worker++) clocks.admit(worker);
-    for (let worker = 0; worker < 60_000; worker++) clocks.advance(worker, 1, () => undefined);
+    for (let worker = 0; worker < 60_000; worker++) clocks.done(worker, 1, () => undefined);
   });
 });
 
@@ -217,11 +232,11 @@ describe.skipIf(!hasSharedMemory())('tenants on one core', () => {
     await start(systemServerHost);
     const settings = { ...SETTINGS, workers: 2, consistency: { kind: 'synchronous' } };
     const raw = await worker('a', { settings });
-    await raw.openKey(new Float32Array(1));
-    const push = Buffer.concat([encodeHead({ id: 5, ...pushRequest(1) }, 4), bytesOf(new Float32Array(1))]);
-    const many = Buffer.concat(Array.from({ length: 10_000 }, () => push));
+    await raw.done(openRequest('w', 1));
+    const open = encodeHead({ id: 5, ...openRequest('w', 1), awaitsValues: true }, 0);
+    const many = Buffer.concat(Array.from({ length: 10_000 }, () => open));
     for (let i = 0; i < 7; i++) raw.write(many);
-    // The other worker never pushes, so nobody is answered but those who are too many.
+    // The values never come, so nobody is answered but those who are too many.
     const heard = await raw.hear();
     expect(heard === 'closed' ? heard : heard.header.error).toMatchObject({
       code: 'INVALID_ARGUMENT',

@@ -177,13 +177,13 @@ export class CoreLine implements StreamUser, Pumped {
     this.#announced.set(name, header);
   }
 
-  /** What holds for a connection must be there before anything else is asked. */
+  /** Repeats all announcements, before any other request. */
   async announceAgain(): Promise<void> {
     const again = [...this.#announced.values()];
     await Promise.all(again.map((header) => this.request(header, [], () => undefined, true)));
   }
 
-  /** Nothing is said of itself on a new connection any more. */
+  /** Drops all announcements: new connections repeat none. */
   forgetAnnouncements(): void {
     this.#announced.clear();
   }

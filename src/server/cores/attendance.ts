@@ -20,7 +20,7 @@ export type Arrival = 'first' | 'back' | 'late' | 'replaced';
 export class Attendance {
   readonly #service: Service;
   readonly #present = new Map<number, Presence>();
-  /** Processes that were a worker at any time, by its number. */
+  /** The latest process of each worker that ever connected. */
   readonly #known = new Map<number, string>();
   readonly #counted = new Set<number>();
   /** Workers whose time was up. */
@@ -41,7 +41,7 @@ export class Attendance {
     return this.#counted.size;
   }
 
-  /** Processes that were a worker at any time. */
+  /** How many workers have ever connected. */
   get known(): number {
     return this.#known.size;
   }

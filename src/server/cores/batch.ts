@@ -22,8 +22,12 @@ export interface Batch {
   isFilled: boolean;
   /** It was there before the server was started again. */
   readonly isRecovered: boolean;
-  /** Who waits for the memory or for the values. */
-  readonly waiting: { readonly go: () => void; readonly fail: (error: TributaryError) => void }[];
+  /** What waits for the memory or for the values, each with who asked: it is dropped when a connection ends. */
+  waiting: {
+    readonly owner: object;
+    readonly go: () => void;
+    readonly fail: (error: TributaryError) => void;
+  }[];
 }
 
 /** The keys of a batch, and the pieces of them that belong to a core, numbered from `firstPiece`. */

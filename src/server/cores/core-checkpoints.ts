@@ -37,6 +37,8 @@ export interface CheckpointRequest {
 const MAX_UNWRITTEN = 2;
 /** Requests that may wait for them. */
 const MAX_AWAITING = 1024;
+/** Requests that may wait for one checkpoint: one of each worker, and some whose connections broke. */
+const MAX_WAITING = 2 ** 17;
 /** In the place of a worker where none has asked. */
 const NOBODY = -1;
 const ignore = () => undefined;
@@ -62,8 +64,8 @@ export class CoreCheckpoints {
   /** Requests that wait until there may be another copy, in their order. */
   #awaiting: { readonly request: CheckpointRequest; readonly done: () => void; readonly fail: Fail }[] = [];
   #round: Round | undefined;
-  /** Requests that are answered when nothing is being written any more. */
-  readonly #settling: (() => void)[] = [];
+  /** Requests that are answered when no checkpoint up to a step is to be written any more. */
+  #settling: { readonly upTo: number; readonly report: () => void }[] = [];
   /** By worker: why a checkpoint was not written of which it was told that it would be. */
   readonly #unreported = new Map<number, TributaryError>();
 
@@ -101,9 +103,11 @@ export class CoreCheckpoints {
     this.#await({ worker: NOBODY, step, isDurable: true }, ignore, ignore);
   }
 
-  /** When nothing is being written any more; fails if the worker has to hear of a failure. */
+  /** When all that was asked for before is written or given up; fails if the worker has to hear of a failure. */
   settle(worker: number, done: () => void, fail: Fail): void {
-    this.#settling.push(() => this.#report(worker, done, fail));
+    const upTo = Math.max(-1, ...this.#unsettled());
+    if (this.#settling.length >= MAX_WAITING) return fail(this.#tooMany(upTo));
+    this.#settling.push({ upTo, report: () => this.#report(worker, done, fail) });
     this.#letSettle();
   }
 
@@ -182,13 +186,22 @@ export class CoreCheckpoints {
     this.#letSettle();
   }
 
+  /** Steps of checkpoints that are being written or wait for it. */
+  #unsettled(): number[] {
+    return [...this.#unwritten.keys(), ...this.#awaiting.map(({ request }) => request.step)];
+  }
+
   #letSettle(): void {
-    if (this.#unwritten.size > 0 || this.#awaiting.length > 0) return;
-    for (const report of this.#settling.splice(0)) report();
+    if (this.#settling.length === 0) return;
+    const least = Math.min(Infinity, ...this.#unsettled());
+    const settling = this.#settling;
+    this.#settling = settling.filter(({ upTo }) => upTo >= least);
+    for (const { upTo, report } of settling) if (upTo < least) report();
   }
 
   #whenSettled(round: Round, done: () => void, fail: Fail): void {
-    if (round.result === undefined) round.waiting.push({ done, fail });
+    if (round.result === undefined && round.waiting.length >= MAX_WAITING) fail(this.#tooMany(round.step));
+    else if (round.result === undefined) round.waiting.push({ done, fail });
     else if (round.result === 'written') done();
     else fail(round.result);
   }

@@ -448,9 +448,9 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
   }
 
   #leave({ tenant, worker, incarnation, isReplaced, hasLeft }: Session): void {
-    const isLast = tenant.incarnationOf(worker) === incarnation;
-    if (isReplaced ? !isLast : hasLeft) tenant.forget(worker, incarnation);
-    else if (!isReplaced) tenant.lose(worker);
+    if (!isReplaced) return hasLeft ? tenant.forget(worker, incarnation) : tenant.lose(worker);
+    // A process that only connected again keeps its memory.
+    if (tenant.incarnationOf(worker) !== incarnation) tenant.forget(worker, incarnation);
   }
 
   #close(stream: MessageStream): void {

@@ -161,7 +161,7 @@ export class Journal {
     return log.number;
   }
 
-  /** A log that cannot be flushed is not continued; it is refused like one that failed before. */
+  /** If this flush fails the log is broken, and the checkpoint begins a new one. */
   #seal(log: PushLog): void {
     if (log.failure) return;
     try {

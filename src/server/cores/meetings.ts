@@ -3,7 +3,7 @@
  * Knows workers by their numbers only. Invariant: who asks again with the same token, because an answer was lost, passes
  * if the room has opened for it; a room can be used again and again.
  */
-import { asTributaryError } from '../../base/index.ts';
+import { asTributaryError, UsageError } from '../../base/index.ts';
 import type { TributaryError } from '../../base/index.ts';
 
 interface Waiting {
@@ -16,6 +16,9 @@ interface Waiting {
 /** Tokens of those who have passed; then the oldest is forgotten. */
 const REMEMBERED = 4096;
 
+/** Rooms in which somebody waits: workers wait for one thing at a time. */
+const MAX_ROOMS = 4096;
+
 export class Meetings {
   readonly #rooms = new Map<string, Map<number, Waiting>>();
   readonly #passed = new Set<string>();
@@ -27,6 +30,7 @@ export class Meetings {
 
   enter(name: string, worker: number, waiting: Waiting): void {
     if (this.#passed.has(`${name} ${worker} ${waiting.token}`)) return open(waiting);
+    if (!this.#rooms.has(name) && this.#rooms.size >= MAX_ROOMS) return waiting.fail(tooMany(name, worker));
     const room = this.#rooms.get(name) ?? new Map<number, Waiting>();
     this.#rooms.set(name, room.set(worker, waiting));
     this.#lookInto(name, room, this.#counted());
@@ -63,6 +67,14 @@ export class Meetings {
       for (const { fail } of room.values()) fail(error);
     }
   }
+}
+
+function tooMany(room: string, worker: number): UsageError {
+  return new UsageError(
+    'INVALID_ARGUMENT',
+    `worker ${worker} waits for the others at ${MAX_ROOMS} places, and came to '${room}'; await one meeting before the next`,
+    { worker, room, expected: MAX_ROOMS },
+  );
 }
 
 /** What goes wrong for one must not leave the others waiting. */

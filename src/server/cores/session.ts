@@ -112,6 +112,9 @@ export class Session implements StreamUser {
     this.#hasEnded = true;
     this.#work = undefined;
     this.#underWay.end();
+    for (const batch of this.tenant.batches.values()) {
+      batch.waiting = batch.waiting.filter(({ owner }) => owner !== this);
+    }
     for (const list of this.#lists.values()) this.tenant.limits.giveBackEntries(list.length);
     this.#lists.clear();
   }
@@ -246,6 +249,7 @@ export class Session implements StreamUser {
   /** When everything that was acknowledged before a restart is there again. */
   #whenReady(id: number, act: () => void): void {
     const go = () => {
+      if (this.#hasEnded) return;
       try {
         this.#attempt(id, act);
       } catch (fault) {
@@ -313,11 +317,13 @@ export class Session implements StreamUser {
 
   /** Once the batch has memory and, for those who do not bring them themselves, values. */
   #whenThere(id: number, batch: Batch, awaitsValues: boolean): void {
+    // Its worker may have been counted out, and must not be waited for again.
+    if (this.#hasEnded) return;
     const needsValues = awaitsValues && !this.tenant.recovery.isRewinding;
     const isThere = batch.isFilled || (!needsValues && batch.memory !== undefined);
     if (isThere) return this.#attempt(id, () => this.#sayWhere(id, batch));
     const fail = (error: TributaryError) => this.#refuse(id, error);
-    batch.waiting.push({ go: () => this.#whenThere(id, batch, awaitsValues), fail });
+    batch.waiting.push({ owner: this, go: () => this.#whenThere(id, batch, awaitsValues), fail });
   }
 
   #sayWhere(id: number, batch: Batch): void {

@@ -319,7 +319,8 @@ export class Tenant {
         this.batches.delete(number);
         for (const key of batch.keys) this.#keys.delete(key);
         this.giveBackChunks(keys, pieces);
-        this.pieceCount = firstPiece;
+        // Numbers of a batch that came after it stay as they are.
+        if (this.pieceCount === firstPiece + pieces.length) this.pieceCount = firstPiece;
         fail(error);
         for (const waiting of batch.waiting.splice(0)) waiting.fail(error);
       },
@@ -473,7 +474,7 @@ export class Tenant {
           fail(asTributaryError(error));
         }
       };
-      return void opening.waiting.push({ go, fail });
+      return void opening.waiting.push({ owner: this, go, fail });
     }
     const set = () => {
       // Pushes that are logged after it are replayed by it.
