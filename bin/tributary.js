@@ -84,7 +84,7 @@ async function build() {
 }
 
 if (isCheckout && isStale()) {
-  console.error('building once…');
+  console.error('building once, about half a minute…');
   const { status, output } = await build();
   if (status !== 0) {
     console.error(output);

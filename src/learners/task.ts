@@ -36,17 +36,31 @@ export interface TaskSource {
   readonly data: unknown;
 }
 
+const EXPORT = 'export a function buildTask(data) that returns { model, train, test, optimizer, batchSize }';
+
 /** Of the watchdog and of each process: a task whose data does not fit its model is refused before anybody trains. */
 export async function loadTask({ module, data }: TaskSource): Promise<LearnerTask> {
-  const loaded = (await import(module)) as { readonly buildTask?: unknown };
+  const loaded = await importTask(module);
   if (typeof loaded.buildTask !== 'function') {
-    throw new UsageError(
-      'INVALID_ARGUMENT',
-      `${module} has no function buildTask; export one that returns the model and its data`,
-      { module },
-    );
+    throw new UsageError('INVALID_ARGUMENT', `${module} has no function buildTask; ${EXPORT}`, { module });
   }
   const task = await (loaded.buildTask as (data: unknown) => LearnerTask | Promise<LearnerTask>)(data);
   checkRunData(task.model, task);
   return task;
+}
+
+async function importTask(module: string): Promise<{ readonly buildTask?: unknown }> {
+  try {
+    return (await import(module)) as { readonly buildTask?: unknown };
+  } catch (cause) {
+    const { code, message } = cause as NodeJS.ErrnoException;
+    // The first may also be about something that the module imports; learners run without tsx and meet the second.
+    if (code !== 'ERR_MODULE_NOT_FOUND' && code !== 'ERR_UNKNOWN_FILE_EXTENSION') throw cause;
+    throw new UsageError(
+      'FILE_NOT_FOUND',
+      `the task of the learners, ${module}, cannot be loaded: ${message}; check source.module, which must be the URL of a module that Node itself can load, and what it imports; ${EXPORT}`,
+      { module },
+      cause,
+    );
+  }
 }

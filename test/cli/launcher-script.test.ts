@@ -58,18 +58,18 @@ const started = { status: 3, stdout: '["train","x y"]\n' };
 describe('bin/tributary.js', () => {
   test('builds a checkout once, without its noise, and again when a source is newer', () => {
     const root = checkout(good);
-    expect(start(root)).toEqual({ ...started, stderr: 'building once…\n' });
+    expect(start(root)).toEqual({ ...started, stderr: 'building once, about half a minute…\n' });
     expect(start(root)).toEqual({ ...started, stderr: '' });
     const later = new Date(Date.now() + 10_000);
     utimesSync(join(root, 'src', 'deep', 'a.ts'), later, later);
-    expect(start(root)).toEqual({ ...started, stderr: 'building once…\n' });
+    expect(start(root)).toEqual({ ...started, stderr: 'building once, about half a minute…\n' });
   });
 
   test('builds again when the kernels are missing', () => {
     const root = checkout(good);
     start(root);
     rmSync(join(root, 'build'), { recursive: true });
-    expect(start(root).stderr).toBe('building once…\n');
+    expect(start(root).stderr).toBe('building once, about half a minute…\n');
     expect(existsSync(join(root, 'build', 'kernels.wasm'))).toBe(true);
   });
 

@@ -257,6 +257,7 @@ describe.skipIf(!hasSharedMemory())('what tributary server says', () => {
     [['--service', 'a', '--service', 'a'], 'got the service a twice'],
     [['--service', 'a', '--cores', '0'], '1 to 256 for --cores, got 0'],
     [['--service', 'a', '--port', '65535', '--cores', '2'], '0 to 65533 for --port with 2 cores'],
+    [['--service', 'a', '--port', '65535', '--cores', '1'], '0 to 65534 for --port with 1 core,'],
     [['--service', 'a', '--lost-workers', 'wait'], '--folder'],
     [['--service', 'a', '--durability', 'disk'], '--folder'],
     [['--service', 'a', '--durability', 'tape'], 'process, disk for --durability'],

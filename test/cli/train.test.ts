@@ -100,6 +100,15 @@ describe('tributary train', () => {
     const piped = await run(['predict', 'runs/tiny', '-', '--top', '1'], { cwd, input });
     expect(piped.stdout).toMatch(/^apple plum\n {2}fruit \d+\.\d\d %\ncrow robin\n {2}bird \d+\.\d\d %\n$/);
     writeFileSync(join(cwd, 'texts.txt'), input);
+    for (const word of ['nosuchfile.txt', 'data/owl', 'owl.CSV']) {
+      const missing = await run(['predict', 'runs/tiny', word], { cwd });
+      expect([missing.code, missing.stdout]).toEqual([2, '']);
+      expect(missing.stderr).toContain(
+        `error [FILE_NOT_FOUND]: There is no file ${join(cwd, word)}. Check the path; if it is a text, give it by standard input: tributary predict runs/tiny -`,
+      );
+    }
+    for (const text of ['an owl and/or a wren', 'owl.', 'see owl.txt'])
+      expect((await run(['predict', 'runs/tiny', text], { cwd })).code).toBe(0);
     expect((await run(['predict', 'runs/tiny', 'texts.txt', '--top', '1'], { cwd })).stdout).toBe(
       piped.stdout,
     );

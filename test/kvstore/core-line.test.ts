@@ -3,6 +3,7 @@ import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { RemoteStore } from '../../src/kvstore/index.ts';
 import type { RemoteStoreOptions } from '../../src/kvstore/index.ts';
 import { CoreLine } from '../../src/kvstore/remote/core-line.ts';
+import { OtherWorkers } from '../../src/kvstore/remote/other-workers.ts';
 import { seldom } from '../../src/kvstore/remote/server-lines.ts';
 import { settingsOf } from '../../src/kvstore/remote/store-options.ts';
 import { hasSharedMemory, SharedSpace } from '../../src/memory/index.ts';
@@ -123,6 +124,40 @@ describe.skipIf(!hasSharedMemory())('a worker behind a proxy', () => {
     expect(proxy.connections).toBe(1);
   });
 
+  it('says after two seconds which workers it waits for', async () => {
+    const lines: string[] = [];
+    const store = await connect({ workers: 2, log: (line) => void lines.push(line) });
+    await store.init({ key: 'w', value: filled(4, 0) });
+    const into = filled(4, 0);
+    await store.pull({ key: 'w', into });
+    const pushed = store.pushpull({ key: 'w', gradient: filled(4, 1), into });
+    await until(() => lines.length > 0);
+    expect(lines).toEqual([
+      `worker 0 of 2 has waited 2 s for worker 1 of service '${access.namespace}': server 0 at ${proxy.address} has not answered 'exchange' yet; start it if it does not run`,
+    ]);
+    const late = await connect({ workers: 2, worker: 1 });
+    await late.init({ key: 'w', value: filled(4, 0) });
+    await late.push({ key: 'w', gradient: filled(4, 10) });
+    await pushed;
+    expect([...into]).toEqual([11, 11, 11, 11]);
+  });
+
+  it('says after two seconds what to compare if its nonce is wrong', async () => {
+    const lines: string[] = [];
+    const wrong = { ...access, nonce: '0'.repeat(64) };
+    const connecting = connect({
+      access: wrong,
+      reconnectTimeoutMs: 3000,
+      log: (line) => void lines.push(line),
+    });
+    const nextStep = /compare the worker's nonce with .* \(nonces\/.*\.nonce\), and check the address/;
+    await expect(connecting).rejects.toMatchObject({
+      code: 'REFUSED',
+      message: expect.stringMatching(nextStep) as string,
+    });
+    expect(lines).toEqual([expect.stringMatching(nextStep)]);
+  });
+
   it('does not wait for ever for others who never come', async () => {
     const store = await connect({ workers: 2, requestTimeoutMs: 500 });
     await expect(store.barrier()).rejects.toMatchObject({
@@ -174,6 +209,7 @@ describe.skipIf(!hasSharedMemory())('a worker whose server is not there', () => 
       ...{ worker: 3, incarnation: '0'.repeat(64), reconnectTimeoutMs: 30_000, requestTimeoutMs: 1e9 },
       settings: settingsOf({ servers: [], access: { namespace: '', nonce: '' }, worker: 3, workers: 4 }),
       onWaiting: (_, text) => void lines.push(text),
+      others: new OtherWorkers({ worker: 3, workers: 4, namespace: 'none', log: () => undefined }),
       onRestart: () => Promise.resolve(),
     });
     const opened = expect(line.open()).rejects.toMatchObject({ code: 'UNREACHABLE' });
@@ -183,7 +219,7 @@ describe.skipIf(!hasSharedMemory())('a worker whose server is not there', () => 
     line.step(startMs + 2500);
     expect(lines).toEqual([
       expect.stringMatching(
-        /^worker 3 has been trying server 0 at 127\.0\.0\.1:1 for 2 s: .*; it gives up after 30 s \(reconnectTimeoutMs\)$/,
+        /^worker 3 has been trying server 0 at 127\.0\.0\.1:1 for 2 s: .*; check that the server runs and that its address is right; it gives up after 30 s \(reconnectTimeoutMs\)$/,
       ),
     ]);
     line.step(startMs + 31_000);

@@ -188,7 +188,7 @@ describe.skipIf(!hasSharedMemory())('a store whose updates are held', () => {
   it('is refused by servers where others do not hold updates', async () => {
     const access = ground.createService();
     await connect(1, { access, held: false, workers: 2 });
-    await expect(connect(1, { access, workers: 2 })).rejects.toThrow(/wants to train by/);
+    await expect(connect(1, { access, workers: 2 })).rejects.toThrow(/held is true here, but/);
   });
 
   it('sees no change before apply, and one of nothing by an apply of nothing', async () => {

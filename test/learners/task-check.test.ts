@@ -57,6 +57,33 @@ describe.skipIf(!hasSharedMemory())('a task that a learner builds otherwise', ()
   });
 });
 
+describe('a module of a task', () => {
+  const { href } = new URL('./', import.meta.url);
+
+  it('that is not there is named, with what it must export', async () => {
+    const module = `${href}no-such-task.js`;
+    const failing = trainWithLearners({ source: { module, data: {} }, learners: 1 });
+    await expect(failing).rejects.toMatchObject({ code: 'FILE_NOT_FOUND', facts: { module } });
+    await expect(failing).rejects.toThrow(
+      /no-such-task\.js, cannot be loaded: .*; export a function buildTask\(data\) that returns \{ model, train, test, optimizer, batchSize \}$/,
+    );
+  });
+
+  it('that Node cannot load is named, too', async () => {
+    const module = join(folder, 'task.unknown');
+    appendFileSync(module, '');
+    const failing = trainWithLearners({ source: { module, data: {} }, learners: 1 });
+    await expect(failing).rejects.toMatchObject({ code: 'FILE_NOT_FOUND', facts: { module } });
+  });
+
+  it('without buildTask is named, with what it must export', async () => {
+    const module = moduleOf(`${href}explorer.ts`);
+    const failing = trainWithLearners({ source: { module, data: {} }, learners: 1 });
+    await expect(failing).rejects.toMatchObject({ code: 'INVALID_ARGUMENT', facts: { module } });
+    await expect(failing).rejects.toThrow(/has no function buildTask; export a function buildTask\(data\)/);
+  });
+});
+
 describe.skipIf(!hasSharedMemory())('a damaged checkpoint', () => {
   it('that learners do not go on from is told', async () => {
     const first = await train('nothing', { epochs: 2, checkpointDirectory: folder });

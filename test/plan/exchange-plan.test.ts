@@ -146,6 +146,18 @@ describe('the plan of an exchange', () => {
     );
   });
 
+  it('says what was not taken because it would gain too little, unless the way was given', () => {
+    const quickest = planExchange(input);
+    const modest = planExchange({ ...input, leastGain: 0.99 });
+    const gain = (100 * (1 - quickest.iterationMs / modest.iterationMs)).toFixed(1);
+    expect(modest.reason).toMatch(/; '[a-z]+, [a-z ]+' would gain [\d.]+ %, but more messages .* gain 99 %$/);
+    expect(modest.reason).toContain(`would gain ${Number(gain)} %`);
+    expect(quickest.reason).not.toContain('would gain');
+    expect(planExchange({ ...input, leastGain: 0.99, merging: 'single' }).reason).not.toContain('would gain');
+    const pure = planExchange({ ...input, leastGain: 0.99, strategy: 'servers' });
+    expect(pure.reason).toMatch(/; 'servers, [a-z ]+' would gain/);
+  });
+
   it('predicts no servers where there are none', () => {
     const { predictions, bytesByServer } = planExchange({
       ...input,

@@ -169,17 +169,25 @@ describe.skipIf(!hasSharedMemory()).each([true, false])('bad input, shared memor
     expect(await valueOf(first!)).toEqual([2]);
   });
 
-  it.each<[string, Options]>([
-    ['consistency', { consistency: { kind: 'bounded', staleness: 3 } }],
-    ['combination', { combine: 'mean' }],
-    ['number of workers', { workers: 3 }],
+  it.each<[string, Options, string, string]>([
+    [
+      ...(['consistency', { consistency: { kind: 'bounded', staleness: 3 } }] as const),
+      ...(['consistency is {"kind":"bounded","staleness":3}', '{"kind":"synchronous"}'] as const),
+    ],
+    ['combination', { combine: 'mean' }, "combine is 'mean'", "'sum'"],
+    ['number of workers', { workers: 3 }, 'workers is 3', '2'],
+    [
+      ...(['number and combination', { workers: 3, combine: 'mean' }] as const),
+      ...(["workers is 3 and combine is 'mean'", "2 and 'sum'"] as const),
+    ],
+    ['way of updating', { held: true }, 'held is true', 'false'],
   ])(
     'refuses a worker with another %s, also under the number of one that is here',
-    async (_what, options) => {
+    async (_what, options, here, begun) => {
       const [first, second] = await pair();
       for (const worker of [1, 2]) {
         await expect(connect(1, { workers: 2, worker, ...options })).rejects.toThrow(
-          new RegExp(`worker ${worker} wants to train by .*, the others by `),
+          `worker ${worker}: ${here} here, but service '${access.namespace}' was begun with ${begun}; use the same, another service, or start the server again, with another folder if it has one`,
         );
       }
       await Promise.all([push(first, 1), push(second, 2)]);
@@ -200,7 +208,7 @@ describe.skipIf(!hasSharedMemory()).each([true, false])('bad input, shared memor
     const [store] = await connect(1);
     await store!.init({ key: 'w', value: filled(LENGTH, 1) });
     await push(store!, 1);
-    await expect(connect(1, { worker: 0, combine: 'mean' })).rejects.toThrow(/wants to train by/);
+    await expect(connect(1, { worker: 0, combine: 'mean' })).rejects.toThrow(/: combine is 'mean' here, but/);
   });
 
   it.each([

@@ -33,8 +33,10 @@ export const predictCommand = defineCommand({
   operands: '<run folder> [text... | file | -]',
   operandCount: [1, Infinity],
   options,
-  details:
+  details: [
     'A file or standard input (-) holds one text a line. Language models take the words as the beginning.',
+    'A single word that looks like a path (a slash, .txt, .csv, .tsv, .json) must be a file.',
+  ].join('\n'),
   examples: [
     'tributary predict runs/mnist --index 7',
     'tributary predict runs/trec6 "Who wrote Hamlet ?" "How far is the moon ?"',
@@ -47,7 +49,7 @@ export const predictCommand = defineCommand({
       for (const { path: bad, reason } of trained.skipped)
         io.stderr.write(`Skipped the checkpoint ${bad}: ${reason}\n`);
       if (trained.kind === 'images') predictImage(trained, words, given, io);
-      else if (trained.kind === 'text') predictTexts(trained, await readTexts(words, io), given, io);
+      else if (trained.kind === 'text') predictTexts(trained, await readTexts(path!, words, io), given, io);
       else continueText(trained, await readPrompt(words, io), given, io);
       return ExitCode.ok;
     } finally {
@@ -57,7 +59,7 @@ export const predictCommand = defineCommand({
 });
 
 /** Arguments as they are, or the lines of a file or of standard input. */
-async function readTexts(words: readonly string[], io: CommandIo): Promise<string[]> {
+async function readTexts(run: string, words: readonly string[], io: CommandIo): Promise<string[]> {
   const [first] = words;
   if (first === undefined) {
     throw new UsageError(
@@ -69,7 +71,7 @@ async function readTexts(words: readonly string[], io: CommandIo): Promise<strin
     first === '-' && words.length === 1
       ? await io.readInput()
       : words.length === 1
-        ? readIfFile(first, io)
+        ? readIfFile(first, run, io)
         : undefined;
   if (text === undefined) return [...words];
   const lines = text.split(/\r?\n/).filter((line) => line.trim() !== '');
@@ -84,9 +86,16 @@ async function readPrompt(words: readonly string[], io: CommandIo): Promise<stri
   return words.length === 1 && words[0] === '-' ? (await io.readInput()).trimEnd() : words.join(' ');
 }
 
-function readIfFile(word: string, io: CommandIo): string | undefined {
+/** What looks like a path is not labelled as if it were a text: its name was mistyped more likely. */
+function readIfFile(word: string, run: string, io: CommandIo): string | undefined {
   const path = resolve(io.cwd, word);
-  return existsSync(path) && statSync(path).isFile() ? readFileSync(path, 'utf8') : undefined;
+  if (existsSync(path) && statSync(path).isFile()) return readFileSync(path, 'utf8');
+  if (!/^\S*(?:\/\S*|\.(?:txt|csv|tsv|json))$/i.test(word)) return undefined;
+  throw new UsageError(
+    'FILE_NOT_FOUND',
+    `There is no file ${path}. Check the path; if it is a text, give it by standard input: tributary predict ${run} -`,
+    { path },
+  );
 }
 
 interface Score {

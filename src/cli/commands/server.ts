@@ -184,7 +184,7 @@ function announce(server: ParameterServer, given: Options, voice: ServiceVoice):
   const at = addressText(address, port);
   voice.tell(
     { type: 'listening', server: at, address, port, cores, tls, pid: process.pid },
-    `Listening at ${at}${tls ? ' with TLS' : ''}, ${cores} core${cores === 1 ? '' : 's'}.`,
+    `Listening at ${at}${tls ? ' with TLS' : ''}, ${coresText(cores)}.`,
   );
   if (tls || isLoopback(address)) return;
   voice.warn(
@@ -206,7 +206,7 @@ function checkOptions(given: Options): readonly string[] {
   }
   if (cores < 1 || cores > MAX_CORES) throw wrong(`takes 1 to ${MAX_CORES} for --cores, got ${cores}`);
   if (port > MAX_PORT - cores) {
-    throw wrong(`takes 0 to ${MAX_PORT - cores} for --port with ${cores} cores, got ${port}`);
+    throw wrong(`takes 0 to ${MAX_PORT - cores} for --port with ${coresText(cores)}, got ${port}`);
   }
   if (given['lost-workers'] === 'wait' && given.folder === undefined) {
     throw wrong('goes back to a checkpoint with --lost-workers wait: say by --folder where to keep them');
@@ -233,4 +233,8 @@ function readTls(given: Options, io: CommandIo): ParameterServerOptions['tls'] {
 
 function wrong(fault: string): UsageError {
   return new UsageError('INVALID_COMMAND', `tributary server ${fault}. See: tributary server --help`);
+}
+
+function coresText(cores: number): string {
+  return `${cores} core${cores === 1 ? '' : 's'}`;
 }

@@ -29,7 +29,7 @@ const options = {
   learners: {
     kind: 'text',
     value: 'N|auto',
-    help: 'Processes that train one model together. Default auto: by a short trial, never slower than one.',
+    help: 'Processes that train one model together. Default auto: chosen by a short trial.',
   },
   mode: {
     kind: 'text',

@@ -40,6 +40,7 @@ import {
 } from '../../sockets/index.ts';
 import type { ByteRange, DialRecord, Host, SocketAddress } from '../../sockets/index.ts';
 import type { LinePump, Pumped } from './line-pump.ts';
+import type { AskedRequest, OtherWorkers } from './other-workers.ts';
 
 export interface LineOptions {
   readonly host: Host;
@@ -61,6 +62,8 @@ export interface LineOptions {
   readonly requestTimeoutMs: number;
   /** Called again and again while a server is not reached, from two seconds on, with a line for people. */
   readonly onWaiting: (nowMs: number, line: string) => void;
+  /** Reports waits for other workers. */
+  readonly others: OtherWorkers;
   /**
    * The server was started again and has forgotten everything. Until this is done only urgent requests are sent; then
    * those that wait.
@@ -225,8 +228,9 @@ export class CoreLine implements StreamUser, Pumped {
         this.#pending.delete(header.id as number);
         // What each connection is told anew can be answered for ever.
         if (!this.#urgent.has(header.id as number)) this.#progress();
-        if (hasFailed) pending.reject(unpack(header.error as PackedError));
-        else pending.resolve(header);
+        if (hasFailed) return pending.reject(unpack(header.error as PackedError));
+        this.options.others.answered(pending.header as AskedRequest);
+        pending.resolve(header);
       },
     };
   }
@@ -403,19 +407,21 @@ export class CoreLine implements StreamUser, Pumped {
     const { reconnectTimeoutMs, requestTimeoutMs, title, worker, onWaiting } = this.options;
     const [oldest] = this.#pending.values();
     if (oldest && nowMs - oldest.askedAtMs >= requestTimeoutMs) return this.close(this.#unanswered(oldest));
+    if (oldest && this.#isOpen)
+      this.options.others.awaited(oldest.header as AskedRequest, title, nowMs - oldest.askedAtMs, nowMs);
     if (this.#isOpen || this.#brokenAtMs === undefined) return;
     const brokenMs = nowMs - this.#brokenAtMs;
+    const nextStep = this.#isUnproven
+      ? `compare the worker's nonce with what createService returned, or with the file that 'tributary server' names when it starts (nonces/${this.options.access.namespace}.nonce), and check the address`
+      : 'check that the server runs and that its address is right';
     if (brokenMs >= QUIET_MS) {
       const seconds = (ms: number) => Math.floor(ms / 1000);
       onWaiting(
         nowMs,
-        `worker ${worker} has been trying ${title} for ${seconds(brokenMs)} s: ${this.#why}; it gives up after ${seconds(reconnectTimeoutMs)} s (reconnectTimeoutMs)`,
+        `worker ${worker} has been trying ${title} for ${seconds(brokenMs)} s: ${this.#why}; ${nextStep}; it gives up after ${seconds(reconnectTimeoutMs)} s (reconnectTimeoutMs)`,
       );
     }
     if (brokenMs < reconnectTimeoutMs) return;
-    const nextStep = this.#isUnproven
-      ? `give the worker what createService returned, or what 'tributary server' keeps in nonces/${this.options.access.namespace}.nonce, and check the address`
-      : 'check that the server runs and that its address is right';
     this.close(
       new PeerError(
         this.#isUnproven ? 'REFUSED' : 'UNREACHABLE',
@@ -427,7 +433,7 @@ export class CoreLine implements StreamUser, Pumped {
 
   #unanswered({ header }: Pending): PeerError {
     const { requestTimeoutMs, title, worker } = this.options;
-    const { op } = header as { readonly op: string };
+    const { op } = header as AskedRequest;
     return new PeerError(
       'TIMEOUT',
       `worker ${worker} has waited ${requestTimeoutMs} ms for the answer of ${title} to '${op}'; find out whether other workers are missing, or raise requestTimeoutMs`,

@@ -204,8 +204,8 @@ export class RemoteStore implements KVStore {
 
   /**
    * Where updates are held: what all workers have pushed since the last call takes effect, times `scale`, and pulls that
-   * follow see it. Every worker calls it once for each step with the same numbers; the first one's word is done. Keys that
-   * nobody pushed are left alone; rows of tables, where they are exact, get what a gradient of zeros would do.
+   * follow see it. Every worker calls it once for each step with the same numbers; those of the first to call are used. Keys
+   * that nobody pushed are left alone; rows of tables, where they are exact, get what a gradient of zeros would do.
    */
   async apply({ scale = 1, lr }: ApplyOptions = {}): Promise<void> {
     await this.#answered(async () => {

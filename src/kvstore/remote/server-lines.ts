@@ -10,12 +10,13 @@ import { internetAddress, resolveHost } from '../../sockets/index.ts';
 import type { TlsTunnel } from '../../sockets/index.ts';
 import { CoreLine } from './core-line.ts';
 import type { LineOptions } from './core-line.ts';
+import { OtherWorkers } from './other-workers.ts';
 
 export interface CommonLineOptions extends Omit<
   LineOptions,
-  'title' | 'address' | 'throughTunnel' | 'onWaiting'
+  'title' | 'address' | 'throughTunnel' | 'onWaiting' | 'others'
 > {
-  /** Takes a line for people while a server is not reached. */
+  /** Receives a line while a server is not reached, or other workers are awaited. */
   readonly log: (line: string) => void;
 }
 
@@ -44,11 +45,13 @@ export class ServerLines {
     mayShareMemory: (server: number) => boolean,
   ): Promise<ServerLines> {
     const open: CoreLine[] = [];
-    const notes = addresses.map(() => seldom(options.log));
+    const { worker, settings, access, log } = options;
+    const others = new OtherWorkers({ worker, workers: settings.workers, namespace: access.namespace, log });
+    const notes = addresses.map(() => seldom(log));
     const lineTo = async (host: string, port: number, server: number): Promise<[CoreLine, Welcome]> => {
       const line = new CoreLine({
         ...options,
-        onWaiting: notes[server]!,
+        ...{ onWaiting: notes[server]!, others },
         title: `server ${server} at ${host}:${port}`,
         address: tunnel?.dialAddress ?? internetAddress(await resolveHost(host), port),
         throughTunnel: tunnel && { host, port },

@@ -66,8 +66,8 @@ export interface RemoteStoreOptions {
    */
   readonly requestTimeoutMs?: number | undefined;
   /**
-   * Takes a line when a server is not reached for two seconds, and every ten seconds from then on. Default: standard
-   * error.
+   * Receives a line when a server is not reached for two seconds, and every ten seconds from then on; and when workers
+   * that have not met yet are awaited for two seconds, less and less often from then on. Default: standard error.
    */
   readonly log?: ((line: string) => void) | undefined;
   /** Encrypts and authenticates all connections. Default: none. */

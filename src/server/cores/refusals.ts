@@ -5,6 +5,7 @@
 import { InternalError, keyText, pack, PeerError, TributaryError, UsageError } from '../../base/index.ts';
 import type { PackedError, StoreKey } from '../../base/index.ts';
 import type { ProtocolFault } from '../wire/frame.ts';
+import type { ServiceSettings } from '../wire/messages.ts';
 import type { Service } from './office.ts';
 
 /** A fault as an error for whoever has made it. */
@@ -50,12 +51,32 @@ export function notAsStored(
   );
 }
 
-export function otherSettings(worker: number, expected: string, actual: string): UsageError {
+/** Undefined if the settings are the same. */
+export function otherSettings(
+  worker: number,
+  namespace: string,
+  expected: ServiceSettings,
+  actual: ServiceSettings,
+): UsageError | undefined {
+  const names = new Set([...Object.keys(expected), ...Object.keys(actual)] as (keyof ServiceSettings)[]);
+  const differing = [...names].filter((name) => settingText(expected[name]) !== settingText(actual[name]));
+  if (differing.length === 0) return undefined;
+  const isHere = differing.map((name) => `${optionOf(name)} is ${settingText(actual[name])}`).join(' and ');
+  const wasBegun = differing.map((name) => settingText(expected[name])).join(' and ');
   return new UsageError(
     'INVALID_ARGUMENT',
-    `worker ${worker} wants to train by ${actual}, the others by ${expected}; start all workers with the same settings`,
-    { worker, expected, actual },
+    `worker ${worker}: ${isHere} here, but service '${namespace}' was begun with ${wasBegun}; use the same, another service, or start the server again, with another folder if it has one`,
+    { worker, namespace, differing: differing.map(optionOf), expected, actual },
   );
+}
+
+/** By the name that users give it. */
+function optionOf(name: keyof ServiceSettings): string {
+  return name === 'isHeld' ? 'held' : name;
+}
+
+function settingText(value: ServiceSettings[keyof ServiceSettings]): string {
+  return typeof value === 'string' ? `'${value}'` : (JSON.stringify(value) ?? 'not set');
 }
 
 export function outdated(worker: number): PeerError {

@@ -96,8 +96,8 @@ export class Tenant {
   /** A worker that has proved itself. The first one settles how the tenant trains. */
   enter(worker: number, incarnation: string, settings: ServiceSettings): void {
     if (this.#settings === undefined) this.#begin(settings);
-    const [own, theirs] = [JSON.stringify(this.#settings), JSON.stringify(settings)];
-    if (own !== theirs) throw otherSettings(worker, own, theirs);
+    const refusal = otherSettings(worker, this.service.namespace, this.settings, settings);
+    if (refusal) throw refusal;
     if (this.#attendance!.isOutdated(worker, incarnation)) throw outdated(worker);
     if (this.isSynchronous && this.#attendance!.isLate(worker, incarnation))
       throw awayTooLong(worker, this.service.graceMs);
