@@ -3,6 +3,7 @@
  * a write, at a write, a flush, a rename, an acknowledgement, a request, a core's turn), and counted when it hits. Which ones,
  * when and where follows from the seed. Invariant: every fault heals by itself; after the last one training can end.
  */
+import { basename, dirname } from 'node:path';
 import type { DiskFaults, DiskPoint } from './disk.ts';
 import type { Links } from './network.ts';
 import type { SimProcess } from './process.ts';
@@ -83,6 +84,8 @@ export class Faults implements DiskFaults, Links {
   }[] = [];
   /** Folders with a checkpoint that was damaged. */
   readonly #damaged = new Set<string>();
+  /** Folders with a log that could not be continued: until there is a second one, the next checkpoint is all there is. */
+  readonly #broken = new Set<string>();
   #failsFlush = false;
   #tears = false;
   #heldUpMs = 0;
@@ -215,6 +218,8 @@ export class Faults implements DiskFaults, Links {
     this.#counts.set(name, (this.#counts.get(name) ?? 0) + 1);
     this.hits++;
     this.#scheduler.note('fault', `${armed.fault} at ${point}${path === '' ? '' : ` of ${path}`}`);
+    const breaksLogs = armed.fault === 'flush error' || armed.fault === 'truncate error';
+    if (breaksLogs && isOfLog) this.#broken.add(basename(dirname(path)));
     this.#hit(armed.fault, ends);
   }
 
@@ -277,11 +282,15 @@ export class Faults implements DiskFaults, Links {
     }
   }
 
-  /** A byte of the newest checkpoint of one tenant that has an older one; once for each folder, since older ones go. */
+  /**
+   * A byte of the newest checkpoint of one tenant that has an older one with all logs since; once for each folder, since
+   * older ones go.
+   */
   #damageCheckpoint(): void {
     const scheduler = this.#scheduler;
     const { disk } = this.#machine;
-    for (const folder of disk.list('/data').filter((name) => !this.#damaged.has(name))) {
+    const isWhole = (name: string): boolean => !this.#damaged.has(name) && !this.#broken.has(name);
+    for (const folder of disk.list('/data').filter(isWhole)) {
       const checkpoints = disk.list(`/data/${folder}`).filter((name) => /^step-\d+\.checkpoint$/.test(name));
       if (checkpoints.length < 2) continue;
       this.#damaged.add(folder);
