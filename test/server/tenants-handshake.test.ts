@@ -153,7 +153,7 @@ describe.skipIf(!hasSharedMemory())('the door of a parameter server', () => {
     await expect(connecting).rejects.toMatchObject({
       code: 'REFUSED',
       message: expect.stringMatching(
-        new RegExp(`namespace '${access.namespace}'.* nonces/${access.namespace}\\.nonce`),
+        new RegExp(`namespace '${access.namespace}'.*nonces/${access.namespace}\\.nonce`),
       ) as string,
     });
   });
