@@ -1,6 +1,7 @@
 export { systemClock } from './clock.ts';
 export type { Clock } from './clock.ts';
 export {
+  flushWhereAllowed,
   makeDurableFolder,
   OWNER_FILE,
   OWNER_FOLDER,
