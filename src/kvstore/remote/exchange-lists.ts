@@ -4,7 +4,7 @@
  * servers sum and answer the first while the last is on its way. Invariant: a list is known to a core before it is used.
  */
 import { keyName, unpack } from '../../base/index.ts';
-import type { PackedError } from '../../base/index.ts';
+import type { PackedError, TributaryError } from '../../base/index.ts';
 import type { Region } from '../../memory/index.ts';
 import { joined } from '../../server/index.ts';
 import type { Header, ListEntry, PieceResult } from '../../server/index.ts';
@@ -13,6 +13,7 @@ import type { CoreLine } from './core-line.ts';
 import { sumInOrder } from './held-steps.ts';
 import type { RemoteKeyStatus } from './held-steps.ts';
 import type { KnownKey } from './key-table.ts';
+import { allAnswered, refusalOf } from './push-answers.ts';
 import type { Told } from './recovery.ts';
 import type { StoreMemory } from './tensors.ts';
 
@@ -99,7 +100,12 @@ export class ExchangeLists implements Told {
     const list = await this.#listOf(entries);
     const statuses = new Statuses(entries, call.isHeld);
     const requests = list.parts.flatMap((part) => this.#send(list.number, part, call, statuses));
-    return { answers: Promise.all(requests).then(() => statuses.result()) };
+    const answers = allAnswered(requests)
+      .then(() => statuses.result())
+      .catch((error: TributaryError) => {
+        throw refusalOf(error, call.push && statuses.isTaken);
+      });
+    return { answers };
   }
 
   forget(): void {
@@ -215,6 +221,8 @@ class Statuses {
   /** By key and piece. */
   readonly #squares: (number | null)[][] | undefined;
   #error: PackedError | undefined;
+  /** Whether a core has done its part. */
+  isTaken = false;
 
   constructor(entries: readonly Exchanged[], isHeld: boolean) {
     this.#entries = entries;
@@ -230,6 +238,7 @@ class Statuses {
         this.#error ??= result;
         return;
       }
+      this.isTaken = true;
       this.#versions[key] = Math.min(this.#versions[key]!, result[0]);
       this.#staleness[key] = Math.max(this.#staleness[key]!, result[1]);
       if (this.#squares && result[2] !== undefined) this.#squares[key]![pieces[i]!] = result[2];
