@@ -91,8 +91,11 @@ export class CheckpointStore {
     return undefined;
   }
 
-  /** Writes a checkpoint, then removes what is no longer kept. Gives its folder. */
-  save(checkpoint: CheckpointData): string {
+  /**
+   * Writes a checkpoint, then removes what is no longer kept. Gives its folder. `accept` runs when it is written and has
+   * no final name yet: if it throws a `TributaryError`, the checkpoint is discarded and earlier ones stay.
+   */
+  save(checkpoint: CheckpointData, accept?: () => void): string {
     const { step } = checkpoint;
     try {
       makeDurableFolder(systemFiles, this.directory, 0o777);
@@ -118,6 +121,7 @@ export class CheckpointStore {
       path,
       join(this.directory, `.writing-${name}-${randomBytes(8).toString('hex')}`),
       this.#run,
+      accept,
     );
     this.#own.add(basename(path));
     this.#prune(path);
