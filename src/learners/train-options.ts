@@ -72,7 +72,7 @@ const OPTION_NAMES: OptionNames<TrainOptions> = {
 
 /** The processes of a run, by their ids. */
 export type Processes = {
-  /** Of each learner. */
+  /** Of each learner that could be started. */
   readonly learners: readonly number[];
   /** Of the server, in the modes that have one. */
   readonly server: number | undefined;
@@ -98,8 +98,9 @@ export type TrainEvent =
       readonly type: 'learner-lost';
       /** Its number; undefined: it was the server. */
       readonly learner: number | undefined;
-      readonly pid: number;
-      /** How it ended, for people. */
+      /** Undefined: it could not be started. */
+      readonly pid: number | undefined;
+      /** How it ended, or why it could not be started, for people. */
       readonly how: string;
       /** Batches that others take instead. */
       readonly returned: readonly number[];

@@ -117,6 +117,29 @@ describe.skipIf(!hasSharedMemory())('learners that cannot finish', () => {
   });
 });
 
+describe.skipIf(!hasSharedMemory())('learners that the system does not start', () => {
+  const { execPath } = process;
+  afterEach(() => {
+    process.execPath = execPath;
+  });
+
+  it('are told of with the reason and the next step, again where the run ends', async () => {
+    process.execPath = join(folder, 'nothing-here');
+    const events: TrainEvent[] = [];
+    const failing = train({
+      ...{ maxReplacements: 1, maxRestarts: 0 },
+      onEvent: (event) => void events.push(event),
+    });
+    const why = /could not be started \(spawn .*nothing-here ENOENT\); raise .*ulimit -u/;
+    await expect(failing).rejects.toMatchObject({ code: 'PEER_LOST', cause: { code: 'ENOENT' } });
+    await expect(failing).rejects.toThrow(why);
+    const lost = events.filter((event) => event.type === 'learner-lost');
+    expect(lost).toHaveLength(3);
+    for (const event of lost)
+      expect(event).toMatchObject({ pid: undefined, how: expect.stringMatching(why) as string });
+  });
+});
+
 describe.skipIf(!hasSharedMemory())('checkpoints', () => {
   it('are made every so many steps; those of another task are refused, and the difference named', async () => {
     // So long that it is stopped within the first epoch.
