@@ -100,7 +100,7 @@ export class Exchanges {
   }
 }
 
-/** Differs if keys or lengths do, so that ranks which init something else are told so. */
+/** Differs if keys or lengths do, so that ranks which init something else get an error. */
 function titleOf(list: readonly KeyInit[]): string {
   const keys = list.map(({ key, value, rowLength }) => [key, value.length, rowLength]);
   const digest = createHash('sha256').update(JSON.stringify(keys)).digest('hex').slice(0, 8);

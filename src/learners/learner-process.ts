@@ -1,5 +1,5 @@
 /**
- * The program of a learner or of the server: works until it is told to stop or its watchdog is gone. Started by `crew.ts`,
+ * The program of a learner or of the server: works until the run is stopped or its watchdog is gone. Started by `crew.ts`,
  * never imported. Invariants: the watchdog hears of every end that is not a kill; a watchdog that was killed leaves no
  * segment behind as long as one of its processes is left to remove it.
  */

@@ -21,7 +21,7 @@ export interface TrainOptions extends UsedFolderOptions {
   /** Processes started in place of ones that died, at most, from the beginning or the last restart. Default 8. */
   readonly maxReplacements?: number | undefined;
   /**
-   * How often all processes are started again from the last checkpoint when nobody is left or nothing moves. Default
+   * How often all processes are started again from the last checkpoint when no learner is left or nothing moves. Default
    * 1.
    */
   readonly maxRestarts?: number | undefined;
@@ -117,7 +117,7 @@ export type TrainEvent =
       readonly why: string;
       /** Where training goes on; undefined: from the first weights. */
       readonly checkpoint: string | undefined;
-      /** Steps that count; what was trained after them is trained again, and epochs after them are told again. */
+      /** Steps that count; what was trained after them is trained again, and epochs after them are reported again. */
       readonly step: number;
     } & Processes)
   | {

@@ -67,7 +67,7 @@ export class CheckpointStore {
   }
 
   /**
-   * Begins a run in the folder: refuses one that holds checkpoints unless it is told what to do with them. Gives the one to go
+   * Begins a run in the folder: refuses one that holds checkpoints unless `resume` or `overwrite` is given. Gives the one to go
    * on from, if it is to resume.
    */
   begin({ resume = false, overwrite = false }: UsedFolderOptions): LatestCheckpoint | undefined {
