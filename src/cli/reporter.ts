@@ -138,7 +138,8 @@ abstract class LineReporter implements Reporter {
             ? 'the others go on without it'
             : `process ${event.replacement} takes its place`;
         const who = event.learner === undefined ? 'The server' : `Learner ${event.learner}`;
-        this.say(`${who} (process ${event.pid}) ${event.how}; ${next}.`);
+        const process = event.pid === undefined ? '' : ` (process ${event.pid})`;
+        this.say(`${who}${process} ${event.how}; ${next}.`);
         return;
       }
       case 'restarted': {

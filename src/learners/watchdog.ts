@@ -204,7 +204,7 @@ class Watchdog {
     this.#kept = { atMs: performance.now(), step };
   }
 
-  async #restart({ code, why }: Collapse): Promise<void> {
+  async #restart({ code, why, cause }: Collapse): Promise<void> {
     const { maxRestarts = 1, onEvent } = this.#options;
     if (this.#restarts >= maxRestarts) {
       throw new PeerError(
@@ -214,6 +214,7 @@ class Watchdog {
           ...{ replacements: this.#crew.replacements, restarts: this.#restarts },
           checkpoint: this.#checkpoints.path,
         },
+        cause,
       );
     }
     this.#restarts++;

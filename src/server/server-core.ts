@@ -275,7 +275,7 @@ export class ServerCore {
     );
   }
 
-  /** `fail` is told if the push, once taken, will not be applied after all. */
+  /** `fail` is called if the push, once taken, will not be applied after all. */
   push(push: DensePush, reply: Reply, fail: Fail = ignore): void {
     const key = this.#keyOf(push);
     checkLength(key, push.worker, push.gradient);

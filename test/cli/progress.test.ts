@@ -180,9 +180,12 @@ test('a reporter says which process was lost and who takes its place', () => {
   } as const;
   reporter.event({ ...lost, learner: 1, replacement: 9 });
   reporter.event({ ...lost, learner: 0, replacement: undefined });
+  const how = 'could not be started (EAGAIN)';
+  reporter.event({ ...lost, learner: 2, pid: undefined, how, replacement: 9 });
   expect(io.written.stdout).toBe(
     'Learner 1 (process 7) was ended by SIGKILL; process 9 takes its place.\n' +
-      'Learner 0 (process 7) was ended by SIGKILL; the others go on without it.\n',
+      'Learner 0 (process 7) was ended by SIGKILL; the others go on without it.\n' +
+      'Learner 2 could not be started (EAGAIN); process 9 takes its place.\n',
   );
 });
 

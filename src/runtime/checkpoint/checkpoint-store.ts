@@ -84,7 +84,7 @@ export class CheckpointStore {
   }
 
   /**
-   * Begins a run in the folder: refuses one that holds checkpoints unless it is told what to do with them. Gives the one to go
+   * Begins a run in the folder: refuses one that holds checkpoints unless `resume` or `overwrite` is given. Gives the one to go
    * on from, if it is to resume.
    */
   begin({ resume = false, overwrite = false }: UsedFolderOptions): LatestCheckpoint | undefined {
@@ -108,8 +108,11 @@ export class CheckpointStore {
     return undefined;
   }
 
-  /** Writes a checkpoint, then removes what is no longer kept. Gives its folder. */
-  save(checkpoint: CheckpointData): string {
+  /**
+   * Writes a checkpoint, then removes what is no longer kept. Gives its folder. `accept` runs when it is written and has
+   * no final name yet: if it throws a `TributaryError`, the checkpoint is discarded and earlier ones stay.
+   */
+  save(checkpoint: CheckpointData, accept?: () => void): string {
     const { step } = checkpoint;
     try {
       makeDurableFolder(systemFiles, this.directory, 0o777);
@@ -132,7 +135,7 @@ export class CheckpointStore {
     const path = join(this.directory, revision === 1 ? name : `${name}-r${revision}`);
     const temporary = join(this.directory, `.writing-${name}-${randomBytes(8).toString('hex')}`);
     try {
-      writeCheckpoint(checkpoint, path, temporary, this.#run);
+      writeCheckpoint(checkpoint, path, temporary, this.#run, accept);
     } finally {
       // It may be there although flushing its entry failed.
       if (existsSync(path)) this.#own.add(basename(path));

@@ -7,7 +7,7 @@
 import { createHash } from 'node:crypto';
 import { readFileSync, statSync } from 'node:fs';
 import { join } from 'node:path';
-import { flushFolder, putInPlace, systemFiles, UsageError } from '../../base/index.ts';
+import { flushFolder, putInPlace, systemFiles, TributaryError, UsageError } from '../../base/index.ts';
 import { canonicalJson } from './json.ts';
 import type { JsonValue } from './json.ts';
 import { formatSafetensors, parseSafetensors } from './safetensors.ts';
@@ -46,13 +46,16 @@ interface StateFile {
 /**
  * Writes the checkpoint of a run to the folder `path`, which must not exist, by way of the folder
  * `temporary` beside it. On an error nothing is left under either name, unless only flushing the
- * entry failed: then the checkpoint is there, whole, and a power cut may take it.
+ * entry failed: then the checkpoint is there, whole, and a power cut may take it. `accept`
+ * runs when everything is written and flushed, before it gets its final name; it refuses by throwing a
+ * `TributaryError`, which is thrown on.
  */
 export function writeCheckpoint(
   checkpoint: CheckpointData,
   path: string,
   temporary: string,
   run?: string,
+  accept?: () => void,
 ): void {
   const { step, epoch, tensors, optimizer, state } = checkpoint;
   for (const [name, value] of Object.entries({ step, epoch })) {
@@ -81,10 +84,13 @@ export function writeCheckpoint(
     });
     writeSealed(join(temporary, STATE_FILE), [Buffer.from(text)]);
     flushFolder(systemFiles, temporary);
+    accept?.();
   };
   try {
     putInPlace(systemFiles, { temporary, path }, write);
   } catch (cause) {
+    // Only `accept` throws one.
+    if (cause instanceof TributaryError) throw cause;
     throw new UsageError(
       'CHECKPOINT_NOT_WRITTEN',
       `The checkpoint ${path} could not be written: ${cause instanceof Error ? cause.message : String(cause)}. ` +

@@ -14,6 +14,7 @@ import { createHash } from 'node:crypto';
 import { basename, join } from 'node:path';
 import fc from 'fast-check';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import { UsageError } from '../../../src/base/index.ts';
 import { CheckpointStore, loadCheckpoint } from '../../../src/runtime/checkpoint/index.ts';
 import type { CheckpointData, JsonValue } from '../../../src/runtime/checkpoint/index.ts';
 import { writeCheckpoint } from '../../../src/runtime/checkpoint/checkpoint.ts';
@@ -88,6 +89,23 @@ describe('CheckpointStore', () => {
     shared.fill(4);
     const read = store.load(path).tensors.w!.data as Float32Array;
     expect(read.every((value) => value === 3)).toBe(true);
+  });
+
+  it('discards what is not accepted once it is written, and removes nothing for it', () => {
+    const folder = newFolder();
+    const store = new CheckpointStore(folder, { keep: 1 });
+    store.save(sample(1));
+    const seen: string[][] = [];
+    const refuse = () => {
+      seen.push(entries(folder), ...entries(folder).map((entry) => entries(join(folder, entry))));
+      throw new UsageError('NOT_A_NUMBER', 'the source has changed');
+    };
+    expectError(() => store.save(sample(2), refuse), 'NOT_A_NUMBER', 'the source has changed');
+    const temporary = expect.stringMatching(/^\.writing-step-00000002-/) as string;
+    expect(seen).toEqual([[temporary, 'step-00000001'], [...FILES], [...FILES]]);
+    expect(entries(folder)).toEqual(['step-00000001']);
+    store.save(sample(2), () => undefined);
+    expect(entries(folder)).toEqual(['step-00000002']);
   });
 
   it('records length and SHA-256 of the files in a readable state', () => {
