@@ -141,6 +141,16 @@ describe('tributary train', () => {
     );
   });
 
+  test('takes --resume or --overwrite, not both, before it looks at anything', async () => {
+    const cwd = folder();
+    const refused = await run(['train', 'none.json', '--overwrite', '--resume'], { cwd });
+    expect(refused.code).toBe(2);
+    expect(refused.stderr).toContain(
+      'error [INVALID_COMMAND]: tributary train takes --resume or --overwrite, not both: one goes on with the run, the other replaces it.',
+    );
+    expect(readdirSync(cwd)).toEqual([]);
+  });
+
   test('refuses a folder with something in it, and deletes nothing', async () => {
     const cwd = folder();
     writeTinyRun(cwd);
