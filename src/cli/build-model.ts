@@ -5,7 +5,7 @@
  */
 import { readFileSync } from 'node:fs';
 import { UsageError } from '../base/index.ts';
-import { Dataset, sampleSize, withNegatives } from '../data/index.ts';
+import { sampleSize, withNegatives, type Dataset } from '../data/index.ts';
 import {
   clipByGlobalNorm,
   clipByValue,
@@ -159,7 +159,7 @@ function chooseOutput({ onnx: file, output }: OnnxModelConfig, known: readonly s
 
 /** The data column under the name and in the shape of the file's input; the bytes are shared. */
 function adaptColumns(dataset: Dataset, input: Tensor, labelName: string, file: string): Dataset {
-  return new Dataset(
+  return dataset.withColumns(
     dataset.columns.map((column) => {
       if (column.name === labelName) return column;
       const [batch, ...sample] = input.shape;
