@@ -141,6 +141,27 @@ describe('tributary train', () => {
     );
   });
 
+  test.each([
+    [
+      { model: 'text-cnn', data: { kind: 'text', train: 'train.csv' } },
+      "model 'text-cnn' needs texts with labels, and data.kind 'text' gives texts without labels: use kind 'text-csv', or a language model (lstm-lm, sampled-lm, gpt).",
+    ],
+    [
+      { model: { name: 'mlp', inputShape: [5], classes: 3 } },
+      "model 'mlp' needs images, and data.kind 'text-csv' gives texts with labels: use kind 'mnist' or 'idx', or a text classifier (text-cnn, transformer).",
+    ],
+    [
+      { model: 'gpt' },
+      "model 'gpt' needs texts without labels, and data.kind 'text-csv' gives texts with labels: use kind 'text', or a text classifier (text-cnn, transformer).",
+    ],
+  ])('refuses a model of other data in one sentence: %j', async (config, message) => {
+    const cwd = folder();
+    writeTinyRun(cwd, { config });
+    const { code, stderr } = await run(['train', 'tiny.json'], { cwd });
+    expect([code, stderr]).toEqual([2, expect.stringContaining(`error [INVALID_CONFIG]: ${message}`)]);
+    expect(existsSync(join(cwd, 'runs'))).toBe(false);
+  });
+
   test('takes --resume or --overwrite, not both, before it looks at anything', async () => {
     const cwd = folder();
     const refused = await run(['train', 'none.json', '--overwrite', '--resume'], { cwd });
