@@ -176,7 +176,8 @@ describe.skipIf(!hasSharedMemory())('a worker behind a proxy', () => {
       reconnectTimeoutMs: 3000,
       log: (line) => void lines.push(line),
     });
-    const nextStep = /compare the worker's nonce with .* \(nonces\/.*\.nonce\), and check the address/;
+    const nextStep =
+      /compare the service's name \(access\.namespace\) and the nonce with .* \(nonces\/.*\.nonce\), and check the address/;
     await expect(connecting).rejects.toMatchObject({
       code: 'REFUSED',
       message: expect.stringMatching(nextStep) as string,

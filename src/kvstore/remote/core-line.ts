@@ -415,7 +415,7 @@ export class CoreLine implements StreamUser, Pumped {
     if (this.#isOpen || this.#brokenAtMs === undefined) return;
     const brokenMs = nowMs - this.#brokenAtMs;
     const nextStep = this.#isUnproven
-      ? `compare the worker's nonce with what createService returned, or with the file that 'tributary server' names when it starts (nonces/${this.options.access.namespace}.nonce), and check the address`
+      ? `compare the service's name (access.namespace) and the nonce with what createService returned, or with the file that 'tributary server' names when it starts (nonces/${this.options.access.namespace}.nonce), and check the address`
       : 'check that the server runs and that its address is right';
     if (brokenMs >= QUIET_MS) {
       const seconds = (ms: number) => Math.floor(ms / 1000);
