@@ -162,6 +162,17 @@ describe('tributary train', () => {
     expect(existsSync(join(cwd, 'runs'))).toBe(false);
   });
 
+  test('names the file and the field where there is too little to hold some out for testing', async () => {
+    const cwd = folder();
+    const data = { kind: 'text-csv', train: 'train.csv', testFraction: 0.1 };
+    writeTinyRun(cwd, { train: 'the iron lead,metal\n', config: { data } });
+    const { code, stderr } = await run(['train', 'tiny.json'], { cwd });
+    expect(code).toBe(2);
+    expect(stderr).toContain(
+      `error [INVALID_CONFIG]: ${join(cwd, 'train.csv')} has 1 sample; data.testFraction 0.1 needs at least 2. Add rows, or leave data.testFraction out.`,
+    );
+  });
+
   test('takes --resume or --overwrite, not both, before it looks at anything', async () => {
     const cwd = folder();
     const refused = await run(['train', 'none.json', '--overwrite', '--resume'], { cwd });
