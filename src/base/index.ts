@@ -18,5 +18,6 @@ export * from './package-version.ts';
 export * from './packed-error.ts';
 export * from './random.ts';
 export * from './schedule.ts';
+export { expectation, printValue, schemaFault, valueAt } from './schema-fault.ts';
 export * from './start-thread.ts';
 export * from './store-key.ts';

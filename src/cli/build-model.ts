@@ -5,7 +5,7 @@
  */
 import { readFileSync } from 'node:fs';
 import { UsageError } from '../base/index.ts';
-import { Dataset, sampleSize, withNegatives } from '../data/index.ts';
+import { sampleSize, withNegatives, type Dataset } from '../data/index.ts';
 import {
   clipByGlobalNorm,
   clipByValue,
@@ -19,7 +19,7 @@ import {
   type Model,
   type Tensor,
 } from '../graph/index.ts';
-import { findModel } from '../models/index.ts';
+import { findModel, models, type ModelEntry } from '../models/index.ts';
 import type { NamedModelConfig, OnnxModelConfig, ResolvedConfig } from './config.ts';
 import type { Task } from './task.ts';
 
@@ -52,12 +52,12 @@ export function buildModel(config: ResolvedConfig, task: Pick<Task, 'kind' | 'fa
   return built;
 }
 
-function create({ model, seed }: ResolvedConfig, task: Pick<Task, 'kind' | 'facts'>): BuiltModel {
+function create({ model, data, seed }: ResolvedConfig, task: Pick<Task, 'kind' | 'facts'>): BuiltModel {
   if ('onnx' in model) return fromOnnx(model as OnnxModelConfig, task);
   const whole =
     'build' in model && typeof model.build === 'function'
       ? model.build(task.facts)
-      : fromCatalogue(model as NamedModelConfig, task);
+      : fromCatalogue(model as NamedModelConfig, data.kind, task);
   const drawn = whole.graph.inputs.get('negatives')?.shape[1];
   const { vocabulary } = task.facts;
   if (typeof drawn === 'number' && vocabulary !== undefined) return sampled(whole, drawn, vocabulary, seed);
@@ -79,8 +79,42 @@ function sampled(whole: Model, drawn: number, vocabulary: number, seed: number):
   };
 }
 
-function fromCatalogue({ name, ...rest }: NamedModelConfig, { facts }: Pick<Task, 'facts'>): Model {
+type DataKind = ResolvedConfig['data']['kind'];
+
+/** What a model of each kind is trained on, and what is to be said where it is another. */
+const KINDS: Readonly<Record<Task['kind'], { data: string; kinds: readonly DataKind[]; models: string }>> = {
+  images: { data: 'images', kinds: ['mnist', 'idx'], models: 'a model of images' },
+  text: { data: 'texts with labels', kinds: ['text-csv'], models: 'a text classifier' },
+  'language-model': { data: 'texts without labels', kinds: ['text'], models: 'a language model' },
+};
+
+/** By what its options say of the data. */
+function kindOf({ options: { shape } }: ModelEntry): Task['kind'] {
+  if ('inputShape' in shape) return 'images';
+  return 'classes' in shape ? 'text' : 'language-model';
+}
+
+/** Before its options are checked, which the data were to fill in. */
+function checkKind(name: string, dataKind: DataKind, kind: Task['kind']): void {
+  const needed = kindOf(findModel(name));
+  if (needed === kind) return;
+  const kinds = KINDS[needed].kinds.map((one) => `'${one}'`).join(' or ');
+  const fitting = Object.entries(models).flatMap(([other, entry]) => (kindOf(entry) === kind ? [other] : []));
+  throw new UsageError(
+    'INVALID_CONFIG',
+    `model '${name}' needs ${KINDS[needed].data}, and data.kind '${dataKind}' gives ${KINDS[kind].data}: ` +
+      `use kind ${kinds}, or ${KINDS[kind].models} (${fitting.join(', ')}).`,
+    { model: name, kind: dataKind, expected: KINDS[needed].kinds },
+  );
+}
+
+function fromCatalogue(
+  { name, ...rest }: NamedModelConfig,
+  dataKind: DataKind,
+  { kind, facts }: Pick<Task, 'kind' | 'facts'>,
+): Model {
   const options: Readonly<Record<string, unknown>> = rest;
+  checkKind(name, dataKind, kind);
   const entry = findModel(name);
   const decided = Object.entries(facts).filter(([field]) => field in entry.options.shape);
   for (const [field, value] of decided) {
@@ -159,7 +193,7 @@ function chooseOutput({ onnx: file, output }: OnnxModelConfig, known: readonly s
 
 /** The data column under the name and in the shape of the file's input; the bytes are shared. */
 function adaptColumns(dataset: Dataset, input: Tensor, labelName: string, file: string): Dataset {
-  return new Dataset(
+  return dataset.withColumns(
     dataset.columns.map((column) => {
       if (column.name === labelName) return column;
       const [batch, ...sample] = input.shape;

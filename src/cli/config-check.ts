@@ -4,7 +4,7 @@
  */
 import { dirname, resolve } from 'node:path';
 import type { z } from 'zod';
-import { didYouMean, UsageError } from '../base/index.ts';
+import { didYouMean, expectation, printValue, UsageError, valueAt } from '../base/index.ts';
 import type { OptimizerSpec } from '../kernels/index.ts';
 import type { DataConfig, ModelFunction, ResolvedConfig, TrainConfig } from './config.ts';
 import { configSchema, isRecord } from './config-schema.ts';
@@ -129,44 +129,10 @@ function describeIssue(issue: Issue, raw: unknown, schema: z.ZodType): string[] 
   return [`the field ${field} is ${printValue(actual)}; expected ${expectation(issue)}.${hint}`];
 }
 
-function expectation(issue: Issue): string {
-  switch (issue.code) {
-    case 'invalid_type':
-      return issue.expected === 'int'
-        ? 'a whole number'
-        : `${/^[aeiou]/.test(issue.expected) ? 'an' : 'a'} ${issue.expected}`;
-    case 'invalid_value':
-      return issue.values.map((value) => JSON.stringify(value)).join(', ');
-    case 'too_small':
-      return `${unitOf(issue.origin)}${issue.inclusive ? 'at least' : 'above'} ${issue.minimum}`;
-    case 'too_big':
-      return `${unitOf(issue.origin)}${issue.inclusive ? 'at most' : 'below'} ${issue.maximum}`;
-    default:
-      return issue.message.replace(/^expected /, '');
-  }
-}
-
-function unitOf(origin: string): string {
-  return origin === 'string' ? 'a text of length ' : origin === 'array' ? 'a list of length ' : '';
-}
-
 function fieldsAt(schema: z.ZodType, path: readonly string[]): string[] {
   let at: z.ZodType | undefined = schema;
   for (const part of path) at = (at as Partial<z.ZodObject>).shape?.[part] as z.ZodType | undefined;
   return Object.keys((at as Partial<z.ZodObject> | undefined)?.shape ?? {});
-}
-
-function valueAt(value: unknown, path: readonly string[]): unknown {
-  let at = value;
-  for (const part of path)
-    at = typeof at === 'object' && at !== null ? (at as Record<string, unknown>)[part] : undefined;
-  return at;
-}
-
-function printValue(value: unknown): string {
-  if (typeof value === 'function') return 'a function';
-  const text = typeof value === 'number' ? String(value) : (JSON.stringify(value) ?? String(value));
-  return text.length > 60 ? `${text.slice(0, 60)}…` : text;
 }
 
 function invalid(source: string, faults: readonly string[], next: string): UsageError {

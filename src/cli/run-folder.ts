@@ -63,7 +63,7 @@ export class RunFolder {
   }
 
   /**
-   * Makes the folder ready for a run, or refuses. True if an earlier run is continued. Until `release`, which
+   * Makes the folder ready for a run, or refuses; one of the two at most is true. True if an earlier run is continued. Until `release`, which
    * must also follow a refusal, nobody else can do so.
    */
   prepare({ resume, overwrite }: { readonly resume: boolean; readonly overwrite: boolean }): boolean {
@@ -92,7 +92,7 @@ export class RunFolder {
         { path: this.path },
       );
     }
-    if (overwrite && !resume) {
+    if (overwrite) {
       for (const name of WRITTEN_BY_A_RUN) rmSync(join(this.path, name), { recursive: true, force: true });
     }
     return resume && !empty;

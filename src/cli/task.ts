@@ -93,9 +93,21 @@ function loadTextCsv(data: TextCsvData, seed: number, known: KnownWords): Task {
   let train = encode(rows, data.train);
   let test =
     data.test === undefined ? undefined : encode(readTextCsv(data.test, knownColumnsOf(data)), data.test);
-  if (!test && data.testFraction) [test, train] = train.split(data.testFraction, seed);
+  if (!test && data.testFraction) {
+    checkCanHoldOut(data, train.length);
+    [test, train] = train.split(data.testFraction, seed);
+  }
   const facts = { classes: labelSet.size, vocabulary: vocabulary.size, length };
   return { kind: 'text', train, test, facts, labels: labelSet.labels, labelSet, vocabulary, data: resolved };
+}
+
+function checkCanHoldOut({ train: file, testFraction }: TextCsvData, samples: number): void {
+  if (samples >= 2) return;
+  throw new UsageError(
+    'INVALID_CONFIG',
+    `${file} has 1 sample; data.testFraction ${testFraction} needs at least 2. Add rows, or leave data.testFraction out.`,
+    { file, field: 'data.testFraction', expected: 2, actual: samples },
+  );
 }
 
 function columnsOf({ textColumn, labelColumn, header }: TextCsvData): TextCsvOptions {

@@ -8,7 +8,7 @@ import { availableParallelism } from 'node:os';
 import { join, relative } from 'node:path';
 import { PeerError } from '../base/index.ts';
 import { hasSharedMemory } from '../memory/index.ts';
-import { evaluate, fit, type Evaluation } from '../runner/index.ts';
+import { evaluate, fit, resolveResources, WORKER_MARK, type Evaluation } from '../runner/index.ts';
 import { AVERAGE, type BuiltModel } from './build-model.ts';
 import type { ResolvedConfig } from './config.ts';
 import { duration, lossText, percent, thousands } from './format.ts';
@@ -72,7 +72,10 @@ export class TrainingRun {
         `There is no checkpoint to go on from in ${shown(folder.checkpoints, io)}: training starts from the beginning.`,
       );
     }
-    if (hasWorkers(config)) checkForWorkers(from);
+    if (hasWorkers(config)) {
+      checkForWorkers(from);
+      this.#tellOfWorkers();
+    }
     const choice = hasWorkers(config) ? { learners: 1 } : await this.#choose(from);
     // A trial that was stopped has nothing to say.
     const note = io.signal.aborted ? undefined : choice.note;
@@ -111,6 +114,16 @@ export class TrainingRun {
       ...{ task: this.#learnerTask, built, train: task.train, signal: io.signal },
     });
   };
+
+  /** It takes seconds until they are there. Those that were started have nothing to tell. */
+  #tellOfWorkers(): void {
+    const { config, reporter, io } = this.#parts;
+    if (io.env[WORKER_MARK] === '1') return;
+    const { workers } = resolveResources(config.resources ?? { workers: config.workers });
+    if (workers === 1) return;
+    reporter.say(`Starting ${workers} workers ...`);
+    reporter.record({ type: 'starting', workers });
+  }
 
   #choose(from: ResumePoint | undefined): Promise<LearnerChoice> {
     const { config, task, reporter } = this.#parts;

@@ -36,6 +36,12 @@ export function resolveColumns(
   const { textColumn = 0, labelColumn = 1, header } = columns;
   const isNamed = typeof textColumn === 'string' || typeof labelColumn === 'string';
   const first = rows[0]!;
+  if (first.length === 1) {
+    throw refuse(
+      'the row has one field, but a text and a label are needed',
+      otherSeparator(first) ?? 'Fields are separated by commas: write the text, a comma and the label',
+    );
+  }
   const text = fieldOf('textColumn', textColumn, first, refuse);
   const label = fieldOf('labelColumn', labelColumn, first, refuse);
   if (text === label) {
@@ -53,6 +59,13 @@ export function resolveColumns(
     );
   }
   return { text, label, skipped: isSkipped ? 1 : 0 };
+}
+
+/** The next step where a first row of one field looks like several between other separators; else undefined. */
+export function otherSeparator(first: readonly string[]): string | undefined {
+  const separator = first[0]!.includes('\t') ? 'a tab' : first[0]!.includes(';') ? 'a semicolon' : undefined;
+  if (separator === undefined || first.length > 1) return undefined;
+  return `Fields are separated by commas; line 1 has ${separator}: convert the file`;
 }
 
 function checkNames({ textColumn, labelColumn, header }: TextColumns): void {

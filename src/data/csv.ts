@@ -5,7 +5,7 @@
  * Invariant: all rows of a result have the same number of fields.
  */
 import { UsageError } from '../base/index.ts';
-import { resolveColumns, type TextColumns } from './csv-header.ts';
+import { otherSeparator, resolveColumns, type TextColumns } from './csv-header.ts';
 import { readText } from './text-file.ts';
 
 export interface CsvRows {
@@ -109,7 +109,7 @@ export function parseCsv(source: string, file: string): CsvRows {
         file,
         rowLine,
         `the row has ${row.length} field(s), the first one has ${expected}`,
-        'Quote fields that contain commas, or complete the row',
+        otherSeparator(rows[0]!) ?? 'Quote fields that contain commas, or complete the row',
       );
     }
     rows.push(row);

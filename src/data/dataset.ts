@@ -41,6 +41,8 @@ export class Dataset {
   readonly columns: readonly Column[];
   readonly #byName: ReadonlyMap<string, Column>;
   readonly #tables = new Map<string, Float32Array>();
+  /** Of each sample, its number in the dataset that this one was cut from; undefined: it was not, or from its start. */
+  #numbers: Uint32Array | undefined;
 
   constructor(columns: readonly ColumnInput[]) {
     const built = columns.map(buildColumn);
@@ -76,6 +78,24 @@ export class Dataset {
       );
     }
     return column;
+  }
+
+  /** The number of a sample in the dataset that this one was split or cut from, however often: how its owner knows it. */
+  numberOf(sample: number): number {
+    return this.#numbers?.[sample] ?? sample;
+  }
+
+  /** The same samples with these columns instead. */
+  withColumns(columns: readonly ColumnInput[]): Dataset {
+    const changed = new Dataset(columns);
+    if (changed.length !== this.length) {
+      throw invalid(
+        `The new columns hold ${changed.length} samples but the dataset holds ${this.length}; give every column one entry for each sample.`,
+        { expected: this.length, actual: changed.length },
+      );
+    }
+    changed.#numbers = this.#numbers;
+    return changed;
   }
 
   /** Gathers the given samples of a column, in that order, into the start of `target`. */
@@ -116,7 +136,7 @@ export class Dataset {
   /** A dataset of the given samples in that order (a copy). */
   subset(samples: Uint32Array | readonly number[]): Dataset {
     for (const sample of samples) checkSample(sample, this.length);
-    return new Dataset(
+    const part = new Dataset(
       this.columns.map((column) => {
         const size = sampleSize(column.sampleShape);
         const data = allocate(column.dtype, samples.length * size);
@@ -128,6 +148,8 @@ export class Dataset {
         return { ...column, data };
       }),
     );
+    part.#numbers = Uint32Array.from(samples, (sample) => this.numberOf(sample));
+    return part;
   }
 
   /** The samples from `start` to `end` (exclusive), on the same memory. */
@@ -145,12 +167,16 @@ export class Dataset {
         { start, end, length: this.length },
       );
     }
-    return new Dataset(
+    const part = new Dataset(
       this.columns.map((column) => {
         const size = sampleSize(column.sampleShape);
         return { ...column, data: column.data.subarray(start * size, end * size) };
       }),
     );
+    const isBeginning = start === 0 && this.#numbers === undefined;
+    if (!isBeginning)
+      part.#numbers = Uint32Array.from({ length: end - start }, (_, i) => this.numberOf(start + i));
+    return part;
   }
 
   /** Two disjoint random parts; the first holds `fraction` of the samples (at least one, as does the second). */

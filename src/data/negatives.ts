@@ -5,7 +5,7 @@
  * Invariant: what is drawn for a sample follows from the seed and its number alone, so that it is the same in any batch.
  */
 import { deriveSeed, Random, UsageError } from '../base/index.ts';
-import { allocate, Dataset } from './dataset.ts';
+import { allocate, type Dataset } from './dataset.ts';
 import { checkLength } from './text-classification.ts';
 
 export interface NegativesOptions {
@@ -45,5 +45,5 @@ export function withNegatives(dataset: Dataset, options: NegativesOptions): Data
     );
   }
   const data = drawNegatives(dataset.length, options);
-  return new Dataset([...dataset.columns, { name: 'negatives', data, sampleShape: [options.drawn] }]);
+  return dataset.withColumns([...dataset.columns, { name: 'negatives', data, sampleShape: [options.drawn] }]);
 }

@@ -97,6 +97,7 @@ export class Learner {
     for (const [name, target] of Object.entries(replica.inputs)) train.read(samples, name, target);
     const seen = this.#pull();
     replica.step = seen;
+    replica.numberOf = (sample) => train.numberOf(sample);
     const loss = replica.computeGradients(samples);
     if (!Number.isFinite(loss)) throw this.#notFinite(batch, loss, seen);
     // First: a batch that is applied, even in part, has its loss noted.

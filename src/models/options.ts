@@ -4,7 +4,7 @@
  * Invariant: what `readOptions` returns is complete and in range.
  */
 import { z } from 'zod';
-import { UsageError } from '../base/index.ts';
+import { schemaFault, UsageError } from '../base/index.ts';
 
 export const count = () => z.number().int().positive();
 /** A probability of dropping an element. */
@@ -24,9 +24,7 @@ export const labelSmoothing = () =>
 export function readOptions<S extends z.ZodObject>(model: string, schema: S, options: unknown): z.output<S> {
   const result = schema.strict().safeParse(options);
   if (result.success) return result.data as z.output<S>;
-  const faults = result.error.issues.map(({ path, message }) =>
-    path.length === 0 ? message : `${path.join('.')}: ${message}`,
-  );
+  const faults = result.error.issues.map((issue) => schemaFault(issue, options));
   throw new UsageError(
     'INVALID_CONFIG',
     `The options of model '${model}' are wrong: ${faults.join('; ')}. ` +

@@ -7,6 +7,7 @@ export { checkRunData } from './column-check.ts';
 export { argmax, evaluate, meanLoss } from './evaluate.ts';
 export type { Evaluation, EvaluateOptions } from './evaluate.ts';
 export { getRunner, oneDevice } from './get-runner.ts';
+export { resolveResources } from './resources.ts';
 export type { Machine, Resources } from './resources.ts';
 export { fingerprintOf } from './model-checks.ts';
 export { Runner } from './runner.ts';

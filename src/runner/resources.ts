@@ -6,7 +6,7 @@ import { readFileSync } from 'node:fs';
 import { availableParallelism } from 'node:os';
 import { resolve } from 'node:path';
 import { z } from 'zod';
-import { UsageError } from '../base/index.ts';
+import { schemaFault, UsageError } from '../base/index.ts';
 import {
   TRANSPORTS,
   tlsFilesSchema,
@@ -86,7 +86,7 @@ export function resolveResources(given: Resources | string): ResolvedResources {
     const where = issue!.path.join('.');
     throw new UsageError(
       'INVALID_ARGUMENT',
-      `resources${typeof given === 'string' ? ` in ${given}` : ''}: ${where === '' ? '' : `${where}: `}${issue!.message}; give workers, or machines with a name and workers each`,
+      `resources${typeof given === 'string' ? ` in ${given}` : ''}: ${schemaFault(issue!, raw)}; give workers, or machines with a name and workers each`,
       { path: where },
     );
   }

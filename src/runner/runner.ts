@@ -197,6 +197,7 @@ export class Runner {
     const dataset = isShared ? data.dataset : data;
     const columns = [...replica.memory.inputs.keys()];
     await this.#checkData(dataset, thread);
+    replica.numberOf = (sample) => dataset.numberOf(sample);
     const part = isShared ? { index: rank, count: workers } : { index: 0, count: 1 };
     const size = isShared ? batchSize : replica.memory.sampleIds.length;
     const steps = Math.min(maxSteps, epochs * Math.ceil(dataset.length / size));

@@ -17,6 +17,8 @@ export interface BackwardOptions {
   readonly compute: Compute;
   readonly kernels: Kernels;
   readonly seed: number;
+  /** The number by which people know a sample, for errors. */
+  readonly numberOf: (sample: number) => number;
   /** Parameters whose gradients are handed over together, in the order of the backward pass. Default: all at once. */
   readonly groups?: readonly (readonly string[])[] | undefined;
 }
@@ -35,7 +37,7 @@ export class Backward {
 
   constructor(options: BackwardOptions) {
     this.#options = options;
-    this.#checks = new IndexChecks(options.model.graph, options.memory);
+    this.#checks = new IndexChecks(options.model.graph, options.memory, options.numberOf);
     this.#groups = options.groups ?? [[...options.memory.gradients.keys()]];
   }
 

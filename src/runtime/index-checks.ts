@@ -18,8 +18,11 @@ interface Check {
 export class IndexChecks {
   readonly #checks: readonly Check[];
   readonly #memory: ModelMemory;
+  readonly #numberOf: (sample: number) => number;
 
-  constructor(graph: Graph, memory: ModelMemory) {
+  /** `numberOf`: the number by which people know a sample. */
+  constructor(graph: Graph, memory: ModelMemory, numberOf: (sample: number) => number) {
+    this.#numberOf = numberOf;
     this.#checks = graph.nodes.flatMap((node) => {
       const input = node.inputs[1] && inputBehind(node.inputs[1]);
       if (!input) return [];
@@ -42,7 +45,7 @@ export class IndexChecks {
       for (let i = 0; i < length; i++) {
         const value = values[i]!;
         if ((value >= 0 && value < bound) || value === ignored) continue;
-        const sample = this.#memory.sampleIds.view[Math.floor((i * batch) / length)]!;
+        const sample = this.#numberOf(this.#memory.sampleIds.view[Math.floor((i * batch) / length)]!);
         throw new UsageError(
           'INVALID_DATA',
           `Input ${input.label} of sample ${sample} holds ${value}, but the model has ${bound} ${counts}. Correct the data, or build the model for it.`,

@@ -57,6 +57,8 @@ export class Replica {
   readonly kernels: Kernels;
   /** Finished steps. */
   step = 0;
+  /** The number by which people know a sample, for errors, where it is not its id. */
+  numberOf: (sample: number) => number = (sample) => sample;
   readonly #compute: Compute;
   readonly #backward: Backward;
   readonly #update: Update;
@@ -80,7 +82,10 @@ export class Replica {
       workers: options.workers,
     });
     const { memory } = this;
-    this.#backward = new Backward({ model, memory, compute, kernels, seed, groups: options.groups });
+    this.#backward = new Backward({
+      ...{ model, memory, compute, kernels, seed, groups: options.groups },
+      numberOf: (sample) => this.numberOf(sample),
+    });
     this.#update = new Update({
       ...{ model, memory, compute, kernels, optimizer: this.optimizer, sparseUpdates },
       guard: options.guard,

@@ -141,6 +141,48 @@ describe('tributary train', () => {
     );
   });
 
+  test.each([
+    [
+      { model: 'text-cnn', data: { kind: 'text', train: 'train.csv' } },
+      "model 'text-cnn' needs texts with labels, and data.kind 'text' gives texts without labels: use kind 'text-csv', or a language model (lstm-lm, sampled-lm, gpt).",
+    ],
+    [
+      { model: { name: 'mlp', inputShape: [5], classes: 3 } },
+      "model 'mlp' needs images, and data.kind 'text-csv' gives texts with labels: use kind 'mnist' or 'idx', or a text classifier (text-cnn, transformer).",
+    ],
+    [
+      { model: 'gpt' },
+      "model 'gpt' needs texts without labels, and data.kind 'text-csv' gives texts with labels: use kind 'text', or a text classifier (text-cnn, transformer).",
+    ],
+  ])('refuses a model of other data in one sentence: %j', async (config, message) => {
+    const cwd = folder();
+    writeTinyRun(cwd, { config });
+    const { code, stderr } = await run(['train', 'tiny.json'], { cwd });
+    expect([code, stderr]).toEqual([2, expect.stringContaining(`error [INVALID_CONFIG]: ${message}`)]);
+    expect(existsSync(join(cwd, 'runs'))).toBe(false);
+  });
+
+  test('names the file and the field where there is too little to hold some out for testing', async () => {
+    const cwd = folder();
+    const data = { kind: 'text-csv', train: 'train.csv', testFraction: 0.1 };
+    writeTinyRun(cwd, { train: 'the iron lead,metal\n', config: { data } });
+    const { code, stderr } = await run(['train', 'tiny.json'], { cwd });
+    expect(code).toBe(2);
+    expect(stderr).toContain(
+      `error [INVALID_CONFIG]: ${join(cwd, 'train.csv')} has 1 sample; data.testFraction 0.1 needs at least 2. Add rows, or leave data.testFraction out.`,
+    );
+  });
+
+  test('takes --resume or --overwrite, not both, before it looks at anything', async () => {
+    const cwd = folder();
+    const refused = await run(['train', 'none.json', '--overwrite', '--resume'], { cwd });
+    expect(refused.code).toBe(2);
+    expect(refused.stderr).toContain(
+      'error [INVALID_COMMAND]: tributary train takes --resume or --overwrite, not both: one goes on with the run, the other replaces it.',
+    );
+    expect(readdirSync(cwd)).toEqual([]);
+  });
+
   test('refuses a folder with something in it, and deletes nothing', async () => {
     const cwd = folder();
     writeTinyRun(cwd);

@@ -201,6 +201,19 @@ describe('train --workers 2', () => {
     expect(stderr).toMatch(words);
   });
 
+  test.each([
+    [['--workers', '2', '--json'], {}, '{"type":"starting","workers":2}'],
+    [[], { resources: { workers: 2 } }, 'Starting 2 workers ...'],
+  ])('tells that they are started before it waits for them: %j', async (options, config, line) => {
+    const cwd = folder();
+    writeTinyRun(cwd, { config });
+    const args = ['train', 'tiny.json', '--trust', '--max-steps', '1', ...options];
+    const { code, lines, stderr } = await start(args, cwd).ended;
+    expect(code, stderr).toBe(0);
+    expect(lines[1]).toBe(line);
+    expect(lines.filter((one) => one === line)).toHaveLength(1);
+  });
+
   test('with one of them on the command line goes by that, whatever the file says', async () => {
     const cwd = folder();
     writeTinyRun(cwd, { config: { workers: 2, epochs: 1 } });

@@ -127,6 +127,31 @@ describe('columns by name', () => {
   });
 });
 
+describe('a file whose fields are separated otherwise', () => {
+  const one = 'the row has one field, but a text and a label are needed';
+  it.each([
+    ['a tab', 'a text\tpositive\nanother\tnegative\n', one],
+    ['a semicolon', 'a text;positive\nanother;negative\n', one],
+    [
+      'a semicolon',
+      'a text;positive\nanother, longer;negative\n',
+      'the row has 2 field(s), the first one has 1',
+    ],
+  ])('is told so: %s', (separator, source, fault) => {
+    const nextStep = `Fields are separated by commas; line 1 has ${separator}: convert the file`;
+    for (const options of [{}, { textColumn: 'text', labelColumn: 'label' }]) {
+      const message = () => parseTextCsv(source, 'f.csv', options);
+      expect(message).toThrow(fault);
+      expect(message).toThrow(nextStep);
+    }
+  });
+
+  it('is told how many fields are needed if it has one', () => {
+    const next = 'Fields are separated by commas: write the text, a comma and the label';
+    expectError(() => parse([['a text'], ['another']]), 'INVALID_ARGUMENT', 'f.csv, line 1', one, next);
+  });
+});
+
 it('a label in line 1 that training never saw may be the name of a column, and the error says so', () => {
   const labels = LabelSet.build(['negative', 'positive']);
   const place = { file: 'test.csv', line: 1 };

@@ -88,7 +88,7 @@ describe('readTextCsv', () => {
   });
 
   it('refuses missing columns, empty texts and labels, and a header alone', () => {
-    expectError(() => parseTextCsv('a\nb\n', 'f'), 'INVALID_ARGUMENT', 'labelColumn is 1');
+    expectError(() => parseTextCsv('a\nb\n', 'f'), 'INVALID_ARGUMENT', 'the row has one field');
     expectError(() => parseTextCsv('a,b\n', 'f', { textColumn: -1 }), 'INVALID_ARGUMENT', 'textColumn is -1');
     expectError(() => parseTextCsv('a,b\n ,c\n', 'f'), 'INVALID_DATA', 'line 2', 'text is empty');
     expectError(() => parseTextCsv('a,b\nc,\n', 'f'), 'INVALID_DATA', 'line 2', 'label is empty');

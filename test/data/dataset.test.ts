@@ -71,6 +71,18 @@ describe('Dataset', () => {
     expect(subset.column('image').scale).toEqual(dataset.column('image').scale);
   });
 
+  it('knows which samples of the whole its parts have, however often it was cut', () => {
+    const whole = small();
+    expect(whole.numberOf(2)).toBe(2);
+    const part = whole.subset([3, 1, 2]);
+    expect([0, 1, 2].map((sample) => part.numberOf(sample))).toEqual([3, 1, 2]);
+    const again = part.slice(1, 3);
+    expect([0, 1].map((sample) => again.numberOf(sample))).toEqual([1, 2]);
+    expect(again.subset([1]).numberOf(0)).toBe(2);
+    expect(whole.slice(2, 4).numberOf(1)).toBe(3);
+    expect(part.withColumns(part.columns.slice(0, 1)).numberOf(0)).toBe(3);
+  });
+
   it('splits into two parts that together are the whole, the same for the same seed', () => {
     fc.assert(
       fc.property(

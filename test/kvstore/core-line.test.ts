@@ -11,7 +11,7 @@ import { StreamResources } from '../../src/server/index.ts';
 import type { ServiceAccess } from '../../src/server/index.ts';
 import { internetAddress, systemHost } from '../../src/sockets/index.ts';
 import { linePumpOf } from '../../src/kvstore/remote/line-pump.ts';
-import { until } from '../server/raw-worker.ts';
+import { RawWorker, until } from '../server/raw-worker.ts';
 import { KillGround } from './kill-ground.ts';
 import { MeddlingProxy } from './meddling-proxy.ts';
 import { Servers } from './servers.ts';
@@ -142,6 +142,32 @@ describe.skipIf(!hasSharedMemory())('a worker behind a proxy', () => {
     expect([...into]).toEqual([11, 11, 11, 11]);
   });
 
+  it('says which worker was lost after all have met', async () => {
+    const lines: string[] = [];
+    const options = {
+      workers: 2,
+      updater: 'accumulate',
+      log: (line: string) => void lines.push(line),
+    } as const;
+    const store = await connect(options);
+    await store.init({ key: 'w', value: filled(4, 0) });
+    const settings = settingsOf({ servers: [], access, worker: 1, ...options });
+    const other = await RawWorker.admitted(ground.servers[0]!, access, { worker: 1, settings });
+    const met = store.barrier();
+    await other.done({ op: 'barrier', number: 0 });
+    await met;
+    await other.close();
+    const pushed = store.push({ key: 'w', gradient: filled(4, 1) });
+    await until(() => lines.length > 0);
+    expect(lines).toEqual([
+      expect.stringMatching(
+        /^worker 0 of 2 has waited 2 s for worker 1 of service '.*', which is not connected: server 0 at .* has not answered 'exchange' yet; start it again under its number if it does not run$/,
+      ),
+    ]);
+    await store.close();
+    await expect(pushed).rejects.toMatchObject({ code: 'CANCELLED' });
+  });
+
   it('says after two seconds what to compare if its nonce is wrong', async () => {
     const lines: string[] = [];
     const wrong = { ...access, nonce: '0'.repeat(64) };
@@ -150,7 +176,8 @@ describe.skipIf(!hasSharedMemory())('a worker behind a proxy', () => {
       reconnectTimeoutMs: 3000,
       log: (line) => void lines.push(line),
     });
-    const nextStep = /compare the worker's nonce with .* \(nonces\/.*\.nonce\), and check the address/;
+    const nextStep =
+      /compare the service's name \(access\.namespace\) and the nonce with .* \(nonces\/.*\.nonce\), and check the address/;
     await expect(connecting).rejects.toMatchObject({
       code: 'REFUSED',
       message: expect.stringMatching(nextStep) as string,

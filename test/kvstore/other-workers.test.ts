@@ -57,6 +57,33 @@ describe('a worker that waits for others', () => {
     expect(wait({ op: 'gather' }, 7, 200_000)).toEqual([2, 6]);
   });
 
+  it('names those whose connection the server has lost, also once all have met', () => {
+    const { others, lines, wait } = watched(0, 3);
+    others.answered(PUSH_PULL);
+    others.answered(PUSH_PULL);
+    expect(wait(PUSH_PULL, 10)).toEqual([]);
+    others.told(SERVER, [2]);
+    expect(wait(PUSH_PULL, 7, 20_000)).toEqual([2, 6]);
+    others.told(SERVER, [1, 2]);
+    wait({ op: 'apply' }, 14, 20_000);
+    expect(lines).toEqual([
+      `worker 0 of 3 has waited 2 s for worker 2 of service 'a', which is not connected: ${SERVER} has not answered 'exchange' yet; start it again under its number if it does not run`,
+      `worker 0 of 3 has waited 6 s for worker 2 of service 'a', which is not connected: ${SERVER} has not answered 'exchange' yet; start it again under its number if it does not run`,
+      `worker 0 of 3 has waited 14 s for workers 1, 2 of service 'a', which are not connected: ${SERVER} has not answered 'apply' yet; start them again under their numbers if they do not run`,
+    ]);
+    others.told(SERVER, []);
+    expect(wait(PUSH_PULL, 100, 60_000)).toEqual([]);
+  });
+
+  it('believes only whole numbers of workers that there are', () => {
+    const { others, lines, wait } = watched(0, 3);
+    others.answered(PUSH_PULL);
+    others.answered(PUSH_PULL);
+    for (const absent of ['x', [0], [3], ['1'], [1.5], undefined, {}]) others.told(SERVER, absent);
+    wait(PUSH_PULL, 100);
+    expect(lines).toEqual([]);
+  });
+
   it('says nothing if it is alone, or if the request needs nobody else', () => {
     expect(watched(0, 1).wait(PUSH_PULL, 10)).toEqual([]);
     expect(watched(0, 2).wait({ op: 'checkpoints-written' }, 10)).toEqual([]);

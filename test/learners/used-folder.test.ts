@@ -29,6 +29,8 @@ describe.skipIf(!hasSharedMemory())('learners in a used folder', () => {
     const first = await train(used, { epochs: 2 });
     expect(first).toMatchObject({ steps: 10, lines: [] });
     const before = readdirSync(used);
+    const both = { resume: true, overwrite: true };
+    await expect(train(used, both)).rejects.toThrow(/resume and overwrite.*one/);
     await expect(train(used, {})).rejects.toMatchObject({ code: 'OUTPUT_EXISTS' });
     expect(readdirSync(used)).toEqual(before);
     const short = await train(used, { resume: true });

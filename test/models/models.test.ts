@@ -289,6 +289,15 @@ describe('options', () => {
     expect(code(() => gpt({ ...text, width: 10, heads: 4 }))).toBe('SHAPE_MISMATCH');
   });
 
+  it('are refused in words: what is missing, what was found and what was expected', () => {
+    expect(() => models.lenet.build({ inputShape: [1, 8, 8] })).toThrow(
+      "The options of model 'lenet' are wrong: classes is missing; expected a number. ",
+    );
+    expect(() => models.mlp.build({ ...image, classes: 'ten', hidden: [0] })).toThrow(
+      'are wrong: classes is "ten"; expected a number; hidden.0 is 0; expected above 0. ',
+    );
+  });
+
   it('are all described, and every model has a summary of one sentence', () => {
     for (const { options, summary } of Object.values(models)) {
       expect(summary).toMatch(/^[^.]+\.$/);

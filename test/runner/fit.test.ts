@@ -47,6 +47,21 @@ async function parametersOf(options: Partial<FitOptions>): Promise<Record<string
 }
 
 describe('fit', () => {
+  it('names a sample with a wrong label by its place in the data before they were split', async () => {
+    const { columns } = train;
+    const labels = Int32Array.from(train.column('labels').data);
+    labels[37] = 9;
+    const [part] = new Dataset([columns[0]!, { name: 'labels', data: labels }]).split(0.8, 0);
+    expect(part.column('labels').data.indexOf(9)).not.toBe(37);
+    await expect(fit(model(), { ...base, train: part })).rejects.toMatchObject({
+      code: 'INVALID_DATA',
+      message: expect.stringMatching(
+        /^Input labels of sample 37 holds 9, but the model has 2 classes\./,
+      ) as string,
+      facts: { sample: 37 },
+    });
+  });
+
   it('learns, with the last uneven batch of each epoch, and evaluates', async () => {
     const events: FitEvent[] = [];
     const test = circles(301, 2);

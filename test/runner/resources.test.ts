@@ -31,6 +31,14 @@ describe('resources', () => {
     expect(c).toEqual(['ip', 'netns', 'exec', 'c']);
   });
 
+  it('are refused in words: what is missing, what was found and what was expected', () => {
+    const given = (resources: object) => () => resolveResources(resources);
+    expect(given({ machines: [{ workers: 1 }] })).toThrow(
+      /^resources: machines\.0\.name is missing; expected a string; give workers/,
+    );
+    expect(given({ workers: 'two' })).toThrow(/^resources: workers is "two"; expected a number; give/);
+  });
+
   it('may be a file', () => {
     const folder = mkdtempSync(join(tmpdir(), 'resources-'));
     try {
@@ -38,7 +46,7 @@ describe('resources', () => {
       writeFileSync(path, JSON.stringify({ workers: 3, transport: 'tcp' }));
       expect(resolveResources(path)).toMatchObject({ workers: 3, transport: 'tcp' });
       writeFileSync(path, '{"workers": 0}');
-      expect(() => resolveResources(path)).toThrow(/resources\.json: workers: /);
+      expect(() => resolveResources(path)).toThrow(/resources\.json: workers is 0; expected at least 1/);
       writeFileSync(path, '{"workers": ');
       expect(() => resolveResources(path)).toThrow(/resources\.json are no JSON: .*correct the file/);
     } finally {

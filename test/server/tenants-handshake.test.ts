@@ -52,6 +52,15 @@ describe.skipIf(!hasSharedMemory())('the door of a parameter server', () => {
     expect(await wrong.hear()).toBe('closed');
     expect(await nobody.hear()).toBe('closed');
     expect(nobody.heardBytes).toBe(wrong.heardBytes);
+    // The log, which only the owner of the server reads, tells them apart.
+    const { namespace } = access;
+    await until(() => lines.some((line) => line.includes("'nobody'")));
+    expect(lines).toEqual([
+      expect.stringMatching(`it does not know the nonce of namespace '${namespace}'$`),
+      expect.stringMatching(
+        `it asked for service 'nobody', which is not here; services: ${namespace}, ${other.namespace}$`,
+      ),
+    ]);
   });
 
   it('does not take a handshake that was recorded', async () => {

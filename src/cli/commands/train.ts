@@ -54,7 +54,10 @@ const options = {
     value: 'PATH',
     help: 'Data of an example. Default: the environment variable TRIBUTARY_DATA.',
   },
-  resume: { kind: 'flag', help: 'Go on from the newest good checkpoint of the folder.' },
+  resume: {
+    kind: 'flag',
+    help: 'Go on from the newest good checkpoint of the folder. Not with --overwrite.',
+  },
   overwrite: { kind: 'flag', help: 'Replace the run that is in the folder.' },
   ...trustOption,
 } as const satisfies OptionSpecs;
@@ -101,6 +104,7 @@ export const trainCommand = defineCommand({
 
 async function train(target: string, given: Options, io: CommandIo): Promise<number> {
   checkTeam(given);
+  checkWay(given);
   const found = await findConfig('train', target, given, io);
   checkMode(given, found, target);
   const config = override(found, given);
@@ -133,7 +137,7 @@ async function train(target: string, given: Options, io: CommandIo): Promise<num
   try {
     const continued = isFirst ? folder.prepare({ resume, overwrite }) : resume;
     // What is replaced may be what this command, and with it every worker, is told to train by.
-    if (isFirst && overwrite && !resume) folder.writeRun(kept, task);
+    if (isFirst && overwrite) folder.writeRun(kept, task);
     reporter.record({ type: 'run', name: config.name, output: folder.path, resumed: continued });
     const size = `${thousands(task.train.length)} training samples${task.test ? `, ${thousands(task.test.length)} test samples` : ''}`;
     reporter.say(`${bold(io, config.name)}: ${size}, output in ${shown(folder.path, io)}`);
@@ -215,6 +219,16 @@ function checkTeam({ workers, learners, mode }: Options): void {
     'INVALID_COMMAND',
     `tributary train takes --workers or ${other}, not both: workers train in lock step with the result of one, learners each at its own pace. See: tributary train --help`,
     { options: ['--workers', other] },
+  );
+}
+
+/** What becomes of a run that is there already. */
+function checkWay({ resume, overwrite }: Options): void {
+  if (!resume || !overwrite) return;
+  throw new UsageError(
+    'INVALID_COMMAND',
+    'tributary train takes --resume or --overwrite, not both: one goes on with the run, the other replaces it. See: tributary train --help',
+    { options: ['--resume', '--overwrite'] },
   );
 }
 

@@ -3,7 +3,7 @@
  * connection breaks, repeating whatever was not answered. What requests mean is the store's business.
  *
  * Terms: a beat is a request that a core answers at once, sent when nothing has moved for a while, so that a server
- * that waits for other workers is told apart from one that is gone. Progress is an answer to something that was asked
+ * that waits for other workers is told apart from one that is gone; its answer names workers that are not connected. Progress is an answer to something that was asked
  * once; dialling, handshakes and what is repeated on each connection is none. Invariants: every request ends, with
  * its answer or with an error that names the server and what it closed the connection for; nothing that a server says
  * ends the line before the server has proved that it knows the nonce, since it could be anybody; requests are sent,
@@ -88,7 +88,7 @@ const REFUSED_RETRY_MS = 500;
 const MAX_REASON = 500;
 /** Then people are told what is being tried. */
 const QUIET_MS = 2000;
-/** Shares of `reconnectTimeoutMs` without a byte after which a beat is sent, and the connection given up. */
+/** Shares of `reconnectTimeoutMs` without a byte after which a beat is sent at the latest, and the connection given up. */
 const BEAT_SHARE = 1 / 4;
 const SILENCE_SHARE = 1 / 2;
 const NO_ANSWER = 'it did not answer';
@@ -218,7 +218,10 @@ export class CoreLine implements StreamUser, Pumped {
     if (header.kind === 'closed') {
       return { into: undefined, done: () => (this.#lastWords = unpack(header.error as PackedError).message) };
     }
-    if (header.id === this.#beat?.id) this.#progress();
+    if (header.id === this.#beat?.id) {
+      this.#progress();
+      this.options.others.told(this.options.title, header.absent);
+    }
     const pending = this.#pending.get(header.id as number);
     if (pending === undefined) return { into: undefined, done: () => undefined };
     const hasFailed = header.error !== undefined;
@@ -389,7 +392,7 @@ export class CoreLine implements StreamUser, Pumped {
     const quietMs = nowMs - this.#movedAtMs;
     if (this.#pending.size === 0) return;
     if (this.#beat === undefined) {
-      if (quietMs < reconnectTimeoutMs * BEAT_SHARE) return;
+      if (quietMs < Math.min(reconnectTimeoutMs * BEAT_SHARE, QUIET_MS)) return;
       this.#beat = { id: this.#nextId++, sentAtMs: nowMs };
       stream.send({ op: 'beat', id: this.#beat.id });
       stream.write();
@@ -412,7 +415,7 @@ export class CoreLine implements StreamUser, Pumped {
     if (this.#isOpen || this.#brokenAtMs === undefined) return;
     const brokenMs = nowMs - this.#brokenAtMs;
     const nextStep = this.#isUnproven
-      ? `compare the worker's nonce with what createService returned, or with the file that 'tributary server' names when it starts (nonces/${this.options.access.namespace}.nonce), and check the address`
+      ? `compare the service's name (access.namespace) and the nonce with what createService returned, or with the file that 'tributary server' names when it starts (nonces/${this.options.access.namespace}.nonce), and check the address`
       : 'check that the server runs and that its address is right';
     if (brokenMs >= QUIET_MS) {
       const seconds = (ms: number) => Math.floor(ms / 1000);

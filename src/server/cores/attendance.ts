@@ -87,9 +87,27 @@ export class Attendance {
     this.#counted.add(worker);
   }
 
-  lose(worker: number, nowMs: number): void {
+  /** True if it was here until now. */
+  lose(worker: number, nowMs: number): boolean {
     const presence = this.#present.get(worker);
-    if (presence) presence.lostAtMs ??= nowMs;
+    if (presence === undefined || presence.lostAtMs !== undefined) return false;
+    presence.lostAtMs = nowMs;
+    return true;
+  }
+
+  isLost(worker: number): boolean {
+    return this.#present.get(worker)?.lostAtMs !== undefined;
+  }
+
+  /** Workers that are counted and have no connection: at most so many. */
+  absent(most: number): readonly number[] {
+    const workers: number[] = [];
+    for (const worker of this.#counted) {
+      if (workers.length === most) break;
+      const presence = this.#present.get(worker);
+      if (presence === undefined || presence.lostAtMs !== undefined) workers.push(worker);
+    }
+    return workers.sort((a, b) => a - b);
   }
 
   /**

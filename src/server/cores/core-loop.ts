@@ -215,6 +215,10 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
     return this.#tenants.get(namespace)?.service.nonce ?? this.#nobody;
   }
 
+  get namespaces(): readonly string[] {
+    return [...this.#tenants.keys()];
+  }
+
   admit({ namespace }: Hello, proof: Proof, stream: MessageStream): Omit<Welcome, 'proof'> {
     const tenant = this.#tenants.get(namespace)!;
     const { worker, incarnation, settings } = proof;

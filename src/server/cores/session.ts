@@ -189,7 +189,7 @@ export class Session implements StreamUser {
       case 'learning-rate':
         return this.#setLearningRate(request);
       case 'beat':
-        return this.#reply(id, {});
+        return this.#reply(id, { absent: this.tenant.absent });
       case 'barrier':
         return this.#meet(id, 'barrier', String(request.number), () => this.#reply(id, {}));
       case 'checkpoint':

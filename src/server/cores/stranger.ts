@@ -13,9 +13,14 @@ import { packedForOthers } from './refusals.ts';
 
 export const SERVER_PURPOSE = 'parameter server';
 
+/** Services in a line of the log. */
+const MAX_NAMED = 8;
+
 export interface Doorkeeper {
   /** The nonce of a namespace, or something that nobody knows. */
   nonceOf(namespace: string): string;
+  /** The namespaces that there are, for the log. */
+  readonly namespaces: readonly string[];
   /** The other side knows the nonce. Returns the answer to it; throws an error that is sent instead. */
   admit(hello: Hello, proof: Proof, stream: MessageStream): Omit<Welcome, 'proof'>;
 }
@@ -61,7 +66,7 @@ export class Stranger implements StreamUser {
     transcript.add(header);
     if (!transcript.verify(key, 'caller', proof.proof)) {
       this.stream.send({ kind: 'refused' });
-      throw new ProtocolFault(`does not know the nonce of namespace '${this.#hello!.namespace}'`);
+      throw new ProtocolFault(this.#faultOf(this.#hello!.namespace));
     }
     const say = (message: object): void => {
       transcript.add(message);
@@ -77,6 +82,15 @@ export class Stranger implements StreamUser {
       throw new ProtocolFault(`was refused: ${error.message}`);
     }
     say({ kind: 'welcome', ...welcome });
+  }
+
+  /** Read by the owner of the server only. */
+  #faultOf(namespace: string): string {
+    const { namespaces } = this.#doorkeeper;
+    if (namespaces.includes(namespace)) return `does not know the nonce of namespace '${namespace}'`;
+    const named = namespaces.slice(0, MAX_NAMED).join(', ') || 'none';
+    const more = namespaces.length > MAX_NAMED ? ` and ${namespaces.length - MAX_NAMED} more` : '';
+    return `asked for service '${namespace}', which is not here; services: ${named}${more}`;
   }
 }
 

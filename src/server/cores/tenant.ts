@@ -103,6 +103,8 @@ export class Tenant {
       throw awayTooLong(worker, this.service.graceMs);
     const isNew = !this.#attendance!.isKnown(worker);
     this.#checkProgress(worker, this.#attendance!.known + (isNew ? 1 : 0), this.pieceCount);
+    if (this.#attendance!.isLost(worker))
+      this.#logOfLost(`worker ${worker} of '${this.service.namespace}' is back`);
     const arrival = this.#attendance!.enter(worker, incarnation);
     // It goes on where it was: nobody has waited for its pushes, and each is applied once as before.
     if (arrival === 'late') return this.count(worker);
@@ -139,10 +141,32 @@ export class Tenant {
   }
 
   lose(worker: number): void {
-    this.#attendance!.lose(worker, this.#host.clock.nowMs());
+    if (this.#attendance!.lose(worker, this.#host.clock.nowMs())) {
+      this.#logOfLost(
+        `worker ${worker} of '${this.service.namespace}' is lost: its connection has ended; the others wait until it is started again under its number`,
+      );
+    }
     // If it comes back it asks again; its place must not be taken by what it said before it died.
     this.recovery.lose(worker);
     this.meetings.leave(worker);
+  }
+
+  /** The first few of those that the others wait for and that are not connected; undefined: none. */
+  get absent(): readonly number[] | undefined {
+    const workers = this.#waitsForPushes ? this.#attendance!.absent(MAX_ABSENT) : [];
+    return workers.length > 0 ? workers : undefined;
+  }
+
+  /** Otherwise they take effect at once. */
+  get #waitsForPushes(): boolean {
+    const { kind } = this.settings.consistency;
+    return kind === 'synchronous' || kind === 'bounded';
+  }
+
+  /** By one core for all; where lost workers are counted out, that is logged. */
+  #logOfLost(line: string): void {
+    if (this.recovery.core !== 0 || this.service.lostWorkers !== 'wait' || !this.#waitsForPushes) return;
+    this.#office.log(line);
   }
 
   /** Nobody waits for the worker any more. */
@@ -567,6 +591,9 @@ function slotName(slot: string, key: StoreKey): string {
 }
 
 const ignore = () => undefined;
+
+/** Workers that are named to those who wait. */
+const MAX_ABSENT = 8;
 
 /** What a key remembers of each worker, over all pieces and workers: some hundred bytes each. */
 const MAX_PROGRESS = 2 ** 22;
