@@ -8,7 +8,7 @@
  */
 import { UsageError } from '../../base/index.ts';
 import type { Files, TributaryError } from '../../base/index.ts';
-import { LogChain, listLogs, PushLog } from '../durability/index.ts';
+import { bytesOfLog, LogChain, listLogs, LogRoom, PushLog } from '../durability/index.ts';
 import type { LogOrigin, LogRecord, StoredLog } from '../durability/index.ts';
 import type { Contribution, RowsContribution } from '../contribution.ts';
 import type { TenantOffice } from './office.ts';
@@ -41,6 +41,7 @@ export class Journal {
   /** Everything was put back; what is left to do may fail, and is then tried again. */
   #beginLog: (() => Generator<Task, void>) | undefined;
   readonly #awaiting: { readonly go: () => void; readonly fail: Fail }[] = [];
+  readonly #room: LogRoom;
   #log: PushLog | undefined;
   /** In the place of a log that failed, as soon as the checkpoint that it follows is on the disk. */
   #next: PushLog | undefined;
@@ -54,6 +55,10 @@ export class Journal {
     this.#office = office;
     this.#core = core;
     this.#files = files;
+    const { namespace, maxLogBytes, cores } = tenant.service;
+    // Keys are spread over the cores by their bytes.
+    const maxBytes = Math.floor(maxLogBytes / cores);
+    this.#room = new LogRoom({ namespace, core, maxBytes, log: (line) => office.log(line) });
   }
 
   /** Whether the tenant's pushes are logged. */
@@ -145,6 +150,8 @@ export class Journal {
     this.flush();
     this.#seal(this.#log);
     const { number, records, failure } = this.#log;
+    // A checkpoint that fails again and again must not make new files without an end.
+    if (records === 0 && !failure && this.#room.isFull) return number;
     const log = this.#begin(failure ? null : { number, records }, false);
     if (failure) {
       // Its records follow the checkpoint only, so none may be acknowledged before that is on the disk.
@@ -174,7 +181,9 @@ export class Journal {
       this.#log = this.#next;
       this.#next = undefined;
     }
+    if (log !== null) this.#room.restart(log);
     if (firstLog === undefined || log === null) return;
+    this.#room.forgetBefore(firstLog);
     for (const stored of this.#storedLogs()) {
       if (stored.number < firstLog) this.#remove(stored.path);
     }
@@ -208,6 +217,11 @@ export class Journal {
 
   *#beginAfter(chain: LogChain, first: number | undefined): Generator<Task, void> {
     yield* chain.flush(this.#rest);
+    for (const log of this.#storedLogs()) {
+      this.#room.note(log.number, bytesOfLog(this.#files, log));
+      yield this.#rest;
+    }
+    this.#room.restart(first ?? 0);
     this.#log = this.#begin(chain.end, chain.end === null && first === undefined);
   }
 
@@ -265,7 +279,7 @@ export class Journal {
 
   #begin(previous: LogOrigin['previous'], isFirst: boolean): PushLog {
     return new PushLog({
-      ...{ files: this.#files, folder: this.#folder, name: this.#name },
+      ...{ files: this.#files, folder: this.#folder, name: this.#name, room: this.#room },
       origin: {
         ...{ cores: this.#tenant.service.cores, settings: this.#settings, previous, isFirst },
         isFlushed: this.#tenant.service.durability === 'disk',
