@@ -1,5 +1,5 @@
 /**
- * What a command is told to work on, as a configuration: a ready-made example by its name, a file, or the folder of a
+ * What a command works on, as a configuration: a ready-made example by its name, a file, or the folder of a
  * run. Invariant: a word that is none of them is refused with the nearest that is.
  */
 import { existsSync } from 'node:fs';

@@ -12,7 +12,7 @@ import type { ResolvedConfig } from './config.ts';
 import type { RunEvent } from './reporter.ts';
 import type { ResumePoint } from './resume-point.ts';
 
-/** What a learner process is told: plain data, but for what is for this process only. */
+/** What a learner process receives: plain data, but for what is for this process only. */
 export interface LearnerTaskData {
   readonly config: ResolvedConfig;
   /** Run folder whose vocabulary and labels are used. Default: they are made from the training data. */
@@ -114,6 +114,7 @@ export function translator(
       }
       case 'checkpoint':
       case 'checkpoint-skipped':
+      case 'checkpoint-not-removed':
       case 'learner-lost':
       case 'restarted':
         return event;

@@ -109,6 +109,9 @@ abstract class LineReporter implements Reporter {
       case 'checkpoint-skipped':
         this.say(`Skipped the checkpoint ${event.path}: ${event.reason}`);
         return;
+      case 'checkpoint-not-removed':
+        this.say(`${event.path} is not needed any more and could not be removed: ${event.reason}`);
+        return;
       case 'progress':
         this.progress(event);
         return;
@@ -135,7 +138,8 @@ abstract class LineReporter implements Reporter {
             ? 'the others go on without it'
             : `process ${event.replacement} takes its place`;
         const who = event.learner === undefined ? 'The server' : `Learner ${event.learner}`;
-        this.say(`${who} (process ${event.pid}) ${event.how}; ${next}.`);
+        const process = event.pid === undefined ? '' : ` (process ${event.pid})`;
+        this.say(`${who}${process} ${event.how}; ${next}.`);
         return;
       }
       case 'restarted': {

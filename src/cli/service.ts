@@ -28,7 +28,7 @@ export function serviceVoice(io: CommandIo, json: boolean | undefined): ServiceV
 
 const LONGEST_TIMER_MS = 2 ** 31 - 1;
 
-/** Serving has no end of its own: it is over when a signal says so. */
+/** Serving has no end of its own: a signal ends it. */
 export async function untilAborted(signal: AbortSignal): Promise<void> {
   if (signal.aborted) return;
   // Neither handlers of signals nor the threads of a server keep a process alive.

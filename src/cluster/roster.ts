@@ -2,7 +2,7 @@
  * The scheduler's decisions: who waits, who is a member, and which requests are granted. No sockets, no clock and no
  * chance: each call is one event and returns what follows from it, in order. A connection is a number of the caller's.
  * Invariants: member numbers and group ids are never given twice; a granted request was asked by exactly the living
- * members it names; whoever asked with someone who is gone is told so at once; `left` precedes what follows from it.
+ * members it names; a request that names a member that is gone is answered so at once; `left` precedes what follows from it.
  */
 import type { MemberAddress } from '../transport/index.ts';
 import { MAX_MEMBERS } from './messages.ts';

@@ -31,7 +31,9 @@ export interface ConnectionListener {
 
 export class SchedulerConnection {
   readonly id: number;
-  /** Where it comes from, for the log. */
+  /** The address that it comes from. */
+  readonly host: string;
+  /** The same with its port, for the log. */
   readonly remote: string;
   readonly openedAt: number;
   /** The handshake; undefined once it has joined. */
@@ -50,7 +52,8 @@ export class SchedulerConnection {
     this.id = id;
     this.#raw = raw;
     this.#socket = context ? new TLSSocket(raw, { isServer: true, secureContext: context }) : raw;
-    this.remote = `${raw.remoteAddress ?? 'unknown'}:${raw.remotePort ?? 0}`;
+    this.host = raw.remoteAddress ?? 'unknown';
+    this.remote = `${this.host}:${raw.remotePort ?? 0}`;
     this.admission = admission;
     this.openedAt = this.heardAt = performance.now();
     raw.setNoDelay(true);

@@ -24,13 +24,16 @@ export interface SchedulerOptions {
   readonly heartbeatMs?: number;
   /** After how long without one a member is lost, in milliseconds. A closed connection is lost at once. Default 10,000. */
   readonly lostAfterMs?: number;
-  /** How long a stranger may take to prove that it knows the secret, in milliseconds. Default 5,000. */
+  /** How long a connection may take to authenticate, in milliseconds. Default 5,000. */
   readonly handshakeTimeoutMs?: number;
-  /** Most strangers at a time; one more and the oldest of them is sent away. Default 64. */
+  /**
+   * Connections that may have not authenticated at a time; one more and the oldest of the address that has the most is
+   * refused. Default 64.
+   */
   readonly maxPending?: number;
   /** Most bytes that a member may leave unread before it counts as lost. Default 256 MiB. */
   readonly maxBacklogBytes?: number;
-  /** Takes a line for every stranger that is refused and every member that comes or goes. Default none. */
+  /** Receives a line for every refused connection and every member that comes or goes. Default: none. */
   readonly log?: (line: string) => void;
 }
 

@@ -1,14 +1,15 @@
 /**
  * The rendezvous of a cluster: processes connect, prove that they know the secret, get their numbers and each other's
  * addresses, and hear of deaths. It moves no tensors; if it dies, groups that exist go on. What it decides is in
- * roster.ts; here are sockets and time. Invariant: whatever strangers do, at most `maxPending` of them cost anything.
+ * roster.ts; here are sockets and time. Invariant: at most `maxPending` connections that have not authenticated cost
+ * anything, and those of one address never keep out others.
  * It needs its thread: run it where nothing blocks for long (not in a process that waits in collectives).
  */
 import { EventEmitter } from 'node:events';
 import { createServer } from 'node:net';
 import type { AddressInfo, Server, Socket } from 'node:net';
 import { UsageError } from '../base/index.ts';
-import { AcceptPause, probeDescriptors } from '../sockets/index.ts';
+import { AcceptPause, connectionToEvict, probeDescriptors } from '../sockets/index.ts';
 import { Admission } from './admission.ts';
 import { encodeFrame, ProtocolFault } from './frames.ts';
 import { readMemberMessage } from './messages.ts';
@@ -51,7 +52,7 @@ export class Scheduler extends EventEmitter<SchedulerEvents> {
   readonly #timer: NodeJS.Timeout;
   #lastConnection = 0;
   #sweptAt = performance.now();
-  /** Node drops connections without a word when there are no descriptors: what is left is to say so. */
+  /** Node drops connections without a word when there are no descriptors: only a log line is left. */
   readonly #pause: AcceptPause;
   #performing = false;
   #closed = false;
@@ -117,11 +118,10 @@ export class Scheduler extends EventEmitter<SchedulerEvents> {
       gone: () => this.#gone(connection),
     });
     if (this.#pending.size > this.#options.maxPending) {
-      // The oldest is the least likely to be a process that is just about to join.
-      const [oldest] = this.#pending;
-      this.#refuse(oldest!, 'busy', 'too many strangers are at the door; try again');
-      this.#forget(oldest!);
-      oldest!.drop();
+      const evicted = connectionToEvict(this.#pending, ({ host }) => host);
+      this.#refuse(evicted, 'busy', 'too many connections have not authenticated; try again');
+      this.#forget(evicted);
+      evicted.drop();
     }
   }
 
@@ -225,7 +225,7 @@ export class Scheduler extends EventEmitter<SchedulerEvents> {
     this.#later(() => this.emit('refused', { remote, reason, text }));
   }
 
-  /** Events are told when the decision is done with, so that a listener that throws cannot leave it half done. */
+  /** Events are emitted after the decision is complete, so that a listener that throws cannot leave it half done. */
   #later(tell: () => void): void {
     setImmediate(tell);
   }

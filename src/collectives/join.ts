@@ -1,5 +1,5 @@
 /**
- * Join: a rank that is out of data says so and goes on taking part in what the others call, with nothing: zeros in sums,
+ * Join: a rank that is out of data announces it and keeps taking part in what the others call, with nothing: zeros in sums,
  * no weight in averages. It returns when all ranks have joined. Invariant: a joined rank starts an operation only
  * after a rank with data has called it, under that rank's number.
  */
@@ -65,7 +65,7 @@ function takePart(members: Members, spec: Readonly<Record<string, unknown>>, seq
   }
 }
 
-/** Whoever called with data is told of a failure; here it only ends. */
+/** Ranks that called with data get the failure; here it only ends. */
 function ignore(handle: Handle, free: () => void = () => undefined): void {
   void handle.then(free, free);
 }

@@ -289,7 +289,7 @@ export class CommunicationThread {
   }
 }
 
-/** The signal is observed here; the thread is told to leave the operation. */
+/** The signal is observed here; the thread is sent a request to leave the operation. */
 function obey(handle: ThreadHandle, signal: AbortSignal): void {
   if (signal.aborted) return handle.cancel();
   const cancel = (): void => handle.cancel();

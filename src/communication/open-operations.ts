@@ -12,7 +12,7 @@ import type { ThreadLink } from './thread-link.ts';
 
 /** How much longer than an operation's own deadline its thread may take to say how it ended. */
 const GRACE_MS = 10_000;
-/** Between two looks at whether the thread is alive while blocked on it; also how late its reports are told then. */
+/** Between two looks at whether the thread is alive while blocked on it; also how late its reports are passed on then. */
 const LOOK_MS = 100;
 /** The same for handles that are awaited; their thread's end comes as an event. */
 const WATCH_MS = 1000;

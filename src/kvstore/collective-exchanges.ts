@@ -153,7 +153,7 @@ function withoutRepeats(list: readonly { readonly key: StoreKey }[]): number[][]
   return lists;
 }
 
-/** Differs if the keys do, so that ranks which exchange others are told so; whatever order they were given in. */
+/** Differs if the keys do, whatever their order, so that ranks which exchange others get an error. */
 function nameOf(what: string, keys: readonly KnownKey[]): string {
   const first = `${what} of ${keyText(keys[0]!.name)}`;
   if (keys.length === 1) return first;
@@ -164,7 +164,7 @@ function digestOf(value: unknown): string {
   return createHash('sha256').update(JSON.stringify(value)).digest('hex').slice(0, 8);
 }
 
-/** Differs if keys or lengths do, so that ranks which init something else are told so. */
+/** Differs if keys or lengths do, so that ranks which init something else get an error. */
 function titleOf(list: readonly KeyInit[]): string {
   const keys = list.map(({ key, value, rowLength }) => [key, value.length, rowLength]);
   const more = list.length > 1 ? ` and ${list.length - 1} more` : '';

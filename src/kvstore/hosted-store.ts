@@ -37,7 +37,7 @@ export function tlsOf({ tls, cluster }: HostingOptions): TlsOptions | undefined 
   return tls ?? cluster.tls;
 }
 
-/** Longest address that is told to the others, in characters. */
+/** Longest address that is sent to the others, in characters. */
 const ADDRESS_LENGTH = 128;
 
 /** Servers in the processes of the given ranks, with the service of the job and further ones for each, by its place in the list. */

@@ -1,7 +1,7 @@
 /**
  * The store of a cluster whose workers are in racks: a server in the process of each rack's first worker, and racks only if the
  * plan says that they pay. Otherwise the same servers share the keys, and every worker talks to all of them. Invariant:
- * all workers make the same choice, and are told why.
+ * all workers make the same choice, and receive the reason.
  */
 import type { ReductionChoice } from '../plan/index.ts';
 import type { Combine, RowsMode, Updater } from '../server/index.ts';

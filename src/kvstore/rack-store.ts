@@ -183,7 +183,7 @@ class RackStore implements KVStore {
     return this.#calls.barrier(() => this.#forAll(between && (() => between.barrier())));
   }
 
-  /** The rack goes on without a worker that closes, but not without its leader. */
+  /** The rack continues without a worker that closes, but not without its leader. */
   async close(): Promise<void> {
     if (this.#calls.isClosed) return;
     // All at once: what waits for the rack or for the leaders ends when those stores are closed.

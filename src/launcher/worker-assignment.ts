@@ -1,5 +1,5 @@
 /**
- * What a worker process is told by the one that started it: its rank, where the others are, and the secret. It comes as one
+ * What a worker process receives from the one that started it: its rank, where the others are, and the secret. It comes as one
  * line on the standard input, so that nothing secret stands on a command line or in the environment, and so that the end of
  * that input says that the first process is gone. Invariant: a process that nobody started as a worker reads nothing.
  */

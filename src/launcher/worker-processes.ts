@@ -1,7 +1,7 @@
 /**
  * Further processes that run the script of this one, each as a worker with a rank of its own; this process is rank 0. Starts
  * them, passes on what they write to the error output, and notices how they end. Knows nothing of training.
- * Invariants: no worker outlives this process; whoever asks is told which worker ended, how, and its last words.
+ * Invariants: no worker outlives this process; errors name the worker that ended, how it ended, and its last output.
  */
 import { spawn } from 'node:child_process';
 import type { ChildProcess } from 'node:child_process';

@@ -107,7 +107,7 @@ export class Board {
 
   /**
    * Watchdog, when all batches are done or nobody is there: everything can be taken again but what a checkpoint contains. The
-   * epoch is told first: whoever takes a batch reads it afterwards.
+   * epoch is written first: whoever takes a batch reads it afterwards.
    */
   open(epoch: number, done: Iterable<number> = []): void {
     this.#words.store(EPOCH, epoch);

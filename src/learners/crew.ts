@@ -7,6 +7,7 @@ import type { ErrorCode } from '../base/index.ts';
 import { SERVER } from './board.ts';
 import type { Identity, Reclaimed } from './board.ts';
 import { LearnerChild } from './learner-child.ts';
+import type { LearnerEnd } from './learner-child.ts';
 import type { LearnerMemory } from './learner-memory.ts';
 import type { LearnerAssignment } from './learner-process.ts';
 import type { Processes, TrainEvent } from './train-options.ts';
@@ -28,6 +29,8 @@ export interface CrewOptions {
 export interface Collapse {
   readonly code: ErrorCode;
   readonly why: string;
+  /** Why the system did not start the last process, if it is that. */
+  readonly cause?: Error | undefined;
 }
 
 /** What a process was last seen to have done, and when. */
@@ -68,7 +71,7 @@ export class Crew {
 
   get processes(): Processes {
     return {
-      learners: this.#learners().map(({ pid }) => pid),
+      learners: this.#learners().flatMap(({ pid }) => pid ?? []),
       server: this.#children.get(SERVER)?.pid,
     };
   }
@@ -159,7 +162,7 @@ export class Crew {
 
   #lose(child: LearnerChild): void {
     const { self, pid, end } = child;
-    const { error, code, signal } = end!;
+    const { error } = end!;
     if (error) throw error;
     if (this.#reclaimed.has(child)) return;
     const { returned, torn } = this.#reclaim(child);
@@ -171,7 +174,7 @@ export class Crew {
     this.#options.onLost({
       ...{ type: 'learner-lost', pid, returned, torn },
       learner: self.number === SERVER ? undefined : self.number,
-      how: signal === null ? `ended with code ${code}` : `was ended by ${signal}`,
+      how: howEnded(end!),
       replacement: replacement?.pid,
     });
   }
@@ -187,8 +190,13 @@ export class Crew {
     const isGone = ({ end }: LearnerChild) => end !== undefined;
     const after = `after ${this.replacements} replacement(s)`;
     const server = this.#children.get(SERVER);
-    if (server && isGone(server)) return { code: 'PEER_LOST', why: `the server has died, ${after}` };
-    if (this.#learners().every(isGone)) return { code: 'PEER_LOST', why: `all learners have died, ${after}` };
+    const died = (who: string, dead: readonly LearnerChild[]): Collapse => {
+      const unstarted = dead.findLast(({ end }) => end?.cause)?.end;
+      const how = unstarted ? `; the last one ${howEnded(unstarted)}` : '';
+      return { code: 'PEER_LOST', why: `${who} died, ${after}${how}`, cause: unstarted?.cause };
+    };
+    if (server && isGone(server)) return died('the server has', [server]);
+    if (this.#learners().every(isGone)) return died('all learners have', this.#learners());
 
     const { stallMs, memory } = this.#options;
     const children = [...this.#children.values()];
@@ -204,4 +212,12 @@ export class Crew {
       why: `no learner has finished anything for ${Math.round(sinceMs)} ms${held}, ${after}`,
     };
   }
+}
+
+/** Follows the name of the process. */
+function howEnded({ code, signal, cause }: LearnerEnd): string {
+  if (cause) {
+    return `could not be started (${cause.message}); raise the user's limits of processes and open files (ulimit -u, ulimit -n), or use fewer learners`;
+  }
+  return signal === null ? `ended with code ${code}` : `was ended by ${signal}`;
 }

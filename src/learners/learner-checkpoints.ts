@@ -1,13 +1,18 @@
 /**
  * The checkpoints of a run of learners: which batches of the epoch the weights contain, beside weights and optimizer. Written
- * while learners go on changing the weights. Decides nothing about when. Invariants: weights that are not finite are
- * never kept; a checkpoint of another task is refused, never trained on.
+ * while learners go on changing the weights. Decides nothing about when. Invariants: weights that are not finite
+ * never get the name of a checkpoint; a checkpoint of another task is refused, never trained on.
  */
-import { rmSync } from 'node:fs';
 import { isDeepStrictEqual } from 'node:util';
 import { UsageError } from '../base/index.ts';
 import { CheckpointStore } from '../runtime/index.ts';
-import type { JsonValue, LatestCheckpoint, Replica, UsedFolderOptions } from '../runtime/index.ts';
+import type {
+  CheckpointStoreOptions,
+  JsonValue,
+  LatestCheckpoint,
+  Replica,
+  UsedFolderOptions,
+} from '../runtime/index.ts';
 
 /** What the weights contain. */
 export interface Position {
@@ -46,8 +51,13 @@ export class LearnerCheckpoints {
   skipped: LatestCheckpoint['skipped'] = [];
 
   /** Without a folder nothing is kept, and there is nothing to go on from. */
-  constructor(directory: string | undefined, replica: Replica, facts: TaskFacts) {
-    this.#store = directory === undefined ? undefined : new CheckpointStore(directory);
+  constructor(
+    directory: string | undefined,
+    replica: Replica,
+    facts: TaskFacts,
+    onNotRemoved?: CheckpointStoreOptions['onNotRemoved'],
+  ) {
+    this.#store = directory === undefined ? undefined : new CheckpointStore(directory, { onNotRemoved });
     this.#replica = replica;
     this.#facts = facts;
   }
@@ -74,14 +84,8 @@ export class LearnerCheckpoints {
       ...{ seed, samples, batchSize, optimizer: this.#optimizer },
       ...{ order: { seed, epoch, position: 0 }, done: [...done] },
     };
-    const path = this.#store.save({ step, epoch, tensors, optimizer, state });
-    try {
-      // Learners went on while it was written, and what is not finite once stays so: if it is finite now, so is what was written.
-      this.#checkFinite(step);
-    } catch (error) {
-      rmSync(path, { recursive: true, force: true });
-      throw error;
-    }
+    // Learners go on while it is written, and what is not finite once stays so: if it is finite then, so is what was written.
+    const path = this.#store.save({ step, epoch, tensors, optimizer, state }, () => this.#checkFinite(step));
     this.#paths.push(path);
     return path;
   }

@@ -13,13 +13,16 @@ import type { LearnerAssignment, LearnerNews } from './learner-process.ts';
 export interface LearnerEnd {
   readonly code: number | null;
   readonly signal: string | null;
+  /** Why the system did not start it. */
+  readonly cause?: Error | undefined;
   /** What it said before it ended by itself. */
   readonly error: TributaryError | undefined;
 }
 
 export class LearnerChild {
   readonly self: Identity;
-  readonly pid: number;
+  /** Undefined: it could not be started. */
+  readonly pid: number | undefined;
   isReady = false;
   end: LearnerEnd | undefined;
   readonly ended: Promise<LearnerEnd>;
@@ -36,19 +39,21 @@ export class LearnerChild {
       // What it prints is for people who look for a fault.
       stdio: ['ignore', 'ignore', 'inherit', 'ipc'],
     });
-    this.pid = this.#process.pid ?? 0;
+    this.pid = this.#process.pid;
     this.#process.on('message', (news: LearnerNews) => {
       if (news.kind === 'ready') this.isReady = true;
       else this.#error = unpack(news.error);
     });
     this.ended = new Promise((resolve) => {
-      const end = (code: number | null, signal: string | null) => {
+      const end = (code: number | null, signal: string | null, cause?: Error) => {
         if (this.end) return;
-        this.end = { code, signal, error: this.#error };
+        this.end = { code, signal, error: this.#error, cause };
         resolve(this.end);
       };
-      this.#process.once('exit', end);
-      this.#process.once('error', () => end(null, null));
+      this.#process.once('exit', (code, signal) => end(code, signal));
+      this.#process.on('error', (cause) => {
+        if (this.pid === undefined) end(null, null, cause);
+      });
     });
   }
 

@@ -3,6 +3,7 @@
  * to go on or to stop, locks, what lies in gradient slots, the loss of each batch, how much each process has done, and the
  * weights. Lays out and counts; decides nothing. Invariant: every process with the same layout finds the same bytes in the same places.
  */
+import { PeerError } from '../base/index.ts';
 import { futexWait, futexWake, REGION_ALIGNMENT } from '../memory/index.ts';
 import type { Region, Segment, SegmentOptions, SharedSpace } from '../memory/index.ts';
 import { Board, SERVER, sharedWords } from './board.ts';
@@ -23,6 +24,11 @@ export interface Work {
   readonly staleness: number;
 }
 
+export interface AttachOptions extends SegmentOptions {
+  /** Whether the watchdog lives, without which nobody frees the locks of the dead. Default: it does. */
+  readonly isWatched?: () => boolean;
+}
+
 /** Each on a line of its own: they are written by different processes. */
 const WORDS_A_LINE = 16;
 const NUMBERS_A_LINE = 8;
@@ -30,6 +36,8 @@ const REGIONS = 7;
 const [VERSION, STOP, BELL, CONTROL_LINES] = [0, 1, 2, 3] as const;
 const TRIES_BEFORE_SLEEP = 200;
 const LOCK_SLEEP_MS = 1;
+/** Sleeps for a lock between two looks at the watchdog. */
+const SLEEPS_BEFORE_LOOK = 100;
 /** Of a lock's word that name the process; the rest names its generation. */
 const HOLDER_BITS = 10;
 
@@ -38,6 +46,7 @@ export class LearnerMemory {
   readonly #space: SharedSpace;
   readonly #segment: Segment;
   readonly #layout: LearnerLayout;
+  readonly #isWatched: () => boolean;
   readonly #control: Region<'int32'>;
   readonly #locks: Region<'int32'>;
   readonly #slots: Region<'int32'>;
@@ -45,11 +54,17 @@ export class LearnerMemory {
   readonly #losses: Region<'float32'>;
   readonly #weights: Region<'uint8'>;
 
-  private constructor(space: SharedSpace, segment: Segment, layout: LearnerLayout) {
+  private constructor(
+    space: SharedSpace,
+    segment: Segment,
+    layout: LearnerLayout,
+    isWatched: () => boolean = () => true,
+  ) {
     const { board: shape, weightBytes } = layout;
     this.#space = space;
     this.#segment = segment;
     this.#layout = layout;
+    this.#isWatched = isWatched;
     this.#control = segment.allocate('int32', CONTROL_LINES * WORDS_A_LINE);
     this.#locks = segment.allocate('int32', lockCount(layout) * WORDS_A_LINE);
     this.#slots = segment.allocate('int32', Math.max(1, shape.learners * shape.slots * slotWords(layout)));
@@ -84,9 +99,9 @@ export class LearnerMemory {
     space: SharedSpace,
     name: string,
     layout: LearnerLayout,
-    options: SegmentOptions = {},
+    { isWatched, ...options }: AttachOptions = {},
   ): LearnerMemory {
-    return new LearnerMemory(space, space.attachSegment(name, options), layout);
+    return new LearnerMemory(space, space.attachSegment(name, options), layout, isWatched);
   }
 
   /** The weights, to be laid out from their start. */
@@ -135,8 +150,8 @@ export class LearnerMemory {
   }
 
   /**
-   * Runs something while nobody else holds the lock of a parameter. Waits as long as its holder lives: the watchdog frees the locks
-   * of the dead, and ends those that do not move.
+   * Runs something while nobody else holds the lock of a parameter. Waits as long as the watchdog lives, which frees the locks of
+   * the dead and ends those that do not move; without it, PEER_LOST.
    */
   whileLocked(self: Identity, parameter: number, act: () => void): void {
     this.#whileHolding(self, parameter, act);
@@ -152,13 +167,25 @@ export class LearnerMemory {
     for (let tries = 1; ; tries++) {
       const holder = Atomics.compareExchange(this.#locks.view, at, 0, holderWord(self));
       if (holder === 0) break;
-      if (tries % TRIES_BEFORE_SLEEP === 0) futexWait(this.#locks, at, holder, LOCK_SLEEP_MS);
+      if (tries % TRIES_BEFORE_SLEEP !== 0) continue;
+      if (tries % (TRIES_BEFORE_SLEEP * SLEEPS_BEFORE_LOOK) === 0 && !this.#isWatched())
+        throw this.#orphaned(self);
+      futexWait(this.#locks, at, holder, LOCK_SLEEP_MS);
     }
     try {
       act();
     } finally {
       Atomics.compareExchange(this.#locks.view, at, holderWord(self), 0);
     }
+  }
+
+  #orphaned({ number }: Identity): PeerError {
+    const who = number === SERVER ? 'the server' : `learner ${number}`;
+    return new PeerError(
+      'PEER_LOST',
+      `The watchdog has died while ${who} waited for a lock (${this.heldLocks}), which nobody frees now; start the run again with resume`,
+      { learner: number === SERVER ? undefined : number },
+    );
   }
 
   /** Watchdog, when the process is surely dead: what it held is free. Returns the locks it held, that of the states last. */

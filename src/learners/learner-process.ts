@@ -1,5 +1,5 @@
 /**
- * The program of a learner or of the server: works until it is told to stop or its watchdog is gone. Started by `crew.ts`,
+ * The program of a learner or of the server: works until the run is stopped or its watchdog is gone. Started by `crew.ts`,
  * never imported. Invariants: the watchdog hears of every end that is not a kill; a watchdog that was killed leaves no
  * segment behind as long as one of its processes is left to remove it.
  */
@@ -58,19 +58,24 @@ const {
 process.on('SIGINT', () => undefined);
 const tell = (news: LearnerNews) => new Promise<void>((done) => process.send!(news, () => done()));
 
+const owner = {
+  pid: watchdog.pid,
+  startTicks: BigInt(watchdog.startTicks),
+  pidNamespace: BigInt(watchdog.pidNamespace),
+};
+const isWatched = () => isAlive(owner);
+
 /** Without a watchdog there is nobody to train for, and nobody else who would remove its segments. */
 async function leaveOrphaned(): Promise<never> {
-  const { pid } = watchdog;
-  const owner = { pid, startTicks: BigInt(watchdog.startTicks), pidNamespace: BigInt(watchdog.pidNamespace) };
   const deadlineMs = performance.now() + ORPHAN_MS;
-  while (isAlive(owner) && performance.now() < deadlineMs) await pause(ORPHAN_LOOK_MS);
+  while (isWatched() && performance.now() < deadlineMs) await pause(ORPHAN_LOOK_MS);
   removeStaleSegments(segments.directory);
   process.exit(1);
 }
 
 try {
   const space = SharedSpace.create();
-  const memory = LearnerMemory.attach(space, name, layout, segments);
+  const memory = LearnerMemory.attach(space, name, layout, { ...segments, isWatched });
   const task = await loadTask(source);
   checkSameTask(self, identityOf(task), wanted);
   const options = { self, task, mode, space, memory, name, segments };
@@ -89,7 +94,8 @@ try {
   worker.close();
   memory.close();
 } catch (error) {
-  if (!process.connected) await leaveOrphaned();
+  // One that waits for a lock has not heard of the closed line.
+  if (!process.connected || !isWatched()) await leaveOrphaned();
   await tell({ kind: 'failed', error: pack(error) });
   process.exitCode = 1;
 }

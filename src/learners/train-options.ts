@@ -21,7 +21,7 @@ export interface TrainOptions extends UsedFolderOptions {
   /** Processes started in place of ones that died, at most, from the beginning or the last restart. Default 8. */
   readonly maxReplacements?: number | undefined;
   /**
-   * How often all processes are started again from the last checkpoint when nobody is left or nothing moves. Default
+   * How often all processes are started again from the last checkpoint when no learner is left or nothing moves. Default
    * 1.
    */
   readonly maxRestarts?: number | undefined;
@@ -72,7 +72,7 @@ const OPTION_NAMES: OptionNames<TrainOptions> = {
 
 /** The processes of a run, by their ids. */
 export type Processes = {
-  /** Of each learner. */
+  /** Of each learner that could be started. */
   readonly learners: readonly number[];
   /** Of the server, in the modes that have one. */
   readonly server: number | undefined;
@@ -98,8 +98,9 @@ export type TrainEvent =
       readonly type: 'learner-lost';
       /** Its number; undefined: it was the server. */
       readonly learner: number | undefined;
-      readonly pid: number;
-      /** How it ended, for people. */
+      /** Undefined: it could not be started. */
+      readonly pid: number | undefined;
+      /** How it ended, or why it could not be started, for people. */
       readonly how: string;
       /** Batches that others take instead. */
       readonly returned: readonly number[];
@@ -116,7 +117,7 @@ export type TrainEvent =
       readonly why: string;
       /** Where training goes on; undefined: from the first weights. */
       readonly checkpoint: string | undefined;
-      /** Steps that count; what was trained after them is trained again, and epochs after them are told again. */
+      /** Steps that count; what was trained after them is trained again, and epochs after them are reported again. */
       readonly step: number;
     } & Processes)
   | {
@@ -130,6 +131,14 @@ export type TrainEvent =
   | {
       /** A newer checkpoint than the one that the run goes on from was damaged. */
       readonly type: 'checkpoint-skipped';
+      readonly path: string;
+      readonly reason: string;
+    }
+  | {
+      /**
+       * An older checkpoint is no longer kept, but could not be removed; the next one tries again.
+       */
+      readonly type: 'checkpoint-not-removed';
       readonly path: string;
       readonly reason: string;
     };

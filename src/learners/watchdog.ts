@@ -106,7 +106,12 @@ class Watchdog {
       throw error;
     }
     const facts = { seed, samples: train.length, batchSize };
-    this.#checkpoints = new LearnerCheckpoints(options.checkpointDirectory, this.#replica, facts);
+    this.#checkpoints = new LearnerCheckpoints(
+      options.checkpointDirectory,
+      this.#replica,
+      facts,
+      (path, reason) => options.onEvent?.({ type: 'checkpoint-not-removed', path, reason }),
+    );
     const { pid, startTicks, pidNamespace } = currentProcess();
     const watchdog = { pid, startTicks: String(startTicks), pidNamespace: String(pidNamespace) };
     this.#crew = new Crew({
@@ -199,7 +204,7 @@ class Watchdog {
     this.#kept = { atMs: performance.now(), step };
   }
 
-  async #restart({ code, why }: Collapse): Promise<void> {
+  async #restart({ code, why, cause }: Collapse): Promise<void> {
     const { maxRestarts = 1, onEvent } = this.#options;
     if (this.#restarts >= maxRestarts) {
       throw new PeerError(
@@ -209,6 +214,7 @@ class Watchdog {
           ...{ replacements: this.#crew.replacements, restarts: this.#restarts },
           checkpoint: this.#checkpoints.path,
         },
+        cause,
       );
     }
     this.#restarts++;

@@ -36,7 +36,7 @@ export interface FitOptions extends RunnerConfig, RunOptions {
   readonly resources?: Resources | string | undefined;
   /** Milliseconds between two `progress` events. Default 100. */
   readonly progressIntervalMs?: number | undefined;
-  /** Is told what happens, in the first process only. */
+  /** Receives events, in the first process only. Default: none. */
   readonly onEvent?: (event: FitEvent) => void;
 }
 

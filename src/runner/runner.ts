@@ -60,7 +60,7 @@ export interface RunnerConfig extends PlanOptions, CheckpointOptions {
   readonly trace?: string | undefined;
   /** Takes lines for people about how the run goes, on the first worker. Default: to the error output. */
   readonly log?: ((line: string) => void) | undefined;
-  /** Is told of checkpoints, on the first worker. Default: nobody is. */
+  /** Receives checkpoint events, on the first worker only. Default: none. */
   readonly onEvent?: ((event: CheckpointEvent) => void) | undefined;
 }
 

@@ -29,7 +29,7 @@ export interface SharedStepOptions {
   readonly compareEverySteps: number;
   /** Whether gradients of each kind are averaged over the workers, not added. */
   readonly averages: { readonly dense: boolean; readonly sparse: boolean };
-  /** Collects what happens when. Default: none. */
+  /** Receives trace events. Default: none. */
   readonly trace?: Trace | undefined;
 }
 

@@ -67,7 +67,7 @@ export interface ServiceOptions {
    */
   readonly graceMs?: number | undefined;
   /**
-   * What becomes of synchronous training without a lost worker: 'release' goes on with the others, 'wait' waits until
+   * What becomes of synchronous training without a lost worker: 'release' continues with the others, 'wait' waits until
    * it has been started again and then goes back to the last checkpoint, so that the result is that of a run without
    * the loss. Default 'release'.
    */

@@ -275,7 +275,7 @@ export class ServerCore {
     );
   }
 
-  /** `fail` is told if the push, once taken, will not be applied after all. */
+  /** `fail` is called if the push, once taken, will not be applied after all. */
   push(push: DensePush, reply: Reply, fail: Fail = ignore): void {
     const key = this.#keyOf(push);
     checkLength(key, push.worker, push.gradient);
@@ -495,7 +495,7 @@ export class ServerCore {
     if (step === last + 1) return false;
     throw new UsageError(
       'INVALID_ARGUMENT',
-      `worker ${worker} pushed step ${step} of key ${keyText(key.title)}, expected step ${last + 1}; pull the key and go on from its version`,
+      `worker ${worker} pushed step ${step} of key ${keyText(key.title)}, expected step ${last + 1}; repeat the pushes before it that were refused, or connect anew if the server has lost them`,
       { worker, key: key.title, expected: last + 1, actual: step },
     );
   }

@@ -251,7 +251,7 @@ export class TenantCheckpoints {
     return gathering;
   }
 
-  /** All cores have answered: it is written, or all of them are told why it is not. */
+  /** All cores have answered: it is written, or all of them receive the reason why it is not. */
   #settle(step: number, gathering: Gathering): void {
     this.#gathering.delete(step);
     this.#giveUpBefore(step);

@@ -55,7 +55,7 @@ export interface ChannelRecord {
   readonly channel?: string | undefined;
 }
 
-/** Longest problem that is told; the rest of the record is far shorter. */
+/** Longest problem text in a record; the rest of the record is far shorter. */
 const MAX_PROBLEM = 100;
 
 export function writeTunnelRecord(record: DialRecord | ChannelRecord): Uint8Array {

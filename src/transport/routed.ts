@@ -1,6 +1,6 @@
 /**
  * Two transports as one: peers on this host by shared memory, all others by the network. Each peer belongs to exactly
- * one of them, by its host. It moves nothing itself. Invariant: whatever is told of a peer comes from the transport
+ * one of them, by its host. It moves nothing itself. Invariant: whatever is reported of a peer comes from the transport
  * that the peer belongs to.
  */
 import type { Region, SharedSpace } from '../memory/index.ts';

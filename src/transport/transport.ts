@@ -120,7 +120,7 @@ export interface Transport {
   hasLeft(peer: number): boolean;
   /** Gives up the resources for a peer; nothing more comes from it, and `lost` is not told. */
   disconnect(peer: number): void;
-  /** Who is told; set once, before anything is sent. */
+  /** Receives events; set once, before anything is sent. */
   listen(events: TransportEvents): void;
 
   /** The region must not change until it is done. Messages to a lost peer never complete. */

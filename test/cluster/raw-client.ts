@@ -15,9 +15,10 @@ export class RawClient {
   #wake = (): void => undefined;
   #over = false;
 
-  static async connect(scheduler: Scheduler): Promise<RawClient> {
+  /** `from`: an address of this host. */
+  static async connect(scheduler: Scheduler, from = '127.0.0.1'): Promise<RawClient> {
     const [host, port] = scheduler.address.split(':') as [string, string];
-    const socket = connect({ host, port: Number(port) });
+    const socket = connect({ host, port: Number(port), localAddress: from });
     const client = new RawClient(socket);
     await once(socket, 'connect');
     return client;

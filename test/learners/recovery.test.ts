@@ -5,9 +5,14 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { trainWithLearners } from '../../src/learners/index.ts';
+import { LearnerMemory } from '../../src/learners/learner-memory.ts';
 import type { TrainEvent, TrainOptions, TrainResult } from '../../src/learners/index.ts';
-import { hasSharedMemory } from '../../src/memory/index.ts';
+import { gradients } from '../../src/graph/index.ts';
+import { createOptimizer, Kernels } from '../../src/kernels/index.ts';
+import { hasSharedMemory, SharedSpace } from '../../src/memory/index.ts';
+import { weightBytes } from '../../src/runtime/index.ts';
 import { moduleOf } from '../support/test-program.ts';
+import { buildTask } from './tiny-task.ts';
 import type { TinyData } from './tiny-task.ts';
 import { killProcess, WatchdogProcess } from './watchdog-process.ts';
 import { segmentFiles } from '../support/segment-files.ts';
@@ -112,6 +117,29 @@ describe.skipIf(!hasSharedMemory())('learners that cannot finish', () => {
   });
 });
 
+describe.skipIf(!hasSharedMemory())('learners that the system does not start', () => {
+  const { execPath } = process;
+  afterEach(() => {
+    process.execPath = execPath;
+  });
+
+  it('are told of with the reason and the next step, again where the run ends', async () => {
+    process.execPath = join(folder, 'nothing-here');
+    const events: TrainEvent[] = [];
+    const failing = train({
+      ...{ maxReplacements: 1, maxRestarts: 0 },
+      onEvent: (event) => void events.push(event),
+    });
+    const why = /could not be started \(spawn .*nothing-here ENOENT\); raise .*ulimit -u/;
+    await expect(failing).rejects.toMatchObject({ code: 'PEER_LOST', cause: { code: 'ENOENT' } });
+    await expect(failing).rejects.toThrow(why);
+    const lost = events.filter((event) => event.type === 'learner-lost');
+    expect(lost).toHaveLength(3);
+    for (const event of lost)
+      expect(event).toMatchObject({ pid: undefined, how: expect.stringMatching(why) as string });
+  });
+});
+
 describe.skipIf(!hasSharedMemory())('checkpoints', () => {
   it('are made every so many steps; those of another task are refused, and the difference named', async () => {
     // So long that it is stopped within the first epoch.
@@ -161,6 +189,48 @@ describe.skipIf(!hasSharedMemory())('shared memory', () => {
       expect(readdirSync(folder)).toEqual([]);
     } finally {
       execFileSync('umount', [folder]);
+    }
+  });
+
+  it('is cleared by a learner that waits for a lock of one that was killed together with the watchdog', async () => {
+    // Between epochs nobody needs a lock, so there is one long epoch.
+    const data = { ...TASK, samples: 400_003 };
+    const watchdog = new WatchdogProcess({
+      ...{ source: source(data), learners: 2, mode: 'direct locked', epochs: 1000 },
+      // Where no other run of this user sweeps.
+      segmentDirectory: folder,
+    });
+    const segments = () => readdirSync(folder).filter((name) => name.includes(`learners-${watchdog.pid}-`));
+    try {
+      await watchdog.until('both train', () => watchdog.said('progress').some(({ ready }) => ready === 2));
+      const [segment] = segments();
+      const { model, optimizer } = buildTask(TASK);
+      const space = SharedSpace.create();
+      const layout = {
+        board: { batches: Math.ceil(data.samples / TASK.batchSize), learners: 2, slots: 0 },
+        parameters: gradients(model.loss).length,
+        weightBytes: weightBytes(model, createOptimizer(Kernels.create(space), optimizer).slots),
+      };
+      const name = segment!.slice('tributary-'.length);
+      const memory = LearnerMemory.attach(space, name, layout, { directory: folder });
+      const holder = watchdog.children.get('learner 0')!;
+      let isCleared = false;
+      // In the name of the learner, as nobody can tell at which instruction it is killed.
+      memory.whileLocked({ number: 0, generation: 0 }, 0, () => {
+        for (const pid of [watchdog.pid, holder]) killProcess(pid);
+        const deadlineMs = performance.now() + 30_000;
+        const never = new Int32Array(new SharedArrayBuffer(4));
+        // Holding a lock is synchronous.
+        while (!isCleared && performance.now() < deadlineMs) {
+          Atomics.wait(never, 0, 0, 5);
+          isCleared = segments().length === 0;
+        }
+      });
+      memory.close();
+      expect(isCleared).toBe(true);
+      await watchdog.until('its processes have ended', () => watchdog.alive().length === 0);
+    } finally {
+      await watchdog.close();
     }
   });
 

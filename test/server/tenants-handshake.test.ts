@@ -163,42 +163,6 @@ describe.skipIf(!hasSharedMemory())('the door of a parameter server', () => {
   });
 });
 
-describe.skipIf(!hasSharedMemory())('strangers that say nothing', () => {
-  const MAX_STRANGERS = 4;
-  let ground: Servers;
-  let access: ServiceAccess;
-  const strangers: RawWorker[] = [];
-  const arrive = async (count: number, from: string): Promise<RawWorker[]> => {
-    const more: RawWorker[] = [];
-    for (let i = 0; i < count; i++) more.push(await RawWorker.dial(ground.servers[0]!, from));
-    strangers.push(...more);
-    return more;
-  };
-
-  beforeAll(async () => {
-    // So long that nobody gets in because others had to go for it.
-    ground = await Servers.start(1, { maxStrangers: MAX_STRANGERS, handshakeTimeoutMs: 2 ** 30 });
-    access = ground.createService();
-  });
-  afterEach(async () => {
-    for (const stranger of strangers.splice(0)) await stranger.close();
-  });
-  afterAll(() => ground.close());
-
-  it.each(['127.0.0.2', '127.0.0.1'])('at %s keep nobody out', async (from) => {
-    await arrive(5 * MAX_STRANGERS, from);
-    const [worker] = await arrive(1, '127.0.0.1');
-    expect(await worker!.introduce(access)).toMatchObject({ header: { kind: 'welcome' } });
-  });
-
-  it('cost those of other addresses nothing, however many come', async () => {
-    const [slow] = await arrive(1, '127.0.0.1');
-    const flood = await arrive(10 * MAX_STRANGERS, '127.0.0.2');
-    await until(() => flood.filter(({ isClosed }) => isClosed).length > flood.length - MAX_STRANGERS);
-    expect(await slow!.introduce(access)).toMatchObject({ header: { kind: 'welcome' } });
-  });
-});
-
 /** Somebody between a worker and a server, who passes on what they say, that of the server with changes. */
 class Relay {
   readonly #server: Server;

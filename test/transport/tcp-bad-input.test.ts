@@ -134,7 +134,12 @@ describe.skipIf(!hasSharedMemory())('a TCP pair that exchanges data', () => {
         }),
       );
     }
-    await meanwhile(() => target.transport.pendingHandshakes === 0);
+    // Some were closed before they were accepted.
+    await meanwhile(() => {
+      const { tooMany, timeout, garbage } = target.transport.refused;
+      return tooMany + timeout + garbage >= total;
+    });
+    expect(target.transport.pendingHandshakes).toBe(0);
     const { tooMany, timeout, garbage } = target.transport.refused;
     expect(tooMany + timeout + garbage).toBe(total);
     expect(mostPending).toBeLessThanOrEqual(MAX_PENDING);

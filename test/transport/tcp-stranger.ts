@@ -23,8 +23,9 @@ export class Stranger {
     socket.on('error', () => undefined);
   }
 
-  static async dial({ address }: TcpTransport): Promise<Stranger> {
-    const socket = connect({ host: address.host, port: address.port, noDelay: true });
+  /** `from`: an address of this host. */
+  static async dial({ address }: TcpTransport, from = '127.0.0.1'): Promise<Stranger> {
+    const socket = connect({ host: address.host, port: address.port, localAddress: from, noDelay: true });
     await once(socket, 'connect');
     return new Stranger(socket);
   }

@@ -45,7 +45,7 @@ export const planCommand = defineCommand({
   options,
   details: [
     'The workers are started, the first batch is measured, and a few steps are made; nothing is kept.',
-    'How routes and groups are chosen is told in docs/planning.md.',
+    'docs/planning.md explains how routes and groups are chosen.',
   ].join('\n'),
   examples: ['tributary plan mnist', 'tributary plan tributary.config.ts --workers 4 --picture plan.svg'],
   run: ([target], given, io) => plan(target!, given, io),

@@ -5,9 +5,9 @@
  * `loadCheckpoint` returns is bit for bit what was saved.
  */
 import { createHash } from 'node:crypto';
-import { closeSync, fstatSync, mkdirSync, readFileSync, rmSync, statSync } from 'node:fs';
+import { readFileSync, statSync } from 'node:fs';
 import { join } from 'node:path';
-import { flushFolder, putInPlace, systemFiles, UsageError } from '../../base/index.ts';
+import { flushFolder, putInPlace, systemFiles, TributaryError, UsageError } from '../../base/index.ts';
 import { canonicalJson } from './json.ts';
 import type { JsonValue } from './json.ts';
 import { formatSafetensors, parseSafetensors } from './safetensors.ts';
@@ -44,14 +44,18 @@ interface StateFile {
 }
 
 /**
- * Writes the checkpoint of a run to the folder `path`, which must not exist, by way of the folder `temporary` beside
- * it. On an error nothing is left under either name.
+ * Writes the checkpoint of a run to the folder `path`, which must not exist, by way of the folder
+ * `temporary` beside it. On an error nothing is left under either name, unless only flushing the
+ * entry failed: then the checkpoint is there, whole, and a power cut may take it. `accept`
+ * runs when everything is written and flushed, before it gets its final name; it refuses by throwing a
+ * `TributaryError`, which is thrown on.
  */
 export function writeCheckpoint(
   checkpoint: CheckpointData,
   path: string,
   temporary: string,
   run?: string,
+  accept?: () => void,
 ): void {
   const { step, epoch, tensors, optimizer, state } = checkpoint;
   for (const [name, value] of Object.entries({ step, epoch })) {
@@ -69,7 +73,7 @@ export function writeCheckpoint(
   const model = formatSafetensors(tensors);
   const slots = formatSafetensors(optimizer);
   const write = () => {
-    mkdirSync(temporary);
+    systemFiles.makeFolder(temporary, 0o777);
     const files = {
       [MODEL_FILE]: writeSealed(join(temporary, MODEL_FILE), model),
       [OPTIMIZER_FILE]: writeSealed(join(temporary, OPTIMIZER_FILE), slots),
@@ -80,12 +84,13 @@ export function writeCheckpoint(
     });
     writeSealed(join(temporary, STATE_FILE), [Buffer.from(text)]);
     flushFolder(systemFiles, temporary);
+    accept?.();
   };
   try {
-    putInPlace(systemFiles, { temporary, path }, write, (left) =>
-      rmSync(left, { recursive: true, force: true }),
-    );
+    putInPlace(systemFiles, { temporary, path }, write);
   } catch (cause) {
+    // Only `accept` throws one.
+    if (cause instanceof TributaryError) throw cause;
     throw new UsageError(
       'CHECKPOINT_NOT_WRITTEN',
       `The checkpoint ${path} could not be written: ${cause instanceof Error ? cause.message : String(cause)}. ` +
@@ -153,7 +158,7 @@ function readState(path: string): StateFile {
 function readStateText(file: string): string {
   const descriptor = openCheckpointFile(file);
   try {
-    const { size } = fstatSync(descriptor);
+    const { bytes: size } = systemFiles.size(descriptor);
     if (size > MAX_STATE_BYTES) throw corruptFile(file, `at most ${MAX_STATE_BYTES} bytes`, `${size} bytes`);
     const bytes = readFileSync(descriptor);
     const text = bytes.toString('utf8');
@@ -163,7 +168,7 @@ function readStateText(file: string): string {
     if (cause instanceof UsageError) throw cause;
     throw corruptFile(file, 'a readable file', cause instanceof Error ? cause.message : String(cause), cause);
   } finally {
-    closeSync(descriptor);
+    systemFiles.close(descriptor);
   }
 }
 

@@ -46,13 +46,13 @@ export interface CoreOptions {
   readonly doorbell: number;
   /** Where it notes its connections. */
   readonly descriptors: SpaceRange;
-  /** What every worker is told. */
+  /** Sent to every worker that is admitted. */
   readonly welcome: Omit<Welcome, 'proof'>;
-  /** How long a connection may take to prove itself, in milliseconds. */
+  /** How long a connection may take to authenticate, in milliseconds. */
   readonly handshakeTimeoutMs: number;
   /** How long a member may send nothing in the middle of a message, in milliseconds. */
   readonly stallTimeoutMs: number;
-  /** Connections that may be proving themselves at a time. */
+  /** Connections that may have not authenticated at a time. */
   readonly maxStrangers: number;
   /** Connections come through a TLS tunnel, which says first who they are. */
   readonly isTunnelled: boolean;

@@ -57,7 +57,7 @@ export class Recovery {
     return this.#rewound !== undefined;
   }
 
-  /** What is under way is given up; everybody who waits is told. */
+  /** Gives up what is under way; all that wait receive the error. */
   begin(why: string): void {
     if (this.#rewound) return;
     const { namespace } = this.#tenant.service;

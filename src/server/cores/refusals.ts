@@ -1,5 +1,5 @@
 /**
- * What workers are told when a core refuses what they ask. Who is told, and when, is the business of sessions and of
+ * The errors that workers receive when a core refuses a request. Who receives them, and when, is the business of sessions and of
  * the loop. Invariant: nothing of the place in our code leaves the server.
  */
 import { InternalError, keyText, pack, PeerError, TributaryError, UsageError } from '../../base/index.ts';

@@ -16,7 +16,7 @@ export const SERVER_PURPOSE = 'parameter server';
 export interface Doorkeeper {
   /** The nonce of a namespace, or something that nobody knows. */
   nonceOf(namespace: string): string;
-  /** The other side knows the nonce. Returns what it is told; throws an error that it is told instead. */
+  /** The other side knows the nonce. Returns the answer to it; throws an error that is sent instead. */
   admit(hello: Hello, proof: Proof, stream: MessageStream): Omit<Welcome, 'proof'>;
 }
 

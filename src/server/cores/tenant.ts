@@ -184,7 +184,7 @@ export class Tenant {
     const { workers, nextMs } = this.#attendance.overdue(nowMs);
     for (const worker of workers) {
       this.#office.log(
-        `worker ${worker} of '${this.service.namespace}' did not come back and is counted out; training goes on without it`,
+        `worker ${worker} of '${this.service.namespace}' did not come back and is counted out; training continues without it`,
       );
       this.#attendance.countOut(worker);
       this.release(worker);

@@ -53,7 +53,7 @@ export class LogRoom {
     throw new UsageError(
       'FILE_NOT_WRITTEN',
       `${this.#text(which, has, most)}, and ${bytes} more would be beyond that. Nothing was changed; call ${next}, which ` +
-        'makes room when it is on the disk, then resume(); or ask for more (maxLogBytes of createService, --max-log-bytes).',
+        'makes room when it is on the disk, then push again; or ask for more (maxLogBytes of createService, --max-log-bytes).',
       { namespace, expected: most, actual: has + bytes },
     );
   }

@@ -13,7 +13,7 @@ export interface FrameLimits {
   readonly bodyBytes: number;
 }
 
-/** For somebody who has not proved yet that he belongs here. */
+/** Limits of a connection that has not authenticated yet. */
 export const STRANGER_LIMITS: FrameLimits = { headerBytes: 8 * 1024, bodyBytes: 0 };
 /**
  * Plans of a hundred thousand keys, and bodies as large as a space. A header is understood in one go, whoever waits.

@@ -92,7 +92,7 @@ export class MessageStream {
   /** Why nothing can be said or heard any more: an errno name, 'end', 'closed' or a fault of the other side. */
   ended: string | ProtocolFault | undefined;
   limits: FrameLimits;
-  /** Who is told; another one once the other side has proved itself. */
+  /** Receives messages; replaced when the other side has authenticated. */
   user: StreamUser;
   /** Awaited before the first frame; undefined: none, or it has come. */
   preface: Preface | undefined;

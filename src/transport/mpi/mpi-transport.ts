@@ -81,7 +81,7 @@ class OpenMpiTransport implements MpiTransport {
   readonly #left = new Map<number, PeerError>();
   /** MPI is done with them; they are finished once the slots that came before were read. */
   #landed: readonly Owner[] = [];
-  /** What happened outside `poll` and is told by the next one. */
+  /** What happened outside `poll`; the next one emits it. */
   #untold: (() => void)[] = [];
   #events: TransportEvents | undefined;
   #state: 'open' | 'closing' | 'closed' = 'open';

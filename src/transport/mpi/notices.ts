@@ -1,6 +1,6 @@
 /**
  * Notices as parts that fit into a slot: cut on the way out, joined on the way in. Parts of one peer come in order, so
- * a part needs no number. Invariant: a text is told once, whole.
+ * a part needs no number. Invariant: a text is delivered once, whole.
  */
 import { UsageError } from '../../base/index.ts';
 

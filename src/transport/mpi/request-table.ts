@@ -1,6 +1,6 @@
 /**
  * MPI requests under way and whom they belong to, tested together by one call. Not for the receives of headers, which
- * wait all the time. Invariant: the requests lie without gaps at the front of one array; an owner is told once.
+ * wait all the time. Invariant: the requests lie without gaps at the front of one array; an owner is notified once.
  */
 import type { Region, Segment, SharedSpace } from '../../memory/index.ts';
 import { ERROR_IN_STATUS, STATUS_BYTES, STATUS_ERROR, SUCCESS } from './library.ts';

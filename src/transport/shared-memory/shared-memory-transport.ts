@@ -190,7 +190,7 @@ export class SharedMemoryTransport implements Transport, InPlace {
     }
   }
 
-  /** Looks after every peer's process now. Those that are gone are told as lost, once `poll` has taken what they sent. */
+  /** Looks after every peer's process now. Those that are gone are reported as lost, once `poll` has taken what they sent. */
   checkPeers(): void {
     this.#findLost();
     this.#tell();

@@ -40,7 +40,7 @@ const REASONS: Readonly<Record<string, string>> = {
   EPIPE: 'it closed the connection (EPIPE)',
 };
 
-/** Where to dial: the peer itself, or a tunnel that is told whom to reach. */
+/** Where to dial: the peer itself, or a tunnel that receives the peer's address. */
 export interface Route {
   readonly address: SocketAddress;
   /** What the tunnel is to be told; undefined without one. */

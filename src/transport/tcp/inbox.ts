@@ -15,7 +15,7 @@ import { Incoming, TcpReceiving } from './messages.ts';
 import type { IncomingPart } from './messages.ts';
 import type { Peer } from './peer.ts';
 
-/** Who is told what came; the transport passes it on from inside `poll`. */
+/** Receives what came; the transport passes it on from inside `poll`. */
 export interface InboxEvents {
   notice(peer: Peer, text: string): void;
   mismatch(peer: Peer, envelope: Envelope, payloadBytes: number): void;
@@ -125,7 +125,7 @@ export class Inbox implements Receiver {
     return message;
   }
 
-  /** Whether the message is what the receive expects; else the receive is over and the user is told. */
+  /** Whether the message is what the receive expects; else the receive is over and the user receives the error. */
   #fits(peer: Peer, receiving: TcpReceiving, frame: Frame): boolean {
     const { region, envelope } = receiving;
     if (frame.totalBytes === region.byteLength && frame.signature === envelope.signature) return true;

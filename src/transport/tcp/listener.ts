@@ -1,17 +1,20 @@
 /**
  * The side that is dialled: accepts connections, lets each prove that it belongs here, and refuses all others. It hands
- * over descriptors and never sees a frame. Invariants: at most `maxPendingHandshakes` strangers hold a descriptor, none
- * for longer than `handshakeTimeoutMs`; every refusal is counted and logged with its address, never with the secret.
+ * over descriptors and never sees a frame. Invariants: at most `maxPendingHandshakes` connections that have not
+ * authenticated hold a descriptor, none for longer than `handshakeTimeoutMs`, and those of one address never keep out
+ * others; every refusal is counted and logged with its address, never with the secret.
  */
 import { randomBytes } from 'node:crypto';
 import {
   AcceptPause,
   addressText,
+  connectionToEvict,
   decodeAddress,
   EAGAIN,
   ECONNABORTED,
   EINTR,
   errorName,
+  hostOf,
   libc,
   MAX_ADDRESS_BYTES,
   readTunnelRecord,
@@ -45,7 +48,7 @@ export interface Refused {
   /** A member that nobody told us of, or one that looks for somebody else. */
   readonly unknown: number;
   readonly timeout: number;
-  /** More strangers at a time than `maxPendingHandshakes`. */
+  /** Made room for others, as more than `maxPendingHandshakes` had not authenticated. */
   readonly tooMany: number;
 }
 
@@ -61,9 +64,12 @@ export interface Doorkeeper {
 interface Pending {
   readonly fd: number;
   remote: string;
+  /** Where it comes from; behind a tunnel not known before its first bytes. */
+  host: string;
   readonly deadline: number;
   readonly bytes: Uint8Array;
   filled: number;
+  /** 'parked': it has authenticated, and waits until we are told of its member. */
   stage: 'tunnel' | 'hello' | 'proof' | 'parked';
   hello: Hello | undefined;
   readonly nonce: Uint8Array;
@@ -71,7 +77,6 @@ interface Pending {
   channel: string | undefined;
 }
 
-const ACCEPTS_PER_STEP = 512;
 /** A flood is logged once in so many. */
 const FLOOD_LOG_INTERVAL = 1000;
 
@@ -121,7 +126,8 @@ export class Listener {
   step(now: number): void {
     if (this.#pending.length > 0) this.#pending = this.#pending.filter((one) => !this.#advance(one, now));
     if (this.isPaused(now)) return;
-    for (let i = 0; i < ACCEPTS_PER_STEP; i++) {
+    // No more, so that each is heard at least once more before others of its address replace it.
+    for (let i = 0; i < this.#options.maxPendingHandshakes; i++) {
       const fd = libc().accept(this.fd);
       if (fd === -EINTR || fd === -ECONNABORTED) continue;
       if (fd < 0) return void this.#pause.failed(fd, now);
@@ -141,20 +147,11 @@ export class Listener {
     const { host, port } = decodeAddress(this.#address);
     const remote = addressText(host, port);
     const isTunnelled = this.#options.tls !== undefined;
-    if (this.#pending.length >= this.#options.maxPendingHandshakes) {
-      this.#refused.tooMany++;
-      if (this.#refused.tooMany % FLOOD_LOG_INTERVAL === 1) {
-        this.#options.log(
-          `refused ${remote}: ${this.#pending.length} connections are proving themselves already (${this.#refused.tooMany} refused so)`,
-        );
-      }
-      libc().close(fd);
-      return;
-    }
     if (!isTunnelled) tune(libc(), fd, host);
     const pending: Pending = {
       fd,
       remote,
+      host,
       deadline: now + this.#options.handshakeTimeoutMs,
       bytes: new Uint8Array(TUNNEL_RECORD_BYTES),
       filled: 0,
@@ -163,7 +160,22 @@ export class Listener {
       nonce: randomBytes(NONCE_BYTES),
       channel: undefined,
     };
-    if (!this.#advance(pending, now)) this.#pending.push(pending);
+    if (this.#advance(pending, now)) return;
+    this.#pending.push(pending);
+    const strangers = this.#pending.filter(({ stage }) => stage !== 'parked');
+    if (strangers.length > this.#options.maxPendingHandshakes) this.#evict(strangers);
+  }
+
+  #evict(strangers: readonly Pending[]): void {
+    const evicted = connectionToEvict(strangers, ({ host }) => host);
+    this.#pending = this.#pending.filter((one) => one !== evicted);
+    libc().close(evicted.fd);
+    this.#refused.tooMany++;
+    if (this.#refused.tooMany % FLOOD_LOG_INTERVAL !== 1) return;
+    const own = strangers.filter(({ host }) => host === evicted.host).length;
+    this.#options.log(
+      `refused ${evicted.remote}: ${strangers.length} connections have not authenticated, ${own} of its address; they make room for others (${this.#refused.tooMany} refused so)`,
+    );
   }
 
   /** True when the stranger is one no more: accepted or refused. */
@@ -193,6 +205,7 @@ export class Listener {
       if (pending.stage === 'tunnel') {
         const { remote, channel } = readTunnelRecord(pending.bytes);
         pending.remote = remote!;
+        pending.host = hostOf(remote!);
         pending.channel = channel;
         pending.stage = 'hello';
       } else if (pending.stage === 'hello') {

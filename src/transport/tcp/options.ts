@@ -24,7 +24,10 @@ export interface TcpOptions {
   readonly socketBufferBytes?: number;
   /** How long a connection may take to prove that it belongs here, in milliseconds. Default 5,000. */
   readonly handshakeTimeoutMs?: number;
-  /** Connections that may be proving themselves at a time; others are closed at once. Default 64. */
+  /**
+   * Connections that may have not authenticated at a time; one more and the oldest of the address that has the most is
+   * closed. Default 64.
+   */
   readonly maxPendingHandshakes?: number;
   /** Bytes of messages that nobody has asked for yet, kept for each peer; then reading pauses. Default 256 MiB. */
   readonly maxUnexpectedBytes?: number;

@@ -1,7 +1,7 @@
 /**
  * The transport over TCP: native non-blocking sockets, polled by the thread that uses it, straight from and into shared
  * regions. This file joins the parts: who is connected, what is polled when, who is lost, how it ends. It reads no bytes
- * itself. Invariants: users are told of events only from `poll`; a peer is told as lost at most once, and only after
+ * itself. Invariants: events are emitted only from `poll`; a peer is reported as lost at most once, and only after
  * everything that it sent before a goodbye was read; a stranger at the port never disturbs those who are connected.
  */
 import { setTimeout as sleep } from 'node:timers/promises';

@@ -19,7 +19,7 @@ export interface TcpTransport extends Transport {
     /** Strangers without a certificate that we trust; 0 without `tls`. */
     readonly tls: number;
   };
-  /** Strangers that are proving themselves. */
+  /** Connections that have not been accepted yet. */
   readonly pendingHandshakes: number;
 }
 
