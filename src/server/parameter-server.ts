@@ -87,6 +87,12 @@ export interface ServiceOptions {
   readonly maxBytes?: number | undefined;
   /** Chunks that its keys may have on one core. Default 1,000,000. */
   readonly maxChunks?: number | undefined;
+  /**
+   * Bytes that it may write to its logs of pushes between two checkpoints; each core has an equal share. Pushes beyond
+   * are refused until a checkpoint is on the disk. Default 64 GiB: minutes of the fastest pushing, which a restart
+   * must be able to do again.
+   */
+  readonly maxLogBytes?: number | undefined;
 }
 
 interface Tenancy {
@@ -214,17 +220,18 @@ export class ParameterServer {
       );
     }
     const { graceMs = 5000, maxBytes = Math.floor(this.capacityBytes / 2) } = options;
-    const { maxChunks = 1_000_000 } = options;
+    const { maxChunks = 1_000_000, maxLogBytes = 64 * 2 ** 30 } = options;
     checkCount('graceMs', graceMs, 0, 2 ** 31);
     checkCount('maxBytes', maxBytes, 1, 2 ** 40);
     checkCount('maxChunks', maxChunks, 1, 2 ** 31);
+    checkCount('maxLogBytes', maxLogBytes, 1, 2 ** 50);
     const { folder, lostWorkers = 'release', durability = 'process' } = options;
     if (durability !== 'process' && durability !== 'disk') throw unknownDurability(namespace, durability);
     const settings = options.settings && checkedSettings(options.settings);
     const account = this.#space.allocate(ACCOUNT_BYTES);
     const service: Service = {
       ...{ namespace, nonce, settings, graceMs, lostWorkers, maxBytes, maxChunks, logFolder: folder },
-      ...{ durability, cores: this.cores },
+      ...{ durability, cores: this.cores, maxLogBytes },
       serial: this.#serials++,
       account: { byteOffset: account.byteOffset, byteLength: account.byteLength },
     };

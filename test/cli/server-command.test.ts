@@ -264,6 +264,8 @@ describe.skipIf(!hasSharedMemory())('what tributary server says', () => {
     [['--service', 'a', '--lost-workers', 'leave'], 'wait, release for --lost-workers'],
     [['--service', 'a', '--tls-key', 'key.pem'], '--tls-key, --tls-cert and --tls-ca together'],
     [['--service', 'a', '--max-bytes', '0'], 'above 0 for --max-bytes'],
+    [['--service', 'a', '--max-log-bytes', '9'], '--folder'],
+    [['--service', 'a', '--folder', 'kept', '--max-log-bytes', '0'], 'above 0 for --max-log-bytes'],
   ])('of %j is what is wrong, and nothing is done', async (args, fault) => {
     const cwd = folder();
     const { code, stdout, stderr } = await run(['server', ...args], { cwd });

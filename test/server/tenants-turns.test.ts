@@ -15,7 +15,7 @@ import { systemServerHost } from '../../src/server/server-host.ts';
 import type { ServerHost } from '../../src/server/server-host.ts';
 import { encodeHead } from '../../src/server/wire/frame.ts';
 import { OneThreadHost } from './one-thread-host.ts';
-import { openRequest, pushRequest, RawWorker, SETTINGS, until } from './raw-worker.ts';
+import { bytesOf, openRequest, pushRequest, RawWorker, SETTINGS, until } from './raw-worker.ts';
 import type { Identity } from './raw-worker.ts';
 
 const STAGED = { piece: 0, isInPlace: false };
@@ -206,6 +206,74 @@ describe.skipIf(!hasSharedMemory())('tenants on one core', () => {
     const heard = await long.hear();
     expect(heard === 'closed' ? heard : heard.header.results).toHaveLength(count);
     expect(await long.pull()).toEqual([0]);
+  });
+
+  describe('whose neighbour has its logs read after a restart', () => {
+    const PUSHES = 200;
+    let reads = 0;
+    const { files } = systemServerHost;
+    const counted = {
+      ...files,
+      read: (...args: Parameters<typeof files.read>) => (reads++, files.read(...args)),
+    };
+
+    /** A tenant that has pushed so often, before its server was started again. */
+    async function restarted(): Promise<[RawWorker, RawWorker]> {
+      const folder = mkdtempSync(join(tmpdir(), 'test-tributary-'));
+      closing.push({ close: () => rmSync(folder, { recursive: true, force: true }) });
+      const service = { namespace: 'a', nonce: 'a'.padEnd(64, '0'), folder };
+      await start(new OneThreadHost());
+      server.createService(service);
+      const before = await worker('a');
+      await before.openKey(new Float32Array(16));
+      const ones = bytesOf(new Float32Array(16).fill(1));
+      for (let step = 1; step <= PUSHES; step++) await before.done(pushRequest(step), ones);
+      await before.close();
+      await server.close();
+      await start(new OneThreadHost({ lookMs: TURN_MS, files: counted }));
+      server.createService(service);
+      const both = [await worker('a'), await worker('b')] as const;
+      await both[1].openKey(new Float32Array(16));
+      return [...both];
+    }
+
+    /** How often the other one is answered until this one is. */
+    async function answersMeanwhile(raw: RawWorker, other: RawWorker): Promise<number> {
+      let answers = 0;
+      for (let heard = raw.take(); heard === undefined; heard = raw.take(), answers++) await other.pull();
+      return answers;
+    }
+
+    it('are answered after every few records', async () => {
+      const [long, short] = await restarted();
+      long.say({ id: 900, ...openRequest('w', 16) });
+      expect(await answersMeanwhile(long, short)).toBeGreaterThan(PUSHES / 10);
+      await long.done({ op: 'list', list: 0, entries: [STAGED] });
+      expect(await long.pull()).toEqual(new Array(16).fill(PUSHES));
+    });
+
+    it('lose nothing of their own by a worker that leaves meanwhile', async () => {
+      const [long, short] = await restarted();
+      long.say({ id: 900, ...openRequest('w', 16) });
+      await short.pull();
+      await long.done({ op: 'bye' });
+      const again = await worker('a');
+      await again.done(openRequest('w', 16));
+      await again.done({ op: 'list', list: 0, entries: [STAGED] });
+      expect(await again.pull()).toEqual(new Array(16).fill(PUSHES));
+    });
+
+    it('are not kept waiting by the end of its service', async () => {
+      const [long, short] = await restarted();
+      reads = 0;
+      long.say({ id: 900, ...openRequest('w', 16) });
+      while (reads < 20) await short.pull();
+      server.endService('a');
+      await until(() => long.isClosed && server.services.length === 1);
+      expect(await short.pull()).toEqual(new Array(16).fill(0));
+      // There are two or three for each.
+      expect(reads).toBeLessThan(PUSHES);
+    });
   });
 
   it('that do not read answers are not read from either', async () => {

@@ -59,6 +59,10 @@ const options = {
     kind: 'count',
     help: 'Memory that each service may take. Default: an equal share of 4 GiB.',
   },
+  'max-log-bytes': {
+    kind: 'count',
+    help: 'What each service may write to its logs of asynchronous pushes between two checkpoints, with --folder; up to three times as much is kept. Default 68719476736: 64 GiB.',
+  },
   'tls-key': { kind: 'text', value: 'FILE', help: 'Private key of this server, PEM. Default: no TLS.' },
   'tls-cert': { kind: 'text', value: 'FILE', help: 'Its certificate, PEM.' },
   'tls-ca': {
@@ -158,10 +162,10 @@ function offer(
   const folder = given.folder === undefined ? undefined : join(resolve(io.cwd, given.folder), name);
   const lostWorkers = given['lost-workers'] as 'wait' | 'release' | undefined;
   const durability = given.durability as 'process' | 'disk' | undefined;
-  const { 'grace-ms': graceMs, 'max-bytes': maxBytes } = given;
+  const { 'grace-ms': graceMs, 'max-bytes': maxBytes, 'max-log-bytes': maxLogBytes } = given;
   const share = Math.floor(server.capacityBytes / (given.service?.length ?? 1));
   server.createService({
-    ...{ namespace: name, nonce: nonce.secret, folder, durability, lostWorkers, graceMs },
+    ...{ namespace: name, nonce: nonce.secret, folder, durability, lostWorkers, graceMs, maxLogBytes },
     maxBytes: maxBytes ?? share,
   });
   voice.tell(
@@ -215,6 +219,12 @@ function checkOptions(given: Options): readonly string[] {
     throw wrong('keeps nothing without a folder: say by --folder where to keep what --durability is about');
   }
   if (given['max-bytes'] === 0) throw wrong('takes a number of bytes above 0 for --max-bytes');
+  if (given['max-log-bytes'] !== undefined && given.folder === undefined) {
+    throw wrong(
+      'writes no logs without a folder: say by --folder where those are that --max-log-bytes is about',
+    );
+  }
+  if (given['max-log-bytes'] === 0) throw wrong('takes a number of bytes above 0 for --max-log-bytes');
   return names;
 }
 

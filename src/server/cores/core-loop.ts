@@ -104,7 +104,7 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
   readonly #pause: AcceptPause;
   readonly #table: ConnectionTable;
   readonly #turns: FairTurns;
-  /** Answers of the office that await their tenant's turn. */
+  /** Answers of the office, and what goes on later, that await their tenant's turn. */
   readonly #answers = new Map<Tenant, (() => void)[]>();
   #connections: Connection[] = [];
   #closing = false;
@@ -169,6 +169,7 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
         this.#resources.bytes,
         this.#options.index,
         this.#host,
+        (go) => this.answer(service.serial, go),
       ),
     );
   }
@@ -346,11 +347,14 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
 
   /** Its connections are closed, so nothing can use its memory once it is closed itself. */
   #release(tenant: Tenant): void {
-    this.#ending.shift();
     try {
-      this.#takeAnswers(tenant, () => true);
+      // Once each: what goes on later is given up by `close`.
+      const waiting = this.#answers.get(tenant)?.splice(0) ?? [];
+      for (const take of waiting) take();
       tenant.close();
     } finally {
+      this.#ending.shift();
+      this.#answers.delete(tenant);
       this.#office.released(tenant.service.serial);
     }
   }

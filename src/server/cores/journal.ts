@@ -1,13 +1,14 @@
 /**
  * How one core of a tenant loses nothing that it has acknowledged where training is asynchronous: first values,
  * optimizers and pushes are logged before they take effect, answers wait for the flush of the log where a power cut
- * must be survived, and a core that was started again first does all of it once more. Synchronous training goes back
- * to a checkpoint instead and logs nothing. Invariants: nothing is asked of the tenant before it has been recovered;
- * after a log has failed, nothing is acknowledged until a checkpoint with everything in it is on the disk.
+ * must be survived, and a core that was started again first does all of it once more, in its tenant's turns.
+ * Synchronous training goes back to a checkpoint instead and logs nothing. Invariants: nothing is asked of the tenant
+ * before it has been recovered; after a log has failed, nothing is acknowledged until a checkpoint with everything in
+ * it is on the disk.
  */
-import { asTributaryError, UsageError } from '../../base/index.ts';
+import { UsageError } from '../../base/index.ts';
 import type { Files, TributaryError } from '../../base/index.ts';
-import { LogChain, listLogs, PushLog } from '../durability/index.ts';
+import { bytesOfLog, LogChain, listLogs, LogRoom, PushLog } from '../durability/index.ts';
 import type { LogOrigin, LogRecord, StoredLog } from '../durability/index.ts';
 import type { Contribution, RowsContribution } from '../contribution.ts';
 import type { TenantOffice } from './office.ts';
@@ -38,19 +39,26 @@ export class Journal {
   /** Why what was acknowledged before cannot be had again. */
   #failure: TributaryError | undefined;
   /** Everything was put back; what is left to do may fail, and is then tried again. */
-  #beginLog: (() => void) | undefined;
+  #beginLog: (() => Generator<Task, void>) | undefined;
   readonly #awaiting: { readonly go: () => void; readonly fail: Fail }[] = [];
+  readonly #room: LogRoom;
   #log: PushLog | undefined;
   /** In the place of a log that failed, as soon as the checkpoint that it follows is on the disk. */
   #next: PushLog | undefined;
   /** Answers that wait for the next flush. */
   #held: Held[] = [];
+  /** Between two records: there may be many, and others are served meanwhile. */
+  readonly #rest: Task = (done) => this.#tenant.later(done);
 
   constructor(tenant: Tenant, office: TenantOffice, core: number, files: Files) {
     this.#tenant = tenant;
     this.#office = office;
     this.#core = core;
     this.#files = files;
+    const { namespace, maxLogBytes, cores } = tenant.service;
+    // Keys are spread over the cores by their bytes.
+    const maxBytes = Math.floor(maxLogBytes / cores);
+    this.#room = new LogRoom({ namespace, core, maxBytes, log: (line) => office.log(line) });
   }
 
   /** Whether the tenant's pushes are logged. */
@@ -65,18 +73,11 @@ export class Journal {
     this.#awaiting.push({ go, fail });
     if (this.#state === 'recovering') return;
     this.#state = 'recovering';
-    if (this.#beginLog) return this.#tryAgain(this.#beginLog);
+    if (this.#beginLog) return this.#recover(this.#beginLog());
     const { namespace } = this.#tenant.service;
     this.#office.ask(
       { kind: 'recover', namespace, core: this.#core },
-      (found) => {
-        const { recovery } = this.#tenant;
-        recovery.run(
-          recovery.recover(found),
-          () => this.#settle('ready'),
-          (error) => this.#failed(error),
-        );
-      },
+      (found) => this.#recover(this.#tenant.recovery.recover(found)),
       // Nothing was put back yet, so whoever asks next has it tried again.
       (error) => this.#settle('new', error),
     );
@@ -149,6 +150,8 @@ export class Journal {
     this.flush();
     this.#seal(this.#log);
     const { number, records, failure } = this.#log;
+    // A checkpoint that fails again and again must not make new files without an end.
+    if (records === 0 && !failure && this.#room.isFull) return number;
     const log = this.#begin(failure ? null : { number, records }, false);
     if (failure) {
       // Its records follow the checkpoint only, so none may be acknowledged before that is on the disk.
@@ -178,7 +181,9 @@ export class Journal {
       this.#log = this.#next;
       this.#next = undefined;
     }
+    if (log !== null) this.#room.restart(log);
     if (firstLog === undefined || log === null) return;
+    this.#room.forgetBefore(firstLog);
     for (const stored of this.#storedLogs()) {
       if (stored.number < firstLog) this.#remove(stored.path);
     }
@@ -196,20 +201,28 @@ export class Journal {
 
   /** What was logged since the checkpoint whose log is `first`, done again; then a new log begins. */
   *replay(first: number | undefined, problems: readonly string[]): Generator<Task, void> {
-    const chain = this.#chain(first, problems);
+    const chain = yield* this.#chain(first, problems);
     for (const record of chain.records()) {
       if (record.kind === 'optimizer')
         yield (done, fail) => this.#tenant.setOptimizer(record.spec, done, fail);
       else if (record.kind === 'values') yield* this.#tenant.openAgain(record);
       else this.#tenant.repeat(record);
+      yield this.#rest;
     }
     this.#tenant.endReplay();
     if (chain.torn) this.#office.log(tornText(chain.torn));
-    this.#beginLog = () => {
-      chain.flush();
-      this.#log = this.#begin(chain.end, chain.end === null && first === undefined);
-    };
-    this.#beginLog();
+    this.#beginLog = () => this.#beginAfter(chain, first);
+    yield* this.#beginLog();
+  }
+
+  *#beginAfter(chain: LogChain, first: number | undefined): Generator<Task, void> {
+    yield* chain.flush(this.#rest);
+    for (const log of this.#storedLogs()) {
+      this.#room.note(log.number, bytesOfLog(this.#files, log));
+      yield this.#rest;
+    }
+    this.#room.restart(first ?? 0);
+    this.#log = this.#begin(chain.end, chain.end === null && first === undefined);
   }
 
   close(): void {
@@ -217,13 +230,12 @@ export class Journal {
     this.#next?.close();
   }
 
-  #tryAgain(beginLog: () => void): void {
-    try {
-      beginLog();
-    } catch (error) {
-      return this.#failed(asTributaryError(error));
-    }
-    this.#settle('ready');
+  #recover(tasks: Iterator<Task, void>): void {
+    this.#tenant.recovery.run(
+      tasks,
+      () => this.#settle('ready'),
+      (error) => this.#failed(error),
+    );
   }
 
   /** What was put back in part cannot be put back again; a disk that was full may have room later. */
@@ -251,11 +263,12 @@ export class Journal {
     );
   }
 
-  #chain(first: number | undefined, problems: readonly string[]): LogChain {
-    const chain = new LogChain({
+  *#chain(first: number | undefined, problems: readonly string[]): Generator<Task, LogChain> {
+    const options = {
       ...{ files: this.#files, folder: this.#folder, name: this.#name, first },
       ...{ cores: this.#tenant.service.cores, settings: this.#settings },
-    });
+    };
+    const chain = yield* LogChain.find(options, this.#rest);
     if (first !== undefined || problems.length === 0 || chain.hasRecords) return chain;
     throw new UsageError(
       'CHECKPOINT_CORRUPT',
@@ -266,7 +279,7 @@ export class Journal {
 
   #begin(previous: LogOrigin['previous'], isFirst: boolean): PushLog {
     return new PushLog({
-      ...{ files: this.#files, folder: this.#folder, name: this.#name },
+      ...{ files: this.#files, folder: this.#folder, name: this.#name, room: this.#room },
       origin: {
         ...{ cores: this.#tenant.service.cores, settings: this.#settings, previous, isFirst },
         isFlushed: this.#tenant.service.durability === 'disk',

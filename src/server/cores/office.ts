@@ -33,6 +33,8 @@ export interface Service {
   readonly maxChunks: number;
   /** Bytes that it may take: values, slots, gradients on their way, segments of workers, and copies for checkpoints. */
   readonly maxBytes: number;
+  /** Bytes that it may write to its logs of pushes since the last checkpoint; each core has an equal share. */
+  readonly maxLogBytes: number;
   /** Where what it takes is counted, for all threads; see `TenantSpace`. */
   readonly account: SpaceRange;
 }

@@ -37,6 +37,8 @@ export class Tenant {
   readonly journal: Journal;
   readonly checkpoints: CoreCheckpoints;
   readonly limits: TenantLimits;
+  /** Goes on in its next turn, or in this one if there is time left. */
+  readonly later: (go: () => void) => void;
   /** What requests under way and held gradients take. */
   readonly kept: KeptMemory;
   readonly batches = new Map<number, Batch>();
@@ -71,8 +73,10 @@ export class Tenant {
     bytes: SpaceBytes,
     core: number,
     host: Host,
+    later: (go: () => void) => void,
   ) {
     this.service = service;
+    this.later = later;
     this.limits = new TenantLimits(service);
     this.space = new TenantSpace(kernels.space, service);
     this.kept = new KeptMemory(this.space, service.maxBytes);
@@ -240,11 +244,9 @@ export class Tenant {
   repeat(record: PushRecord): void {
     const { worker, key, step, samples } = record;
     const piece = this.pieces.get(Number(key));
-    if (!this.#replayed.has(worker)) {
-      // One that came later than the others may have pushed, and is not here yet.
-      this.core.admit(worker);
-      this.#replayed.add(worker);
-    }
+    // One that came later than the others may have pushed, and is not here yet, or has left while logs are read.
+    this.core.admit(worker);
+    this.#replayed.add(worker);
     const expected = piece && this.core.nextStep(worker, key);
     if (piece === undefined || expected !== step) throw this.#gap(record, expected);
     const push = { worker, key, step, samples };

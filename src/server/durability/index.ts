@@ -3,7 +3,8 @@ export { LogChain } from './log-chain.ts';
 export type { ChainOptions } from './log-chain.ts';
 export { LogReplay, readLogOrigin } from './log-replay.ts';
 export type { LogOrigin, ReplayStop } from './log-replay.ts';
-export { listLogs, PushLog } from './push-log.ts';
+export { LogRoom } from './log-room.ts';
+export { bytesOfLog, listLogs, PushLog } from './push-log.ts';
 export type { PushLogOptions, StoredLog } from './push-log.ts';
 export type {
   DensePushRecord,

@@ -3,7 +3,7 @@
  * record is missing. Each log names the one that it continues and how many records that one has, so that a gap is
  * found. Terms: a chain is a log and, again and again, the one that continues it. Invariant: what `records` has given
  * without an error is all that was acknowledged since the checkpoint, in order; whatever is missing or damaged is
- * named with its file.
+ * named with its file. Whoever reads may stop between any two records and pieces, and let others go on.
  */
 import { constants } from 'node:fs';
 import { OWNER_FILE, putInPlace, readFully, UsageError, writeFully } from '../../base/index.ts';
@@ -15,6 +15,8 @@ import type { StoredLog } from './push-log.ts';
 import type { LogRecord } from './push-record.ts';
 
 const PIECE_BYTES = 2 ** 20;
+/** Of a copy: a flush is not cut, and nobody else is served meanwhile. */
+const FLUSH_BYTES = 4 * PIECE_BYTES;
 
 interface Link extends StoredLog {
   /** Undefined: the log was not yet begun when its process ended. */
@@ -49,14 +51,24 @@ export class LogChain {
 
   /**
    * Finds the logs; CHECKPOINT_CORRUPT names the one that is missing or damaged, CHECKPOINT_MISMATCH one of another
-   * server.
+   * server. Gives `rest` wherever others may go on.
    */
-  constructor(options: ChainOptions) {
+  static *find<Rest>(options: ChainOptions, rest: Rest): Generator<Rest, LogChain> {
     const { files, folder, name, first } = options;
+    checkCores(options);
+    const links: Link[] = [];
+    for (const log of listLogs(files, folder, name)) {
+      if (log.number < (first ?? 0)) continue;
+      links.push(linkOf(log, options));
+      yield rest;
+    }
+    return new LogChain(options, links);
+  }
+
+  private constructor(options: ChainOptions, links: readonly Link[]) {
+    const { first } = options;
     this.#options = options;
-    this.#checkCores();
-    const stored = listLogs(files, folder, name);
-    this.#links = stored.filter(({ number }) => number >= (first ?? 0)).map((log) => this.#linkOf(log));
+    this.#links = links;
     this.#needed = neededOf(this.#links);
     const lowest = this.#links.find(({ number }) => number === first || this.#needed.has(number));
     if (first !== undefined && lowest?.number !== first) throw this.#missing(first, 'the checkpoint');
@@ -92,46 +104,24 @@ export class LogChain {
   /**
    * Makes what was read survive a power cut, before anything is built on it. The last log is written anew: its
    * process may have ended because a flush failed, and another flush of the same file would succeed without those
-   * bytes. The logs before it were flushed when they were continued.
+   * bytes. The logs before it were flushed when they were continued. Gives `rest` wherever others may go on.
    */
-  flush(): void {
+  *flush<Rest>(rest: Rest): Generator<Rest, void> {
     const last = this.#links.find(({ number }) => number === this.end?.number);
     if (last === undefined) return;
     const { files } = this.#options;
     const { path } = last;
-    let source: number | undefined;
+    const temporary = `${path}.copy`;
+    let isInPlace = false;
     try {
-      source = files.open(path, constants.O_RDONLY);
-      const from = source;
-      putInPlace(files, { temporary: `${path}.copy`, path }, (temporary) => {
-        files.remove(temporary);
-        const { O_CREAT, O_EXCL, O_WRONLY } = constants;
-        const copy = files.open(temporary, O_WRONLY | O_CREAT | O_EXCL, OWNER_FILE);
-        try {
-          copyBytes(files, from, copy, this.#endBytes);
-          files.flush(copy);
-        } finally {
-          files.close(copy);
-        }
-      });
+      yield* copyOf(files, { path, temporary, bytes: this.#endBytes }, rest);
+      putInPlace(files, { temporary, path }, () => undefined);
+      isInPlace = true;
     } catch (cause) {
       throw notWritten(path, cause);
     } finally {
-      if (source !== undefined) files.close(source);
+      if (!isInPlace) discard(files, temporary);
     }
-  }
-
-  #linkOf(log: StoredLog): Link {
-    const { files } = this.#options;
-    const origin = readLogOrigin(files, log.path);
-    if (origin === 'damaged') throw damaged(log.path, 0, 'its beginning is no log');
-    if (origin === 'torn') return { ...log, origin: undefined, isEmpty: true };
-    this.#checkSettings(log.path, origin);
-    const replay = new LogReplay(files, log.path);
-    const records = replay[Symbol.iterator]();
-    const isEmpty = records.next().done === true && replay.stop!.why !== 'damaged';
-    records.return();
-    return { ...log, origin, isEmpty };
   }
 
   /** Every log that has records, or says that another has, must be reached from the first. */
@@ -163,30 +153,6 @@ export class LogChain {
       throw damaged(link.path, atByte, `the ${fileBytes - atByte} bytes from there on are no whole records`);
   }
 
-  #checkCores(): void {
-    const { files, folder, cores } = this.#options;
-    const any = allLogs(files, folder).at(-1);
-    const origin = any && readLogOrigin(files, any.path);
-    if (typeof origin !== 'object' || origin.cores === cores) return;
-    throw new UsageError(
-      'CHECKPOINT_MISMATCH',
-      `The push logs in ${folder} are of a server with ${origin.cores} cores, this one has ${cores}. ` +
-        'Start it with as many, or give another folder.',
-      { path: folder, expected: origin.cores, actual: cores },
-    );
-  }
-
-  #checkSettings(path: string, origin: LogOrigin): void {
-    const { settings } = this.#options;
-    if (origin.settings === settings) return;
-    throw new UsageError(
-      'CHECKPOINT_MISMATCH',
-      `The push log ${path} is of a training by ${origin.settings}, this one is by ${settings}. ` +
-        'Connect workers with the same settings, or give another folder.',
-      { path, expected: origin.settings, actual: settings },
-    );
-  }
-
   #missing(number: number, after: string): UsageError {
     const { folder, name } = this.#options;
     return new UsageError(
@@ -206,15 +172,80 @@ export class LogChain {
   }
 }
 
-function copyBytes(files: Files, from: number, to: number, bytes: number): void {
-  const piece = new Uint8Array(Math.min(bytes, PIECE_BYTES));
-  for (let at = 0; at < bytes;) {
-    const part = piece.subarray(0, bytes - at);
-    const read = readFully(files, from, part, at);
-    if (read === 0) throw new Error(`it ends at byte ${at} of ${bytes}`);
-    writeFully(files, to, part.subarray(0, read), at);
-    at += read;
+function linkOf(log: StoredLog, { files, settings }: ChainOptions): Link {
+  const origin = readLogOrigin(files, log.path);
+  if (origin === 'damaged') throw damaged(log.path, 0, 'its beginning is no log');
+  if (origin === 'torn') return { ...log, origin: undefined, isEmpty: true };
+  checkSettings(log.path, origin, settings);
+  const replay = new LogReplay(files, log.path);
+  const records = replay[Symbol.iterator]();
+  const isEmpty = records.next().done === true && replay.stop!.why !== 'damaged';
+  records.return();
+  return { ...log, origin, isEmpty };
+}
+
+/** The first bytes of a file, flushed, under another name. */
+function* copyOf<Rest>(
+  files: Files,
+  { path, temporary, bytes }: { readonly path: string; readonly temporary: string; readonly bytes: number },
+  rest: Rest,
+): Generator<Rest, void> {
+  const source = files.open(path, constants.O_RDONLY);
+  let copy: number | undefined;
+  try {
+    files.remove(temporary);
+    const { O_CREAT, O_EXCL, O_WRONLY } = constants;
+    copy = files.open(temporary, O_WRONLY | O_CREAT | O_EXCL, OWNER_FILE);
+    const piece = new Uint8Array(Math.min(bytes, PIECE_BYTES));
+    let flushed = 0;
+    for (let at = 0; at < bytes;) {
+      const part = piece.subarray(0, bytes - at);
+      const read = readFully(files, source, part, at);
+      if (read === 0) throw new Error(`it ends at byte ${at} of ${bytes}`);
+      writeFully(files, copy, part.subarray(0, read), at);
+      at += read;
+      if (at - flushed >= FLUSH_BYTES) {
+        files.flush(copy);
+        flushed = at;
+      }
+      yield rest;
+    }
+    files.flush(copy);
+  } finally {
+    files.close(source);
+    if (copy !== undefined) files.close(copy);
   }
+}
+
+/** What cannot be removed costs room, not safety. */
+function discard(files: Files, path: string): void {
+  try {
+    files.remove(path);
+  } catch {
+    // Whoever reads the logs next removes it.
+  }
+}
+
+function checkCores({ files, folder, cores }: ChainOptions): void {
+  const any = allLogs(files, folder).at(-1);
+  const origin = any && readLogOrigin(files, any.path);
+  if (typeof origin !== 'object' || origin.cores === cores) return;
+  throw new UsageError(
+    'CHECKPOINT_MISMATCH',
+    `The push logs in ${folder} are of a server with ${origin.cores} cores, this one has ${cores}. ` +
+      'Start it with as many, or give another folder.',
+    { path: folder, expected: origin.cores, actual: cores },
+  );
+}
+
+function checkSettings(path: string, origin: LogOrigin, settings: string): void {
+  if (origin.settings === settings) return;
+  throw new UsageError(
+    'CHECKPOINT_MISMATCH',
+    `The push log ${path} is of a training by ${origin.settings}, this one is by ${settings}. ` +
+      'Connect workers with the same settings, or give another folder.',
+    { path, expected: origin.settings, actual: settings },
+  );
 }
 
 function neededOf(links: readonly Link[]): ReadonlySet<number> {

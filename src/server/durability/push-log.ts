@@ -13,6 +13,7 @@ import type { Files } from '../../base/index.ts';
 import { crc32 } from './crc32.ts';
 import { originBytes } from './log-replay.ts';
 import type { LogOrigin } from './log-replay.ts';
+import type { LogRoom } from './log-room.ts';
 import { CHECKSUM_BYTES, HEAD_BYTES, maskSectors, recordParts } from './push-record.ts';
 import type { LogRecord } from './push-record.ts';
 
@@ -27,6 +28,8 @@ export interface PushLogOptions {
   /** Of this core, the same after each restart: small letters, digits, '-' and '_'. */
   readonly name: string;
   readonly origin: LogOrigin;
+  /** What it may write. Default: as much as the disk has room for. */
+  readonly room?: LogRoom | undefined;
 }
 
 export interface StoredLog {
@@ -40,6 +43,7 @@ export class PushLog {
   readonly path: string;
   readonly #files: Files;
   readonly #origin: LogOrigin;
+  readonly #room: LogRoom | undefined;
   readonly #buffer = Buffer.allocUnsafeSlow(BUFFER_BYTES);
   readonly #file: number;
   /** Bytes up to the end of the last whole record. */
@@ -53,9 +57,10 @@ export class PushLog {
   #broken: unknown;
 
   /** Begins a new log behind all that there are. */
-  constructor({ files, folder, name, origin }: PushLogOptions) {
+  constructor({ files, folder, name, origin, room }: PushLogOptions) {
     this.#files = files;
     this.#origin = origin;
+    this.#room = room;
     this.number = (listLogs(files, folder, name).at(-1)?.number ?? 0) + 1;
     this.path = join(folder, `${name}.${String(this.number).padStart(12, '0')}.pushes`);
     const bytes = originBytes(origin);
@@ -72,6 +77,7 @@ export class PushLog {
     }
     this.#file = file;
     this.#bytes = this.#flushedBytes = bytes.length;
+    room?.note(this.number);
   }
 
   get records(): number {
@@ -90,14 +96,18 @@ export class PushLog {
   }
 
   /**
-   * Writes one record. If that fails, FILE_NOT_WRITTEN is thrown, and the log is as before: the push must be refused.
+   * Writes one record. If that fails, or there is no room, FILE_NOT_WRITTEN is thrown, and the log is as before: the
+   * push must be refused.
    */
   append(record: LogRecord): void {
     if (this.#broken !== undefined) throw this.failure!;
     const parts = recordParts(record, this.#flushedBytes);
+    this.#room?.check(parts.reduce((sum, { byteLength }) => sum + byteLength, CHECKSUM_BYTES));
     try {
-      this.#bytes += this.#write(parts);
+      const written = this.#write(parts);
+      this.#bytes += written;
       this.#records++;
+      this.#room?.add(this.number, written);
       this.#hasRule ||= record.kind === 'values' || record.kind === 'optimizer';
     } catch (cause) {
       this.#undo(cause);
@@ -207,6 +217,19 @@ export function listLogs(files: Files, folder: string, name: string): StoredLog[
   return allLogs(files, folder)
     .filter((log) => log.name === name)
     .map(({ number, path }) => ({ number, path }));
+}
+
+/** How large a log is. */
+export function bytesOfLog(files: Files, { path }: StoredLog): number {
+  let file: number | undefined;
+  try {
+    file = files.open(path, constants.O_RDONLY);
+    return files.size(file).bytes;
+  } catch (cause) {
+    throw notWritten(path, cause);
+  } finally {
+    if (file !== undefined) files.close(file);
+  }
 }
 
 /** Those of all cores. */

@@ -9,7 +9,7 @@ import {
   writeFileSync,
 } from 'node:fs';
 import { tmpdir } from 'node:os';
-import { join } from 'node:path';
+import { basename, join } from 'node:path';
 import zlib from 'node:zlib';
 import fc from 'fast-check';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
@@ -22,7 +22,7 @@ import {
   PushLog,
   readLogOrigin,
 } from '../../../src/server/durability/index.ts';
-import type { LogOrigin, LogRecord, PushRecord } from '../../../src/server/durability/index.ts';
+import type { ChainOptions, LogOrigin, LogRecord, PushRecord } from '../../../src/server/durability/index.ts';
 import { crc32, tableCrc32 } from '../../../src/server/durability/crc32.ts';
 import { FaultyFiles } from './faulty-files.ts';
 import { FIRST, samplePush } from './samples.ts';
@@ -331,10 +331,13 @@ describe('a damaged push log', () => {
 });
 
 /** The logs of the core in the folder. */
-function chainOf(first?: number, more: Partial<ConstructorParameters<typeof LogChain>[0]> = {}): LogChain {
-  return new LogChain({
-    ...{ files: systemFiles, folder, name: 'core-0', first, cores: 1, settings: '{}', ...more },
-  });
+function chainOf(first?: number, more: Partial<ChainOptions> = {}): LogChain {
+  const options = { files: systemFiles, folder, name: 'core-0', first, cores: 1, settings: '{}', ...more };
+  const finding = LogChain.find(options, undefined);
+  for (;;) {
+    const { done, value } = finding.next();
+    if (done) return value;
+  }
 }
 
 describe('a chain of logs', () => {
@@ -406,6 +409,25 @@ describe('a chain of logs', () => {
     const read = () => [...chainOf(first).records()];
     expect(read).toThrow(refused('CHECKPOINT_CORRUPT'));
     expect(read).toThrow(folder);
+  });
+
+  it('is found and copied in small parts, and a copy that is given up leaves nothing', () => {
+    const pieces = [{ start: 0, values: new Float32Array(2 ** 20).fill(1) }];
+    const large = { kind: 'dense', worker: 0, key: 'w', step: 1, samples: 1, pieces } as const;
+    logOf([large, large, large, large, large]);
+    const files = new FaultyFiles();
+    const options = { files, folder, name: 'core-0', first: undefined, cores: 1, settings: '{}' };
+    expect(LogChain.find(options, 'rest').next()).toEqual({ done: false, value: 'rest' });
+    const chain = chainOf(undefined, { files });
+    expect([...chain.records()]).toHaveLength(5);
+    const copying = chain.flush('rest');
+    expect([copying.next().value, copying.next().value]).toEqual(['rest', 'rest']);
+    copying.return();
+    expect(readdirSync(folder)).toEqual([basename(pathOf(1))]);
+    // 20 MB, by one at a time.
+    expect([...chain.flush('rest')].length).toBeGreaterThanOrEqual(20);
+    expect(files.calls.filter((call) => /^flush .*copy$/.test(call))).toHaveLength(6);
+    expect([...chainOf().records()]).toHaveLength(5);
   });
 
   it('of other cores or another training is refused by name', () => {
