@@ -153,8 +153,9 @@ export class Faults implements DiskFaults, Links {
     return this.#scheduler.random.below(bytes);
   }
 
-  room(bytes: number): number {
-    return this.#scheduler.random.below(bytes);
+  taken(bytes: number): number {
+    const { random } = this.#scheduler;
+    return random.below(16) === 0 ? 1 + random.below(bytes) : bytes;
   }
 
   failsFlush(): boolean {
@@ -237,8 +238,9 @@ export class Faults implements DiskFaults, Links {
       case 'power cut':
         return this.#endServer('power');
       case 'disk full':
-        disk.isFull = true;
-        return void scheduler.after(forMs(20, 3000), undefined, () => (disk.isFull = false));
+        // Of most, less than the next record takes.
+        disk.fillUp(scheduler.random.below(2) * scheduler.random.below(500));
+        return void scheduler.after(forMs(20, 3000), undefined, () => disk.clearUp());
       case 'write error':
       case 'truncate error':
         this.#throws = true;

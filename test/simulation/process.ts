@@ -64,7 +64,7 @@ export class SimProcess {
       },
       torn: (path, bytes) => faults.torn(path, bytes),
       failsFlush: (path) => faults.failsFlush(path),
-      room: (bytes) => faults.room(bytes),
+      taken: (bytes) => faults.taken(bytes),
     };
     const files = this.#disk.filesFor(own, this);
     const guarded = <R>(call: () => R): R => {

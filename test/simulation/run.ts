@@ -305,7 +305,7 @@ const NO_FAULTS = {
   after: () => undefined,
   torn: () => undefined,
   failsFlush: () => false,
-  room: () => 0,
+  taken: (bytes: number) => bytes,
 };
 
 function textOf(error: unknown): string {

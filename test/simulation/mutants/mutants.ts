@@ -131,4 +131,16 @@ export const MUTANTS: readonly Mutant[] = [
       },
     ],
   },
+  {
+    name: 'writes-once',
+    fault: 'a file is written in one call, and what the system did not take of it is missing',
+    changes: [
+      {
+        path: 'src/base/files.ts',
+        from: 'export function writeFully(files: Files, file: number, bytes: Uint8Array, position: number): void {\n',
+        to: `export function writeFully(files: Files, file: number, bytes: Uint8Array, position: number): void {
+  return void files.write(file, bytes, position);\n`,
+      },
+    ],
+  },
 ];
