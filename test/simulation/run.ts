@@ -84,10 +84,7 @@ class Run {
     this.#machine = new ServerMachine({
       ...{ scheduler, network: this.#network, kernels, cores: CORES, port: PORT, faults: this.#faults },
       holdUp: () => this.#faults.holdUp(),
-      services: () => [
-        ...this.#tenants.map(({ service }) => service),
-        ...this.#visitors.tenants.map(({ service }) => ({ ...service, folder: undefined })),
-      ],
+      services: () => [...this.#tenants, ...this.#visitors.tenants].map((tenant) => tenant.serve()),
       onLog: (line) => {
         this.#machine.process.note(line);
         if (line.startsWith('a core failed') || line.startsWith('a server did not start')) this.#found(line);
@@ -101,7 +98,7 @@ class Run {
       (tenant) => this.#startWorker(tenant, 0),
     );
     this.#faults.onPowerCut = () => {
-      for (const tenant of this.#tenants) if (!tenant.plan.isOnDisk) tenant.mayLose = true;
+      for (const tenant of this.#tenants) tenant.powerWasCut();
     };
     this.#faults.onWorkerKilled = ({ name }) => {
       this.#visitors.failed(name.split('.')[0]!);
@@ -152,7 +149,7 @@ class Run {
     return ['first', 'second'].map((namespace) => ({
       ...{ namespace, kind: KINDS[random.below(KINDS.length)]!, workers: random.below(8) === 0 ? 3 : 2 },
       ...{ steps: 20 + random.below(2), checkpointEvery: 3 + random.below(5) },
-      ...{ sharedMemory: random.below(2) === 0, isOnDisk: random.below(2) === 0 },
+      ...{ sharedMemory: random.below(2) === 0, isKept: true, isOnDisk: random.below(2) === 0 },
       goesOn: random.below(2) === 0,
     }));
   }
@@ -223,18 +220,20 @@ class Run {
 
   /** Whether faults of the machine may lead to the error, and not only faults of the code. */
   #isExpected(tenant: Tenant, { code, message }: TributaryError): boolean {
-    const { mayLose } = tenant;
+    const { wasCut, isLockStep } = tenant;
     if (EXPECTED.has(code)) return true;
     // Nothing of them is kept; nor of what was trained in a folder that was given up before the server knew.
     if (code === 'PEER_LOST') return tenant.hasBegunAnew || this.#visitors.tenants.includes(tenant);
     // Pushes that a power cut took with it are pushed no more, and versions may be behind those of checkpoints.
     const isBehind = /pushed step .* expected step|cannot be written after it/.test(message);
-    return mayLose && (code === 'CHECKPOINT_CORRUPT' || isBehind || this.#isUneven(tenant, code));
+    return (
+      wasCut && !isLockStep && (code === 'CHECKPOINT_CORRUPT' || isBehind || this.#isUneven(tenant, code))
+    );
   }
 
   /** Cores that have lost more than others leave workers that wait for each other where staleness is bounded. */
-  #isUneven({ mayLose, plan: { kind } }: Tenant, code: string): boolean {
-    return mayLose && kind === 'bounded' && code === 'TIMEOUT';
+  #isUneven({ wasCut, plan: { kind } }: Tenant, code: string): boolean {
+    return wasCut && kind === 'bounded' && code === 'TIMEOUT';
   }
 
   /** As whoever looks after the server does when its log cannot be written: looks at the disk, and starts it again. */

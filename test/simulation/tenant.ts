@@ -11,6 +11,7 @@ import { RemoteStore, runSteps } from '../../src/kvstore/index.ts';
 import type { RemoteStoreOptions } from '../../src/kvstore/index.ts';
 import type { Consistency, ServiceOptions } from '../../src/server/index.ts';
 import type { Host } from '../../src/sockets/index.ts';
+import { Tally } from './tally.ts';
 
 export interface TenantPlan {
   readonly namespace: string;
@@ -19,6 +20,8 @@ export interface TenantPlan {
   readonly steps: number;
   readonly checkpointEvery: number;
   readonly sharedMemory: boolean;
+  /** Whether the server has a folder for it. */
+  readonly isKept: boolean;
   /** Whether acknowledged pushes survive a power cut. */
   readonly isOnDisk: boolean;
   /** Whether workers go on when a checkpoint was not written. */
@@ -55,14 +58,16 @@ export class Tenant {
   readonly acknowledged: number[];
   readonly #dense: Tally;
   readonly #rows: Tally;
-  /** Acknowledged pushes may be lost: the power was cut, and nobody asked that they survive it. */
-  mayLose = false;
+  /** The power was cut since it has its folder, and nobody asked that acknowledged pushes survive it. */
+  wasCut = false;
   isDone = false;
   isConnected = false;
   /** Asked by a worker that is connected, again and again. */
   mayBegin: () => boolean = () => true;
   /** Folders that it has had. */
   #folders = 1;
+  /** The one that the server was last started with. */
+  #served = 0;
   /** After the last step, by worker. */
   readonly hashes = new Map<number, string>();
   /** Steps that workers have begun, all together. */
@@ -75,14 +80,22 @@ export class Tenant {
     this.nonce = nonce;
     this.isLockStep = plan.kind === 'synchronous' || plan.kind === 'held';
     this.acknowledged = new Array<number>(plan.workers).fill(0);
-    this.#dense = new Tally(plan.workers);
-    this.#rows = new Tally(plan.workers);
+    this.#dense = new Tally(plan.workers, LENGTHS);
+    this.#rows = new Tally(plan.workers, [ROWS * ROW_LENGTH]);
   }
 
-  get service(): ServiceOptions {
-    const { namespace, isOnDisk } = this.plan;
+  /** As a server gets it that starts: from then on all is there that was, or nothing in a folder that is new. */
+  serve(): ServiceOptions {
+    const { namespace, isOnDisk, isKept } = this.plan;
+    if (this.#served !== this.#folders || !isKept) {
+      this.#served = this.#folders;
+      this.wasCut = false;
+      this.acknowledged.fill(0);
+      this.#pushed.clear();
+      for (const tally of [this.#dense, this.#rows]) tally.beginAnew();
+    }
     return {
-      ...{ namespace, nonce: this.nonce, folder: this.#folder, graceMs: 1000 },
+      ...{ namespace, nonce: this.nonce, folder: isKept ? this.#folder : undefined, graceMs: 1000 },
       lostWorkers: this.isLockStep ? 'wait' : 'release',
       ...{ durability: isOnDisk ? 'disk' : 'process', maxBytes: 64 * 2 ** 20 },
     };
@@ -102,10 +115,16 @@ export class Tenant {
    */
   beginAnew({ code, message }: TributaryError): boolean {
     if (code === 'CHECKPOINT_CORRUPT' && !message.includes(this.#folder)) return false;
-    this.#folders++;
-    this.acknowledged.fill(0);
-    this.#pushed.clear();
+    // A server that does not know yet still has the one before.
+    if (this.#served === this.#folders) this.#folders++;
     return true;
+  }
+
+  /** What was acknowledged and is not known to be on the disk may be lost, once, unless it was to survive this. */
+  powerWasCut(): void {
+    if (this.plan.isOnDisk) return;
+    this.wasCut = true;
+    for (const tally of [this.#dense, this.#rows]) tally.powerWasCut();
   }
 
   /** The whole life of one process of one worker. */
@@ -221,8 +240,10 @@ export class Tenant {
         note(`goes on: ${error.message}`);
       }
     };
+    const kept = [this.#dense, this.#rows].map((tally) => tally.checkpoint());
     await told(store.checkpoint(step));
-    if (this.acknowledged[store.rank]! % 2 === 0) await told(store.checkpointsWritten());
+    if (this.acknowledged[store.rank]! % 2 !== 0) return;
+    await told(store.checkpointsWritten().then(() => kept.forEach((isOnDisk) => isOnDisk())));
   }
 
   /** Looking on shows whether a server was started again, which then needs this worker's help. */
@@ -230,7 +251,7 @@ export class Tenant {
     this.#pushed.add(rank);
     const isAlone = () => this.#pushed.size < this.plan.workers;
     // Where its pushes may be lost others would wait for them as long as it stays.
-    const mayStay = () => !(this.mayLose && this.plan.kind === 'bounded');
+    const mayStay = () => !(this.wasCut && this.plan.kind === 'bounded');
     for (let ms = 50; isAlone() && mayStay(); ms = Math.min(2 * ms, 2000)) {
       await pause(ms);
       await look();
@@ -239,29 +260,16 @@ export class Tenant {
     this.isDone = !isAlone();
   }
 
+  /** To be called by a worker none of whose pushes is under way. */
   async #checkCounts(store: RemoteStore, keys: Keys): Promise<void> {
-    const [dense, rows] = [this.#dense.acknowledged, this.#rows.acknowledged];
+    const [dense, rows] = [this.#dense.look(store.rank), this.#rows.look(store.rank)];
     const table = new Float32Array(ROWS * ROW_LENGTH);
     await Promise.all([
       store.pull(keys.map(({ key, into }) => ({ key, into }))),
       store.pullRows('table', ALL_ROWS, table),
     ]);
-    for (const { key, into } of keys) this.#checkCount(key, into.view, dense, this.#dense.sent);
-    this.#checkCount('table', table, rows, this.#rows.sent);
-  }
-
-  #checkCount(key: string, values: Float32Array, least: readonly number[], most: readonly number[]): void {
-    const { workers, namespace } = this.plan;
-    values.forEach((value, e) => {
-      const worker = e % workers;
-      const count = -value;
-      const floor = this.mayLose ? 0 : least[worker]!;
-      if (count >= floor && count <= most[worker]! && Number.isInteger(count)) return;
-      throw new Violation(
-        `'${namespace}', key ${key}, element ${e}: ${count} pushes of worker ${worker} were applied, ` +
-          `but ${least[worker]} were acknowledged and ${most[worker]} sent`,
-      );
-    });
+    const problem = dense(keys.map(({ into }) => into.view)) ?? rows([table]);
+    if (problem !== undefined) throw new Violation(`'${this.plan.namespace}', ${problem}`);
   }
 
   /** Elastic averaging: nothing is counted, but every step ends and all stays finite. */
@@ -284,32 +292,6 @@ export class Tenant {
         await this.#keep(store, status!.version, place);
     }
     await this.#lookOn(rank, place, () => store.pull(keys.map(({ key, into }) => ({ key, into }))));
-  }
-}
-
-/** How many pushes of each worker were sent, and how many acknowledged. */
-class Tally {
-  readonly #acknowledged: number[];
-  readonly #sent: number[];
-
-  constructor(workers: number) {
-    this.#acknowledged = new Array<number>(workers).fill(0);
-    this.#sent = new Array<number>(workers).fill(0);
-  }
-
-  get acknowledged(): readonly number[] {
-    return [...this.#acknowledged];
-  }
-
-  get sent(): readonly number[] {
-    return [...this.#sent];
-  }
-
-  async count<Answer>(worker: number, push: Promise<Answer>): Promise<Answer> {
-    this.#sent[worker]!++;
-    const answer = await push;
-    this.#acknowledged[worker]!++;
-    return answer;
   }
 }
 
