@@ -8,7 +8,7 @@ import type { DiskFaults, DiskPoint } from './disk.ts';
 import type { Links } from './network.ts';
 import type { SimProcess } from './process.ts';
 import type { Scheduler } from './scheduler.ts';
-import type { ServerMachine } from './server-machine.ts';
+import type { DeskThread, ServerMachine } from './server-machine.ts';
 
 export const POINTS = [
   'new log',
@@ -20,13 +20,17 @@ export const POINTS = [
   'acknowledgement',
   'request',
   'turn',
+  'question',
 ] as const;
 export type Point = (typeof POINTS)[number];
 
 const ON_DISK: readonly Point[] = ['before write', 'write', 'flush', 'rename', 'acknowledgement'];
 const ON_WIRE: readonly Point[] = ['acknowledgement', 'request'];
 
-/** Which fault can hit where. */
+/** Of the checkpoint thread: before it does what it was asked for, and in the middle of it. */
+const IN_DESK: readonly Point[] = ['question', 'write', 'flush', 'rename'];
+
+/** Which fault can hit where. A desk is the thread that writes checkpoints. */
 export const FAULTS = {
   'server killed': ON_DISK,
   'power cut': ON_DISK,
@@ -44,8 +48,34 @@ export const FAULTS = {
   'worker stopped': ON_WIRE,
   'worker killed': ON_WIRE,
   'core held up': ['turn'],
+  'core ended': ['turn'],
+  'desk ended': IN_DESK,
+  'desk hangs': IN_DESK,
 } as const satisfies Record<string, readonly Point[]>;
 export type Fault = keyof typeof FAULTS;
+
+/** What a fault breaks, by which errors that follow from it are told from others. */
+export type Cause = 'disk' | 'server' | 'desk' | 'link' | 'worker';
+
+const CAUSES: Record<Fault, Cause> = {
+  ...{ 'server killed': 'server', 'power cut': 'server', 'torn write': 'server' },
+  ...{ 'checkpoint damaged': 'server', 'server stopped': 'server', 'core held up': 'server' },
+  ...{ 'disk full': 'disk', 'write error': 'disk', 'truncate error': 'disk', 'flush error': 'disk' },
+  ...{ 'link cut': 'link', 'link cut one way': 'link', 'link slow': 'link', 'connection reset': 'link' },
+  ...{ 'core ended': 'server', 'desk ended': 'desk', 'desk hangs': 'desk' },
+  ...{ 'worker stopped': 'link', 'worker killed': 'worker' },
+};
+
+interface Struck {
+  readonly cause: Cause;
+  /** Of a link or a worker: whose. */
+  readonly namespace: string | undefined;
+  /** When it has healed, as far as is known. */
+  untilMs: number;
+}
+
+/** After so long a checkpoint thread counts as hung. */
+export const DESK_TIMEOUT_MS = 60_000;
 
 /** By fault and point, how often it hit. */
 export type FaultCounts = Map<string, number>;
@@ -59,6 +89,8 @@ interface Armed {
   skips: number;
   /** Whether it hits logs only. */
   readonly isOfLog?: boolean;
+  /** Whether it hits the checkpoint thread only. */
+  readonly isOfDesk?: boolean;
 }
 
 const EACH = Object.entries(FAULTS).flatMap(([fault, points]) =>
@@ -89,8 +121,11 @@ export class Faults implements DiskFaults, Links {
   #failsFlush = false;
   #tears = false;
   #heldUpMs = 0;
-  /** When the last fault has healed, as far as is known. */
-  healedMs = 0;
+  /** While the checkpoint thread does something. */
+  #desk: DeskThread | undefined;
+  /** The process of a server one of whose cores was ended. */
+  #coreless: SimProcess | undefined;
+  readonly #struck: Struck[] = [];
   hits = 0;
   /** A core is about to be held up, as soon as it may be. */
   beforeHoldUp: () => void = () => undefined;
@@ -114,12 +149,28 @@ export class Faults implements DiskFaults, Links {
     const { fault, point } = ALL[random.below(ALL.length)]!;
     const isEnd = fault === 'server killed' || fault === 'power cut' || fault === 'server stopped';
     const isAfter = isEnd && (point === 'write' || (isOnDisk(point) && random.below(2) === 0));
-    this.#armed.push({ fault, point, isAfter, skips: random.below(4) });
+    const isOfDesk = fault === 'desk ended' || fault === 'desk hangs';
+    this.#armed.push({ fault, point, isAfter, skips: random.below(4), isOfDesk });
     // A log is cut only where a write to it has failed.
     if (fault === 'truncate error') {
       this.#armed.push({ fault: 'write error', point: 'write', isAfter, skips: 0, isOfLog: true });
     }
     if (fault === 'core held up') this.beforeHoldUp();
+  }
+
+  /** When the last fault has healed, as far as is known. */
+  get healedMs(): number {
+    return Math.max(0, ...this.#struck.map(({ untilMs }) => untilMs));
+  }
+
+  /** Whether something of that kind was broken at that time or later, for all tenants or for this one. */
+  hasStruck(causes: readonly Cause[], sinceMs: number, namespace: string): boolean {
+    return this.#struck.some(
+      (one) =>
+        causes.includes(one.cause) &&
+        one.untilMs >= sinceMs &&
+        (one.namespace === undefined || one.namespace === namespace),
+    );
   }
 
   /** So many instead of all that have not hit, where something is passed as long as anybody trains. */
@@ -162,6 +213,14 @@ export class Faults implements DiskFaults, Links {
     const fails = this.#failsFlush;
     this.#failsFlush = false;
     return fails;
+  }
+
+  /** What the checkpoint thread does, all at once. */
+  inDesk(thread: DeskThread, act: () => void): void {
+    this.#desk = thread;
+    this.#pass('question', undefined, '');
+    act();
+    this.#desk = undefined;
   }
 
   holdUp(): number {
@@ -209,7 +268,11 @@ export class Faults implements DiskFaults, Links {
   ): void {
     const isOfLog = isLog(path);
     const index = this.#armed.findIndex(
-      (one) => one.point === point && one.isAfter === isAfter && (isOfLog || !one.isOfLog),
+      (one) =>
+        one.point === point &&
+        one.isAfter === isAfter &&
+        (isOfLog || !one.isOfLog) &&
+        (this.#desk || !one.isOfDesk),
     );
     if (index < 0) return;
     const armed = this.#armed[index]!;
@@ -221,16 +284,25 @@ export class Faults implements DiskFaults, Links {
     this.#scheduler.note('fault', `${armed.fault} at ${point}${path === '' ? '' : ` of ${path}`}`);
     const breaksLogs = armed.fault === 'flush error' || armed.fault === 'truncate error';
     if (breaksLogs && isOfLog) this.#broken.add(basename(dirname(path)));
+    const cause = CAUSES[armed.fault];
+    this.#strike(cause, cause === 'link' || cause === 'worker' ? ends!.worker.name.split('.')[0] : undefined);
     this.#hit(armed.fault, ends);
+  }
+
+  #strike(cause: Cause, namespace?: string): void {
+    this.#struck.push({ cause, namespace, untilMs: this.#scheduler.nowMs });
+  }
+
+  /** What struck last takes so long to heal. */
+  #lastsMs(ms: number): number {
+    const last = this.#struck.at(-1)!;
+    last.untilMs = Math.max(last.untilMs, this.#scheduler.nowMs + ms);
+    return ms;
   }
 
   #hit(fault: Fault, ends: { readonly server: SimProcess; readonly worker: SimProcess } | undefined): void {
     const scheduler = this.#scheduler;
-    const forMs = (least: number, most: number): number => {
-      const ms = scheduler.between(least, most);
-      this.healedMs = Math.max(this.healedMs, scheduler.nowMs + ms);
-      return ms;
-    };
+    const forMs = (least: number, most: number): number => this.#lastsMs(scheduler.between(least, most));
     const { disk, process } = this.#machine;
     switch (fault) {
       case 'server killed':
@@ -259,6 +331,15 @@ export class Faults implements DiskFaults, Links {
       case 'core held up':
         this.#heldUpMs = forMs(5, 3000);
         return this.onHeldUp();
+      case 'core ended':
+        this.#heldUpMs = Infinity;
+        this.#coreless = process;
+        return;
+      case 'desk ended':
+        return this.#desk!.end();
+      case 'desk hangs':
+        this.#lastsMs(DESK_TIMEOUT_MS);
+        return this.#desk!.hang();
       case 'connection reset':
         this.#resets = true;
         return;
@@ -302,9 +383,15 @@ export class Faults implements DiskFaults, Links {
     }
   }
 
+  /** Whether a core of the server that runs was ended. */
+  get hasEndedCore(): boolean {
+    return this.#coreless === this.#machine.process;
+  }
+
   /** No fault: the one who runs the server does it. */
   startServerAgain(): void {
     this.#scheduler.note('operator', 'starts the server again');
+    this.#strike('server');
     this.#endServer('kill');
   }
 
@@ -313,8 +400,7 @@ export class Faults implements DiskFaults, Links {
     const machine = this.#machine;
     const dead = machine.process;
     if (dead.isDead) return;
-    const downMs = scheduler.between(10, 3000);
-    this.healedMs = Math.max(this.healedMs, scheduler.nowMs + downMs);
+    const downMs = this.#lastsMs(scheduler.between(10, 3000));
     dead.kill(how === 'power');
     if (how === 'power') {
       machine.disk.cutPower(scheduler.random);

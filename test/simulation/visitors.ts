@@ -79,7 +79,7 @@ export class Visitors {
 
   #whenServed(act: () => void): void {
     const { server, process } = this.#machine();
-    if (server !== undefined && !process.isDead) return act();
+    if (server !== undefined && server.failure === undefined && !process.isDead) return act();
     this.#scheduler.after(50, undefined, () => this.#whenServed(act));
   }
 
