@@ -495,7 +495,7 @@ export class ServerCore {
     if (step === last + 1) return false;
     throw new UsageError(
       'INVALID_ARGUMENT',
-      `worker ${worker} pushed step ${step} of key ${keyText(key.title)}, expected step ${last + 1}; pull the key and go on from its version`,
+      `worker ${worker} pushed step ${step} of key ${keyText(key.title)}, expected step ${last + 1}; repeat the pushes before it that were refused, or connect anew if the server has lost them`,
       { worker, key: key.title, expected: last + 1, actual: step },
     );
   }

@@ -1,10 +1,11 @@
 /**
  * Exchanges of lists of keys with all cores. What a list consists of, and where its tensors lie in shared memory, is told
  * to each core once; afterwards an exchange is a short message, or, between hosts, one for every four megabytes, so that
- * servers sum and answer the first while the last is on its way. Invariant: a list is known to a core before it is used.
+ * servers sum and answer the first while the last is on its way. Invariants: a list is known to a core before it is used; a
+ * number means one list at a time, and as long as an answer is awaited, since a request may be sent again.
  */
 import { keyName, unpack } from '../../base/index.ts';
-import type { PackedError } from '../../base/index.ts';
+import type { PackedError, TributaryError } from '../../base/index.ts';
 import type { Region } from '../../memory/index.ts';
 import { joined } from '../../server/index.ts';
 import type { Header, ListEntry, PieceResult } from '../../server/index.ts';
@@ -13,6 +14,7 @@ import type { CoreLine } from './core-line.ts';
 import { sumInOrder } from './held-steps.ts';
 import type { RemoteKeyStatus } from './held-steps.ts';
 import type { KnownKey } from './key-table.ts';
+import { allAnswered, refusalOf } from './push-answers.ts';
 import type { Told } from './recovery.ts';
 import type { StoreMemory } from './tensors.ts';
 
@@ -70,10 +72,14 @@ interface KnownList {
   readonly number: number;
   readonly entries: readonly Exchanged[];
   readonly parts: readonly CorePart[];
+  /** Exchanges whose answers are awaited. */
+  uses: number;
+  /** Settles when all answers so far have come. */
+  answered: Promise<unknown>;
 }
 
 const MESSAGE_BYTES = 4 * 1024 * 1024;
-/** Then the oldest list is forgotten. */
+/** Then the oldest list that no answer is awaited for is forgotten. */
 const MAX_LISTS = 1024;
 const NOTHING: readonly ByteRange[] = [];
 
@@ -83,12 +89,19 @@ export class ExchangeLists implements Told {
   /** For each core: whether it uses this process's memory in place. */
   readonly #isShared: readonly boolean[];
   readonly #known = new Map<string, KnownList>();
-  #next = 0;
+  /** Numbers that no list has. */
+  readonly #free: number[];
 
-  constructor(lines: readonly CoreLine[], memory: StoreMemory, isShared: readonly boolean[]) {
+  constructor(
+    lines: readonly CoreLine[],
+    memory: StoreMemory,
+    isShared: readonly boolean[],
+    maxLists = MAX_LISTS,
+  ) {
     this.#lines = lines;
     this.#memory = memory;
     this.#isShared = isShared;
+    this.#free = Array.from({ length: maxLists }, (_, i) => maxLists - 1 - i);
   }
 
   /** Resolves when everything is sent; the answers come later. */
@@ -99,10 +112,19 @@ export class ExchangeLists implements Told {
     const list = await this.#listOf(entries);
     const statuses = new Statuses(entries, call.isHeld);
     const requests = list.parts.flatMap((part) => this.#send(list.number, part, call, statuses));
-    return { answers: Promise.all(requests).then(() => statuses.result()) };
+    list.uses++;
+    const settled = Promise.allSettled(requests).then(() => list.uses--);
+    list.answered = Promise.all([list.answered, settled]);
+    const answers = allAnswered(requests)
+      .then(() => statuses.result())
+      .catch((error: TributaryError) => {
+        throw refusalOf(error, call.push && statuses.isTaken);
+      });
+    return { answers };
   }
 
   forget(): void {
+    for (const { number } of this.#known.values()) this.#free.push(number);
     this.#known.clear();
   }
 
@@ -113,12 +135,32 @@ export class ExchangeLists implements Told {
     }
     let list = this.#known.get(name);
     if (list === undefined) {
-      list = { number: this.#next++ % MAX_LISTS, entries, parts: this.#partsOf(entries) };
-      await this.#announce(list);
-      if (this.#known.size >= MAX_LISTS) this.#known.delete(this.#known.keys().next().value!);
+      const parts = this.#partsOf(entries);
+      list = { number: await this.#takeNumber(), entries, parts, uses: 0, answered: Promise.resolve() };
+      try {
+        await this.#announce(list);
+      } catch (error) {
+        // Some cores may have taken it: whoever gets the number announces it to all that it has.
+        this.#free.push(list.number);
+        throw error;
+      }
       this.#known.set(name, list);
     }
     return list;
+  }
+
+  /** A free one, or that of a list which is forgotten from now on, before any core hears of another by that number. */
+  async #takeNumber(): Promise<number> {
+    for (;;) {
+      const free = this.#free.pop();
+      if (free !== undefined) return free;
+      for (const [name, { number, uses }] of this.#known) {
+        if (uses > 0) continue;
+        this.#known.delete(name);
+        return number;
+      }
+      await Promise.race([...this.#known.values()].map(({ answered }) => answered));
+    }
   }
 
   #partsOf(entries: readonly Exchanged[]): CorePart[] {
@@ -148,7 +190,7 @@ export class ExchangeLists implements Told {
   }
 
   async #announce({ number, parts, entries }: KnownList): Promise<void> {
-    await Promise.all(
+    await allAnswered(
       parts.map(({ core }) =>
         this.#lines[core]!.announce(`list ${number}`, this.#headerOf(number, core, entries)),
       ),
@@ -215,6 +257,8 @@ class Statuses {
   /** By key and piece. */
   readonly #squares: (number | null)[][] | undefined;
   #error: PackedError | undefined;
+  /** Whether a core has done its part. */
+  isTaken = false;
 
   constructor(entries: readonly Exchanged[], isHeld: boolean) {
     this.#entries = entries;
@@ -230,6 +274,7 @@ class Statuses {
         this.#error ??= result;
         return;
       }
+      this.isTaken = true;
       this.#versions[key] = Math.min(this.#versions[key]!, result[0]);
       this.#staleness[key] = Math.max(this.#staleness[key]!, result[1]);
       if (this.#squares && result[2] !== undefined) this.#squares[key]![pieces[i]!] = result[2];

@@ -3,7 +3,7 @@
  * awaited, and the number of the next apply. It sends nothing. Invariants: a key is pushed at most once in a step; the
  * numbers are the same on all workers, because each of them calls apply once for each step.
  */
-import { keyText, UsageError } from '../../base/index.ts';
+import { keyText, PeerError, UsageError } from '../../base/index.ts';
 import type { RowsMode } from '../../server/index.ts';
 import type { KeyStatus } from '../kv-store.ts';
 import type { KeyTable, KnownKey } from './key-table.ts';
@@ -29,6 +29,8 @@ export class HeldSteps {
   readonly #keys: KeyTable;
   readonly #rows: RowsMode;
   readonly #pushed = new Set<KnownKey>();
+  /** Keys whose push was refused; some cores may hold it. */
+  readonly #refused = new Set<KnownKey>();
   /** Pushes. */
   readonly #unanswered = new Set<Promise<unknown>>();
   /** Pulls of what is held. */
@@ -53,8 +55,29 @@ export class HeldSteps {
   }
 
   pushed(keys: readonly KnownKey[], answer: Promise<unknown>): void {
-    for (const key of keys) this.#pushed.add(key);
-    note(this.#unanswered, answer);
+    for (const key of keys) {
+      this.#pushed.add(key);
+      this.#refused.delete(key);
+    }
+    const refused = (error: unknown): void => {
+      if (error instanceof PeerError) return;
+      for (const key of keys) {
+        this.#pushed.delete(key);
+        this.#refused.add(key);
+      }
+    };
+    note(this.#unanswered, answer.catch(refused));
+  }
+
+  /** Cores that hold a push and cores that have refused it must not apply the step: pieces of the key would drift apart. */
+  checkNoneRefused(): void {
+    const [key] = this.#refused;
+    if (key === undefined) return;
+    throw new UsageError(
+      'INVALID_ARGUMENT',
+      `worker ${this.#worker} asked to apply, but its push of key ${keyText(key.key)} was refused and some cores may hold it; push it again, or go back by resume()`,
+      { worker: this.#worker, key: key.key, step: key.step + 1 },
+    );
   }
 
   /** Done when all workers have pushed the keys, or this one's push has failed. Throws if it has not pushed one of them. */
@@ -96,6 +119,7 @@ export class HeldSteps {
   /** All workers have gone back to a checkpoint, and count from 1 again. */
   restart(): void {
     this.#pushed.clear();
+    this.#refused.clear();
     this.#applied = 0;
   }
 }

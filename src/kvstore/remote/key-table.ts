@@ -19,8 +19,12 @@ import { copy } from './tensors.ts';
 /** What this worker knows of a key. */
 export interface KnownKey extends KeyShape {
   readonly pieces: readonly (PlacedPiece & { readonly number: number })[];
-  /** The last push. */
+  /** The last push that was not refused. */
   step: number;
+  /** Settles when all pushes so far are answered. */
+  pushes: Promise<unknown>;
+  /** Since one of them was refused, none was sent. */
+  hasRefused: boolean;
   /** The value in the server's memory, where there is one server on this host. */
   value: Region<'float32'> | undefined;
   /** Settles when the staged copies of the key are free again. */
@@ -111,7 +115,8 @@ export class KeyTable {
       );
       const step = least(own.map(({ core, number }) => stepsOf(opened[core]!)[number - firstPieces[core]!]));
       const value = this.#valueAt(opened[0]!, i, shape.length);
-      this.#keys.set(shape.key, { ...shape, pieces: own, step, value, busy: Promise.resolve() });
+      const idle = { pushes: Promise.resolve(), hasRefused: false, busy: Promise.resolve() };
+      this.#keys.set(shape.key, { ...shape, pieces: own, step, value, ...idle });
     });
     // The first worker's values count; others were answered when they were there, or when a checkpoint has them.
     if (this.#worker !== 0) return [];

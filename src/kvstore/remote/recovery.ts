@@ -164,7 +164,7 @@ export class StoreRecovery {
     return step ?? 0;
   }
 
-  /** One that is lost once more meanwhile is told once more. */
+  /** A server that restarts again meanwhile gets the keys again. */
   async #tellRestarted(): Promise<void> {
     for (;;) {
       const [line] = this.#restarted;

@@ -33,6 +33,7 @@ import type { KnownKey } from './key-table.ts';
 import { linePumpOf } from './line-pump.ts';
 import { StateExchange } from './optimizer-state.ts';
 import type { KeyState } from './optimizer-state.ts';
+import { allAnswered, countPush, refusalsSettled } from './push-answers.ts';
 import { StoreRecovery } from './recovery.ts';
 import { RowExchange } from './rows.ts';
 import { ServerLines } from './server-lines.ts';
@@ -214,6 +215,7 @@ export class RemoteStore implements KVStore {
       checkApply(this.rank, scale, lr);
       await held.answered();
       this.#recovery.check();
+      held.checkNoneRefused();
       this.#recovery.hasBegun();
       const request = { op: 'apply', step: held.next(), scale, lr };
       return this.#lines.lines.map((line) => line.request(request));
@@ -258,13 +260,14 @@ export class RemoteStore implements KVStore {
       const isInPlace = into !== undefined && into === known.value;
       if (into && !isInPlace) checkLength(key, 'pulled into', into.length, indices.length * known.rowLength!);
       this.#held?.check([known]);
+      await refusalsSettled([known]);
       const isSkipped = !this.#isUsable(known, rows);
       const { answer } = await this.#rows.push({
         ...{ known, indices, rows, into: isInPlace ? undefined : into, pulls: into !== undefined },
         ...{ isSkipped, step: known.step + 1 },
         samples: samplesOf(key, this.rank, options, this.#held !== undefined),
       });
-      known.step++;
+      countPush([known], answer);
       this.#held?.pushed([known], answer);
       this.#recovery.hasBegun();
       return [answer];
@@ -387,14 +390,9 @@ export class RemoteStore implements KVStore {
       if (error.code !== 'NO_CHECKPOINTS') throw error;
       return error;
     };
-    const asked = lines.map((line) => line.request(request).catch(noneKept));
     // Whoever asks again after a failure must find no core that still has to hear of it. Going back ends what the others wait
     // for, which may be this worker.
-    const unlessRewound = (error: TributaryError) => {
-      if (error.code === 'REWOUND') throw error;
-    };
-    await Promise.all(asked.map((one) => one.catch(unlessRewound)));
-    const answers = await Promise.all(asked);
+    const answers = await allAnswered(lines.map((line) => line.request(request).catch(noneKept)));
     const without = answers.filter((one) => one instanceof UsageError);
     if (without.length === 0) return;
     if (without.length === lines.length) throw without[0]!;
@@ -421,7 +419,10 @@ export class RemoteStore implements KVStore {
       const known = keys.map(({ key }) => this.#keys.get(key));
       const isHeld = push && this.#held !== undefined;
       const samples = push && keys.length > 0 ? samplesOf(keys[0]!.key, this.rank, options, isHeld) : 1;
-      if (push) this.#held?.check(known);
+      if (push) {
+        this.#held?.check(known);
+        await refusalsSettled(known);
+      }
       if (fromHeld) await this.#beforeLook(keys as readonly KeyPull[], known);
       // Copies of an earlier call on the same key may still be on their way.
       const staging = known.filter((_, i) => !this.#usesNoStaging(keys[i]!));
@@ -435,7 +436,7 @@ export class RemoteStore implements KVStore {
       const { answers } = await this.#lists.exchange(entries, call);
       if (push) {
         this.#recovery.hasBegun();
-        for (const key of known) key.step++;
+        countPush(known, answers);
         this.#held?.pushed(known, answers);
       }
       const whole = answers.then((statuses) => {

@@ -5,6 +5,7 @@
  * again before its answer.
  */
 import { keyText, UsageError } from '../../base/index.ts';
+import type { TributaryError } from '../../base/index.ts';
 import { copyRows } from '../../kernels/index.ts';
 import type { Kernels } from '../../kernels/index.ts';
 import type { Region, Segment } from '../../memory/index.ts';
@@ -16,6 +17,7 @@ import { sumInOrder } from './held-steps.ts';
 import type { RemoteKeyStatus } from './held-steps.ts';
 import type { PlacedPiece } from './key-plan.ts';
 import type { KnownKey } from './key-table.ts';
+import { allAnswered, refusalOf } from './push-answers.ts';
 import type { Told } from './recovery.ts';
 import { copy, elementsOf } from './tensors.ts';
 import type { StoreMemory } from './tensors.ts';
@@ -101,16 +103,24 @@ export class RowExchange implements Told {
     const { segment, parts, tensors } = await this.#prepare(call, into ? [pushed, into] : [pushed]);
     const [tensor, target] = tensors;
     if (tensor !== pushed) copy(this.#kernels, tensor!, pushed);
-    const answers = parts.map((part) => {
+    let isTaken = false;
+    const answers = parts.map(async (part) => {
       const { positions: from, travelling } = part;
       const [rows, answer] = travelling ?? [];
       if (rows) {
         copyRows(this.#kernels, { target: rows, source: tensor!, from, rowLength: known.rowLength! });
       }
       const request = { op: 'push-rows', step, samples, isSkipped, pulls };
-      return this.#ask(part, tensors, known, request, { rows, answer, target });
+      const reply = await this.#ask(part, tensors, known, request, { rows, answer, target });
+      isTaken = true;
+      return reply;
     });
-    return { answer: this.#settled(segment, known, answers, into && [target!, into]) };
+    const answer = this.#settled(segment, known, answers, into && [target!, into]);
+    return {
+      answer: answer.catch((error: TributaryError) => {
+        throw refusalOf(error, isTaken);
+      }),
+    };
   }
 
   async pull(call: RowsPullCall): Promise<{ readonly answer: Promise<RemoteKeyStatus> }> {
@@ -163,7 +173,7 @@ export class RowExchange implements Told {
     answer?: readonly [Region<'float32'>, Tensor],
   ): Promise<RemoteKeyStatus> {
     try {
-      const results = (await Promise.all(answers)).flatMap((one) => one.results as PieceResult[]);
+      const results = (await allAnswered(answers)).flatMap((one) => one.results as PieceResult[]);
       if (answer && answer[0] !== answer[1]) elementsOf(answer[1]).set(answer[0].view);
       const squares = results.flatMap(([, , sumOfSquares]) =>
         sumOfSquares === undefined ? [] : [sumOfSquares],

@@ -18,6 +18,8 @@ export interface CommonLineOptions extends Omit<
 > {
   /** Receives a line while a server is not reached, or other workers are awaited. */
   readonly log: (line: string) => void;
+  /** The numeric address of a host name. Default: as the system says. */
+  readonly resolve?: ((host: string) => Promise<string>) | undefined;
 }
 
 /** Of one server, however many cores it has. */
@@ -45,15 +47,19 @@ export class ServerLines {
     mayShareMemory: (server: number) => boolean,
   ): Promise<ServerLines> {
     const open: CoreLine[] = [];
-    const { worker, settings, access, log } = options;
+    let failure: TributaryError | undefined;
+    const { worker, settings, access, log, resolve = resolveHost } = options;
     const others = new OtherWorkers({ worker, workers: settings.workers, namespace: access.namespace, log });
     const notes = addresses.map(() => seldom(log));
     const lineTo = async (host: string, port: number, server: number): Promise<[CoreLine, Welcome]> => {
+      const address = tunnel?.dialAddress ?? internetAddress(await resolve(host), port);
+      // The lookup of the name took longer than another server's refusal: nobody would close the line.
+      if (failure !== undefined) throw failure;
       const line = new CoreLine({
         ...options,
         ...{ onWaiting: notes[server]!, others },
         title: `server ${server} at ${host}:${port}`,
-        address: tunnel?.dialAddress ?? internetAddress(await resolveHost(host), port),
+        address,
         throughTunnel: tunnel && { host, port },
       });
       open.push(line);
@@ -77,7 +83,8 @@ export class ServerLines {
         byServer.map(({ welcome }, server) => mayShareMemory(server) && isOnThisHost(space, welcome)),
       );
     } catch (error) {
-      for (const line of open) line.close(error as TributaryError);
+      failure = error as TributaryError;
+      for (const line of open) line.close(failure);
       throw error;
     }
   }
