@@ -31,6 +31,10 @@ describe('documents', () => {
     }
   });
 
+  it.each(documents)('%s has no placeholder', (path) => {
+    expect(read(path).match(/^.*@@.*$/m)?.[0]).toBeUndefined();
+  });
+
   it('name files of src that exist', () => {
     const named = [...read('docs/ARCHITECTURE.md').matchAll(/`([a-z]+\/[a-z/-]+(?:\.ts|\/))`/g)].map(
       ([, name]) => name!,

@@ -12,10 +12,11 @@ export const OWNER_FILE = 0o600;
 export const OWNER_FOLDER = 0o700;
 
 /**
- * Makes a folder, with those above it that are missing; the entry of each is flushed where it stands. Also of those that were
- * there: an earlier attempt may have made any of them, and failed or ended before it flushed them.
+ * Makes a folder, with those above it that are missing; the entry of each is flushed where it
+ * stands. Also of those that were there: an earlier attempt may have made any of them, and failed
+ * or ended before it flushed them. Returns the first one that was made, or undefined.
  */
-export function makeDurableFolder(files: Files, path: string, mode: number): void {
+export function makeDurableFolder(files: Files, path: string, mode: number): string | undefined {
   const whole = resolve(path);
   const first = files.makeFolder(path, mode);
   const top = first === undefined ? whole : dirname(resolve(first));
@@ -23,10 +24,15 @@ export function makeDurableFolder(files: Files, path: string, mode: number): voi
     if (made.length > top.length) flushFolder(files, dirname(made));
     else flushWhereAllowed(files, dirname(made));
   }
+  return first;
 }
 
-/** Of a folder that was there and cannot be opened or flushed, the entries are taken to be durable. */
-function flushWhereAllowed(files: Files, folder: string): void {
+/**
+ * Before what is found in a folder is built on: whoever put it there may have failed or ended
+ * before it flushed the folder. Of one that cannot be opened or flushed at all, the entries are
+ * taken to be durable.
+ */
+export function flushWhereAllowed(files: Files, folder: string): void {
   try {
     flushFolder(files, folder);
   } catch (error) {
@@ -36,21 +42,21 @@ function flushWhereAllowed(files: Files, folder: string): void {
 }
 
 /**
- * Lets `write` make a file or a folder under the name `temporary`, flushed, and gives it its final name. `discard` removes
- * what a failed attempt leaves. Default: as a file.
+ * Lets `write` make a file or a folder under the name `temporary`, flushed, and gives it its final
+ * name. If it throws, nothing is left under `temporary`; under the final name the new one may be,
+ * whole, when only flushing its entry failed: a power cut may still take it.
  */
 export function putInPlace(
   files: Files,
   { temporary, path }: { readonly temporary: string; readonly path: string },
   write: (temporary: string) => void,
-  discard: (temporary: string) => void = (left) => files.remove(left),
 ): void {
   try {
     write(temporary);
     files.rename(temporary, path);
   } catch (cause) {
     try {
-      discard(temporary);
+      files.remove(temporary);
     } catch {
       // What cannot be removed costs room, not safety; the cause tells more.
     }

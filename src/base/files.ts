@@ -5,6 +5,7 @@
  */
 import {
   closeSync,
+  constants,
   fstatSync,
   fsyncSync,
   ftruncateSync,
@@ -33,7 +34,7 @@ export interface Files {
   makeFolder(path: string, mode: number): string | undefined;
   list(folder: string): string[];
   rename(from: string, to: string): void;
-  /** No error if it is not there. */
+  /** A file, or a folder with all in it. No error if it is not there. */
   remove(path: string): void;
 }
 
@@ -51,11 +52,29 @@ export const systemFiles: Files = {
   makeFolder: (path, mode) => mkdirSync(path, { recursive: true, mode }),
   list: (folder) => readdirSync(folder),
   rename: (from, to) => renameSync(from, to),
-  remove: (path) => rmSync(path, { force: true }),
+  remove: (path) => rmSync(path, { recursive: true, force: true }),
 };
 
 export function writeFully(files: Files, file: number, bytes: Uint8Array, position: number): void {
-  for (let done = 0; done < bytes.length;) done += files.write(file, bytes.subarray(done), position + done);
+  for (let done = 0; done < bytes.length;) {
+    const count = files.write(file, bytes.subarray(done), position + done);
+    if (count === 0) {
+      throw new Error(`the file takes no more: ${done} of ${bytes.length} bytes were written at ${position}`);
+    }
+    done += count;
+  }
+}
+
+/** A new file with these bytes, flushed; its entry in the folder is not. */
+export function writeNewFile(files: Files, path: string, bytes: Uint8Array, mode: number): void {
+  const { O_CREAT, O_EXCL, O_WRONLY } = constants;
+  const file = files.open(path, O_WRONLY | O_CREAT | O_EXCL, mode);
+  try {
+    writeFully(files, file, bytes, 0);
+    files.flush(file);
+  } finally {
+    files.close(file);
+  }
 }
 
 /** Bytes read: fewer than asked for only where the file ends. */

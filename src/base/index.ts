@@ -1,9 +1,16 @@
 export { systemClock } from './clock.ts';
 export type { Clock } from './clock.ts';
-export { makeDurableFolder, OWNER_FILE, OWNER_FOLDER, putInPlace } from './durable-folder.ts';
+export {
+  flushWhereAllowed,
+  makeDurableFolder,
+  OWNER_FILE,
+  OWNER_FOLDER,
+  putInPlace,
+} from './durable-folder.ts';
 export * from './errors.ts';
-export { flushFolder, readFully, systemFiles, writeFully } from './files.ts';
+export { flushFolder, readFully, systemFiles, writeFully, writeNewFile } from './files.ts';
 export type { Files } from './files.ts';
+export { keepNewest } from './keep-newest.ts';
 export { refuseUnknownOptions } from './known-options.ts';
 export type { OptionNames } from './known-options.ts';
 export { didYouMean } from './nearest.ts';

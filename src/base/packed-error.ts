@@ -30,17 +30,27 @@ export function pack(error: unknown): PackedError {
   };
 }
 
-/** What is none of our errors becomes an InternalError, with the thread as its place. */
+/**
+ * What is none of our errors becomes an InternalError, with the thread as its place; as a cause it
+ * stays what it was.
+ */
 export function unpack(packed: PackedError): TributaryError {
   const { kind, code, facts, stack } = packed;
   const message = String(packed.message);
-  const cause = packed.cause && unpack(packed.cause);
+  const cause = packed.cause && unpackCause(packed.cause);
   const error =
     kind !== undefined && Object.hasOwn(CLASSES, kind)
       ? new CLASSES[kind](code, message, facts, cause)
       : new InternalError(code, `another thread failed: ${message}; please report it`, facts, cause);
   // Where it happened tells more than where it was unpacked.
   if (typeof stack === 'string') error.stack = stack;
+  return error;
+}
+
+function unpackCause(packed: PackedError): Error {
+  if (packed.kind !== undefined) return unpack(packed);
+  const error = new Error(String(packed.message), packed.cause && { cause: unpackCause(packed.cause) });
+  if (typeof packed.stack === 'string') error.stack = packed.stack;
   return error;
 }
 

@@ -7,7 +7,7 @@ import { argmax, meanLoss } from '../runner/index.ts';
 import type { Replica } from '../runtime/index.ts';
 import { percent, table, thousands } from './format.ts';
 
-export interface Confusion {
+interface Confusion {
   readonly classes: number;
   readonly counts: Uint32Array;
   /** Mean over the samples. */
@@ -31,7 +31,7 @@ export function confusionOf(
   return { classes, counts, loss };
 }
 
-export interface LabelScore {
+interface LabelScore {
   readonly label: string;
   /** Samples that bear it. */
   readonly samples: number;
@@ -41,7 +41,7 @@ export interface LabelScore {
   readonly recall: number | null;
 }
 
-export interface ConfusedPair {
+interface ConfusedPair {
   readonly truth: string;
   readonly answer: string;
   readonly count: number;

@@ -114,6 +114,7 @@ export function translator(
       }
       case 'checkpoint':
       case 'checkpoint-skipped':
+      case 'checkpoint-not-removed':
       case 'learner-lost':
       case 'restarted':
         return event;

@@ -109,6 +109,9 @@ abstract class LineReporter implements Reporter {
       case 'checkpoint-skipped':
         this.say(`Skipped the checkpoint ${event.path}: ${event.reason}`);
         return;
+      case 'checkpoint-not-removed':
+        this.say(`${event.path} is not needed any more and could not be removed: ${event.reason}`);
+        return;
       case 'progress':
         this.progress(event);
         return;

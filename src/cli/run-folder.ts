@@ -1,21 +1,12 @@
 /**
- * The folder of a run: which files it has, when it may be written to, and reading them back. Holds no model.
- * Invariant: files are replaced whole (written beside, then renamed); nothing is removed unless the caller said so,
- * and then only what a run writes, or the folders that were made for it.
+ * The folder of a run: which files it has, when it may be written to, and reading them back. Holds
+ * no model. Invariants: files are replaced whole (written beside, flushed, renamed, the folder
+ * flushed); nothing is removed unless the caller said so, and then only what a run writes, or the
+ * folders that were made for it.
  */
-import {
-  existsSync,
-  mkdirSync,
-  readdirSync,
-  readFileSync,
-  renameSync,
-  rmdirSync,
-  rmSync,
-  statSync,
-  writeFileSync,
-} from 'node:fs';
+import { existsSync, readdirSync, readFileSync, rmdirSync, rmSync, statSync } from 'node:fs';
 import { dirname, join } from 'node:path';
-import { UsageError } from '../base/index.ts';
+import { makeDurableFolder, putInPlace, systemFiles, UsageError, writeNewFile } from '../base/index.ts';
 import { LabelSet, Vocabulary } from '../data/index.ts';
 import { FolderLock, lockableFiles } from '../memory/index.ts';
 import type { Evaluation } from '../runner/index.ts';
@@ -34,6 +25,8 @@ const CHECKPOINTS = 'checkpoints';
 const LOCK_FILE = 'training.lock';
 /** Whoever may write to the folder may train in it, as far as the user's umask allows. */
 const LOCK_MODE = 0o666;
+const FILE_MODE = 0o666;
+const FOLDER_MODE = 0o777;
 const WRITTEN_BY_A_RUN = [CONFIG_FILE, VOCABULARY_FILE, LABELS_FILE, METRICS_FILE, MODEL_FILE, CHECKPOINTS];
 
 export interface EpochMetrics {
@@ -134,7 +127,7 @@ export class RunFolder {
 
   #make(): void {
     try {
-      this.#made = mkdirSync(this.path, { recursive: true });
+      this.#made = makeDurableFolder(systemFiles, this.path, FOLDER_MODE);
     } catch (cause) {
       const reason = cause instanceof Error ? cause.message : String(cause);
       throw new UsageError(
@@ -212,14 +205,14 @@ export class RunFolder {
 
   #write(name: string, content: string | Uint8Array): void {
     const path = join(this.path, name);
-    const beside = `${path}.writing`;
+    const bytes = typeof content === 'string' ? Buffer.from(content) : content;
     try {
-      // What an earlier process left, or a link that somebody put there and that leads anywhere: it is replaced, never followed.
-      rmSync(beside, { force: true });
-      writeFileSync(beside, content, { flush: true, flag: 'wx' });
-      renameSync(beside, path);
+      putInPlace(systemFiles, { temporary: `${path}.writing`, path }, (beside) => {
+        // What an earlier process left, or a link that somebody put there and that leads anywhere: it is replaced, never followed.
+        systemFiles.remove(beside);
+        writeNewFile(systemFiles, beside, bytes, FILE_MODE);
+      });
     } catch (cause) {
-      rmSync(beside, { force: true });
       const reason = cause instanceof Error ? cause.message : String(cause);
       throw new UsageError(
         'FILE_NOT_WRITTEN',

@@ -1,12 +1,22 @@
 /**
- * Secrets and keys that commands take from files, so that they are on no command line and in no log: what a file holds is
- * returned and never part of a message. Invariant: a secret that is made here can be read by this user only, and two
- * commands that make the same file at the same time end up with the same secret.
+ * Secrets and keys that commands take from files, so that they are on no command line and in no
+ * log: what a file holds is returned and never part of a message. Invariants: a secret that is made
+ * here can be read by this user only, and survives a power cut once it is returned; two commands
+ * that make the same file at the same time end up with the same secret.
  */
 import { randomBytes } from 'node:crypto';
-import { existsSync, linkSync, mkdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
+import { existsSync, linkSync, readFileSync, statSync } from 'node:fs';
 import { dirname } from 'node:path';
-import { UsageError } from '../base/index.ts';
+import {
+  flushFolder,
+  flushWhereAllowed,
+  makeDurableFolder,
+  OWNER_FILE,
+  OWNER_FOLDER,
+  systemFiles,
+  UsageError,
+  writeNewFile,
+} from '../base/index.ts';
 
 const SECRET_BYTES = 32;
 const OTHERS_MAY_READ = 0o044;
@@ -49,24 +59,36 @@ export function readGivenFile(path: string, what: string): string {
 
 /** False if the file was there. It appears with all it holds at once, since others may be about to read it. */
 function createSecret(path: string): boolean {
-  if (existsSync(path)) return false;
-  const beside = `${path}.${randomBytes(6).toString('hex')}`;
+  const folder = dirname(path);
   try {
-    mkdirSync(dirname(path), { recursive: true, mode: 0o700 });
-    writeFileSync(beside, `${randomBytes(SECRET_BYTES).toString('hex')}\n`, { mode: 0o600, flag: 'wx' });
-    linkSync(beside, path);
-    return true;
+    const isNew = !existsSync(path) && linkSecret(path, folder);
+    if (isNew) flushFolder(systemFiles, folder);
+    else flushWhereAllowed(systemFiles, folder);
+    return isNew;
   } catch (cause) {
-    // Somebody else was quicker.
-    if (existsSync(path)) return false;
     throw new UsageError(
       'FILE_NOT_WRITTEN',
       `The secret ${path} could not be written: ${reasonOf(cause)}. Give a folder in which this user may write.`,
       { path },
       cause,
     );
+  }
+}
+
+/** False if somebody else was quicker. */
+function linkSecret(path: string, folder: string): boolean {
+  const beside = `${path}.${randomBytes(6).toString('hex')}`;
+  try {
+    makeDurableFolder(systemFiles, folder, OWNER_FOLDER);
+    const text = `${randomBytes(SECRET_BYTES).toString('hex')}\n`;
+    writeNewFile(systemFiles, beside, Buffer.from(text), OWNER_FILE);
+    linkSync(beside, path);
+    return true;
+  } catch (error) {
+    if (existsSync(path)) return false;
+    throw error;
   } finally {
-    if (existsSync(beside)) rmSync(beside);
+    if (existsSync(beside)) systemFiles.remove(beside);
   }
 }
 

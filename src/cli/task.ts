@@ -73,7 +73,7 @@ export function loadTask(data: DataConfig, seed: number, known: KnownWords = {})
   }
 }
 
-export function mnistFolder({ directory }: MnistData): string {
+function mnistFolder({ directory }: MnistData): string {
   return directory ?? findMnist(import.meta.url);
 }
 

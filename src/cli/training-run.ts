@@ -93,7 +93,7 @@ export class TrainingRun {
     // Throws if the trace could not be written: by now everything else is.
     await result.close();
     const { trace } = this.#parts;
-    if (trace !== undefined && (result.workers ?? 1) > 1) {
+    if (trace !== undefined) {
       reporter.say(`The trace is in ${shown(trace, io)}. Open it in https://ui.perfetto.dev`);
     }
     return code;
@@ -229,7 +229,7 @@ export class TrainingRun {
   }
 
   #finish(result: Trained, { learners, mode, singleSamplesPerSec }: LearnerChoice, ms: number): number {
-    const { config, task, built, folder, reporter, io, trace } = this.#parts;
+    const { config, task, built, folder, reporter, io } = this.#parts;
     const { replica, steps, samplesPerSec, meanStaleness, workers = 1 } = result;
     const average = config.movingAverage === undefined ? undefined : AVERAGE;
     const evaluation = this.#evaluate(result, average);
@@ -260,7 +260,6 @@ export class TrainingRun {
     }
     if (workers > 1)
       reporter.say(`${workers} workers trained in lock step, with the result of one up to rounding.`);
-    else if (trace !== undefined) reporter.say('One worker exchanges nothing: no trace was written.');
     reporter.say(`The model is in ${shown(model, io)}. Try it: ${this.#nextCommand()}`);
     return ExitCode.ok;
   }

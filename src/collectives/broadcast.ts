@@ -33,7 +33,8 @@ export function broadcast(group: Group, region: Region, options: BroadcastOption
   return startCall(group, fields, options, (operation) => spread(operation, region, root, group));
 }
 
-function* spread(operation: Operation, region: Region, root: number, group: Group): Steps {
+/** Also the way of lists between hosts. */
+export function* spread(operation: Operation, region: Region, root: number, group: Group): Steps {
   const ranks = Ranks.all(operation);
   if (region.byteLength >= SCATTER_BYTES && ranks.size > 2 && ranks.inPlace === undefined) {
     const parts = evenParts(region.length, ranks.size);

@@ -9,9 +9,9 @@ import type { Kernels } from '../kernels/index.ts';
 import type { Region } from '../memory/index.ts';
 import type { Route } from '../plan/index.ts';
 import type { Handle } from '../progress/index.ts';
-import type { GradientsElsewhere, ModelMemory } from '../runtime/index.ts';
+import { namesInShort, type GradientsElsewhere, type ModelMemory } from '../runtime/index.ts';
 import { RowsTable, WholeTable } from './collective-tables.ts';
-import { NOTHING_ELSEWHERE, type Exchange, type SentMessage } from './exchange.ts';
+import { NOTHING_ELSEWHERE, type Exchange, type OnMessage, type SentMessage } from './exchange.ts';
 
 export interface CollectiveExchangeOptions {
   readonly thread: CommunicationThread;
@@ -24,23 +24,40 @@ export interface CollectiveExchangeOptions {
   readonly sharesThread?: boolean | undefined;
 }
 
+/** Dense gradients that lie behind each other. */
+interface DenseMessage {
+  readonly names: readonly string[];
+  readonly region: Region<'float32'>;
+  /** What a trace calls it; empty without one. */
+  shown: string;
+}
+
 export class CollectiveExchange implements Exchange {
   /** They run in the communication thread. */
   readonly needsThread = false;
   readonly #options: CollectiveExchangeOptions;
   readonly #byRows: readonly RowsTable[];
+  readonly #rowNames: readonly string[];
   readonly #whole: ReadonlyMap<string, WholeTable>;
   /** What every rank says of itself before rows travel: its samples, and its rows of each table. */
   readonly #own: Region<'int32'>;
   readonly #all: Region<'int32'>;
-  readonly #underWay: (Pick<SentMessage, 'name' | 'group' | 'bytes'> & { readonly handle: TimedHandle })[] =
-    [];
+  readonly #underWay: {
+    readonly group: number;
+    /** Of which it is the gradient; absent for dense ones. */
+    readonly table?: string;
+    /** Absent for tables. */
+    readonly message?: DenseMessage;
+    readonly bytes: number;
+    readonly handle: TimedHandle;
+  }[] = [];
   #lastMessages: SentMessage[] = [];
   #groups: readonly (readonly string[])[] = [];
-  /** The dense gradients of each group, as one message; the first also holds loss and states. */
-  #messages: readonly (Region<'float32'> | undefined)[] = [];
+  /** The dense gradients of each group: neighbours as one message. The first also holds loss and states. */
+  #messages: readonly (readonly DenseMessage[])[] = [];
   #samples = 0;
-  #told: Handle | undefined;
+  #told: TimedHandle | undefined;
+  #onMessage: OnMessage | undefined;
 
   constructor(options: CollectiveExchangeOptions) {
     this.#options = options;
@@ -48,9 +65,9 @@ export class CollectiveExchange implements Exchange {
     const tables = [...memory.gradients].flatMap(([name, place]) =>
       place.kind === 'sparse' ? [{ name, place, route: this.#routeOf(name) }] : [],
     );
-    this.#byRows = tables
-      .filter(({ route }) => route === 'collective rows')
-      .map(({ place }) => new RowsTable(thread, place));
+    const byRows = tables.filter(({ route }) => route === 'collective rows');
+    this.#byRows = byRows.map(({ place }) => new RowsTable(thread, place));
+    this.#rowNames = byRows.map(({ name }) => name);
     this.#whole = new Map(
       tables
         .filter(({ route }) => route === 'collective')
@@ -68,7 +85,20 @@ export class CollectiveExchange implements Exchange {
 
   setGroups(groups: readonly (readonly string[])[]): void {
     this.#groups = groups;
-    this.#messages = groups.map((names, group) => this.#messageOf(names, group === 0));
+    this.#messages = groups.map((names, group) => this.#messagesOf(names, group === 0));
+    if (this.#onMessage) this.traceTo(this.#onMessage);
+  }
+
+  /** All parameters are here. */
+  get fetches(): undefined {
+    return undefined;
+  }
+
+  traceTo(onMessage: OnMessage): void {
+    this.#onMessage = onMessage;
+    for (const message of this.#messages.flat()) {
+      message.shown = `allreduce ${message.names.length > 0 ? this.#inShort(message.names) : 'loss'}`;
+    }
   }
 
   prepare(): Promise<void> {
@@ -82,16 +112,16 @@ export class CollectiveExchange implements Exchange {
 
   start(group: number): void {
     const { thread, kernels } = this.#options;
-    const message = this.#messages[group];
-    if (message) {
-      const handle = thread.allReduce(message, { op: 'mean', weight: this.#samples });
-      this.#underWay.push({ name: `group ${group}`, group, bytes: message.byteLength, handle });
+    for (const message of this.#messages[group]!) {
+      const { region } = message;
+      const handle = thread.allReduce(region, { op: 'mean', weight: this.#samples });
+      this.#underWay.push({ group, message, bytes: region.byteLength, handle });
     }
     for (const name of this.#groups[group]!) {
       const table = this.#whole.get(name);
       if (!table) continue;
       const handle = table.reduce(thread, kernels, this.#samples);
-      this.#underWay.push({ name, group, bytes: table.byteLength, handle });
+      this.#underWay.push({ group, table: name, bytes: table.byteLength, handle });
     }
     if (group === this.#groups.length - 1 && this.#byRows.length > 0) {
       this.#byRows.forEach(({ place }, i) => (this.#own.view[1 + i] = place.count));
@@ -103,9 +133,13 @@ export class CollectiveExchange implements Exchange {
   async finish(): Promise<GradientsElsewhere> {
     if (this.#told) await this.#exchangeRows(this.#told);
     const messages: SentMessage[] = [];
-    for (const { handle, ...message } of this.#underWay.splice(0)) {
+    for (const { handle, group, table, message, bytes } of this.#underWay.splice(0)) {
       await this.#ended(handle);
-      messages.push({ ...message, ...handle.times! });
+      const { startedMs, endedMs } = handle.times!;
+      messages.push({ group, bytes, startedMs, endedMs });
+      if (!this.#onMessage) continue;
+      const name = message?.shown ?? `allreduce ${this.#inShort([table!])}`;
+      this.#onMessage('reduce', name, startedMs, endedMs, bytes);
     }
     this.#lastMessages = messages;
     return NOTHING_ELSEWHERE;
@@ -137,9 +171,10 @@ export class CollectiveExchange implements Exchange {
     return Promise.resolve();
   }
 
-  async #exchangeRows(told: Handle): Promise<void> {
+  async #exchangeRows(told: TimedHandle): Promise<void> {
     await this.#ended(told);
     this.#told = undefined;
+    if (this.#onMessage) tell(this.#onMessage, 'row counts', [told], this.#own.byteLength);
     const { thread, kernels } = this.#options;
     const words = this.#own.length;
     const column = (word: number) =>
@@ -148,7 +183,11 @@ export class CollectiveExchange implements Exchange {
     const gathered = this.#byRows.map((table, i) => table.gather(thread, kernels, column(1 + i), share));
     for (const [i, handles] of gathered.entries()) {
       for (const handle of handles) await this.#ended(handle);
-      this.#byRows[i]!.sum(kernels);
+      const table = this.#byRows[i]!;
+      if (this.#onMessage) {
+        tell(this.#onMessage, `rows ${this.#inShort([this.#rowNames[i]!])}`, handles, table.ownBytes);
+      }
+      table.sum(kernels);
     }
   }
 
@@ -162,17 +201,40 @@ export class CollectiveExchange implements Exchange {
     return routes?.get(name) ?? usual;
   }
 
-  /** From the first gradient's line to the last one's end, which is one piece since backward's order is memory's. */
-  #messageOf(names: readonly string[], withLoss: boolean): Region<'float32'> | undefined {
-    const { memory } = this.#options;
-    const regions = names.flatMap((name) => {
-      const place = memory.gradients.get(name)!;
-      return place.kind === 'dense' && this.#routeOf(name) === 'collective' ? [place.region] : [];
-    });
-    if (withLoss) regions.unshift(memory.lossAndStates);
-    const [first, last] = [regions[0], regions.at(-1)];
-    if (!first || !last) return undefined;
-    const start = (first.byteOffset - memory.exchanged.byteOffset) / 4;
-    return memory.exchanged.slice(start, (last.byteOffset + last.byteLength - first.byteOffset) / 4);
+  #inShort(names: readonly string[]): string {
+    return namesInShort(names, this.#options.memory.parameters.keys());
   }
+
+  /**
+   * Backward's order is memory's: each message is one piece, from its first gradient's line to the last one's end. A gradient that
+   * goes to servers ends it, as it must not change on its way.
+   */
+  #messagesOf(names: readonly string[], withLoss: boolean): DenseMessage[] {
+    const { memory } = this.#options;
+    const runs: { names: string[]; regions: Region<'float32'>[] }[] = [
+      { names: [], regions: withLoss ? [memory.lossAndStates] : [] },
+    ];
+    for (const name of names) {
+      const place = memory.gradients.get(name)!;
+      if (place.kind === 'sparse') continue;
+      if (this.#routeOf(name) !== 'collective') {
+        runs.push({ names: [], regions: [] });
+        continue;
+      }
+      runs.at(-1)!.names.push(name);
+      runs.at(-1)!.regions.push(place.region);
+    }
+    return runs.flatMap(({ names: own, regions }) => {
+      const [first, last] = [regions[0], regions.at(-1)];
+      if (!first || !last) return [];
+      const start = (first.byteOffset - memory.exchanged.byteOffset) / 4;
+      const length = (last.byteOffset + last.byteLength - first.byteOffset) / 4;
+      return [{ names: own, region: memory.exchanged.slice(start, length), shown: '' }];
+    });
+  }
+}
+
+/** Messages that follow each other count as one. */
+function tell(onMessage: OnMessage, name: string, handles: readonly TimedHandle[], bytes: number): void {
+  onMessage('reduce', name, handles[0]!.times!.startedMs, handles.at(-1)!.times!.endedMs, bytes);
 }

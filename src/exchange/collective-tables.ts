@@ -6,7 +6,6 @@
 import type { CommunicationThread, OnGroup, TimedHandle } from '../communication/index.ts';
 import { copyRows, planRows, sumRows, type Kernels } from '../kernels/index.ts';
 import type { Region } from '../memory/index.ts';
-import type { Handle } from '../progress/index.ts';
 import type { SparsePlace } from '../runtime/index.ts';
 
 /** Where the rows of a gradient lie. */
@@ -25,6 +24,12 @@ export class RowsTable {
     this.#rows = thread.allocate('float32', capacity * place.rowLength);
   }
 
+  /** Of the rows that this rank gives, with their numbers. */
+  get ownBytes(): number {
+    const { count, rowLength } = this.place;
+    return 4 * count * (1 + rowLength);
+  }
+
   /** `counts`: rows of each rank of the group. `share`: what this rank's rows weigh. */
   gather(
     thread: CommunicationThread,
@@ -32,7 +37,7 @@ export class RowsTable {
     counts: readonly number[],
     share: number,
     onGroup: OnGroup = {},
-  ): Handle[] {
+  ): TimedHandle[] {
     const { rowLength, plan, count, rows } = this.place;
     const own = rows.slice(0, count * rowLength);
     if (own.length > 0) kernels.scale(own, share);

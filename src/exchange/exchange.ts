@@ -4,7 +4,7 @@
  * value is fetched before the next forward pass. Invariant: after `finish` every worker knows the same loss and the same
  * gradients, bit for bit, and after `apply` the parameters are those of one device that computed the whole batch.
  */
-import type { GradientsElsewhere } from '../runtime/index.ts';
+import type { GradientsElsewhere, StepOperation } from '../runtime/index.ts';
 
 export interface Exchange {
   /** Parameters whose gradients leave together, in the order backward makes them; what `Replica` is given. */
@@ -13,6 +13,10 @@ export interface Exchange {
   readonly needsThread: boolean;
   /** Between two steps, on all workers the same. */
   setGroups(groups: readonly (readonly string[])[]): void;
+  /** What `prepare` has to fetch: whole parameters, rows of tables only, or nothing. */
+  readonly fetches: 'pull' | 'pull rows' | undefined;
+  /** Reports all messages from now on, each when it has ended. */
+  traceTo(onMessage: OnMessage): void;
   /** Fetches what the batch in the replica's inputs needs of parameters that live elsewhere. */
   prepare(batch: number): Promise<void>;
   /** The gradients of the next step count for so many samples. Every worker says so, also one without any. */
@@ -21,7 +25,7 @@ export interface Exchange {
   start(group: number): void;
   /** Waits until all are combined. */
   finish(): Promise<GradientsElsewhere>;
-  /** What travelled in the last step, with its times, where they are known. */
+  /** When gradients travelled in the last step, where that is known. */
   readonly lastMessages: readonly SentMessage[];
   /** What lives elsewhere is updated by the combined gradients times `scale`. */
   apply(update: RemoteUpdate): Promise<void>;
@@ -37,7 +41,6 @@ export interface Exchange {
 
 /** Times are milliseconds since 1970. */
 export interface SentMessage {
-  readonly name: string;
   /** The group that it is of, where it is of one. */
   readonly group?: number | undefined;
   readonly bytes: number;
@@ -45,11 +48,25 @@ export interface SentMessage {
   readonly endedMs: number;
 }
 
+/** Takes a message, by the name to show. Times are milliseconds since 1970; bytes are those that this worker gives or gets. */
+export type OnMessage = (
+  operation: StepOperation,
+  name: string,
+  startedMs: number,
+  endedMs: number,
+  bytes?: number,
+) => void;
+
 export interface RemoteUpdate {
   /** What clipping by the norm of all gradients leaves of them. */
   readonly scale: number;
   /** Learning rate of this step. Default that of the optimizer. */
   readonly lr?: number | undefined;
+}
+
+/** The clock of messages: milliseconds since 1970, as finely as it goes. */
+export function wallMs(): number {
+  return performance.timeOrigin + performance.now();
 }
 
 export const NOTHING_ELSEWHERE: GradientsElsewhere = { names: new Set(), sumOfSquares: 0 };

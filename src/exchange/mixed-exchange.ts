@@ -3,7 +3,7 @@
  * is known to the ways themselves. Invariant: they are started and finished in the same order on all workers.
  */
 import type { GradientsElsewhere } from '../runtime/index.ts';
-import type { Exchange, RemoteUpdate, SentMessage } from './exchange.ts';
+import type { Exchange, OnMessage, RemoteUpdate, SentMessage } from './exchange.ts';
 
 export class MixedExchange implements Exchange {
   readonly #ways: readonly Exchange[];
@@ -23,6 +23,15 @@ export class MixedExchange implements Exchange {
 
   setGroups(groups: readonly (readonly string[])[]): void {
     for (const way of this.#ways) way.setGroups(groups);
+  }
+
+  get fetches(): Exchange['fetches'] {
+    const fetched = this.#ways.map((way) => way.fetches);
+    return fetched.includes('pull') ? 'pull' : fetched.find((one) => one !== undefined);
+  }
+
+  traceTo(onMessage: OnMessage): void {
+    for (const way of this.#ways) way.traceTo(onMessage);
   }
 
   async prepare(batch: number): Promise<void> {

@@ -16,6 +16,8 @@ export interface ServerCosts {
   readonly dense: MessageCosts;
   /** By the bytes of the rows and indices that one worker pushes. */
   readonly rows: MessageCosts;
+  /** Share of an exchange that is the push; update and pull are the rest. Of the longest ones. */
+  readonly pushShare: number;
 }
 
 const ELEMENTS = [1024, 65_536, 524_288];
@@ -36,7 +38,11 @@ export async function measureServers(options: ServerCostsOptions): Promise<Serve
     const dense = await measureDense(options.thread, store);
     const rows = await measureRows(options, store);
     await close();
-    return { dense, rows };
+    const shares = tellAll(options.thread, [dense.pushShare, rows.pushShare], 'shares of pushes').flatMap(
+      (both) => [...both],
+    );
+    const pushShare = shares.reduce((sum, one) => sum + one, 0) / shares.length;
+    return { dense: dense.costs, rows: rows.costs, pushShare };
   } catch (error) {
     // Who waits for others that failed as well, waits long.
     await store.close();
@@ -44,31 +50,44 @@ export async function measureServers(options: ServerCostsOptions): Promise<Serve
   }
 }
 
-async function measureDense(thread: CommunicationThread, store: RemoteStore): Promise<MessageCosts> {
+/** On all workers the same but for the share, which is that of this one. */
+interface MeasuredExchanges {
+  readonly costs: MessageCosts;
+  readonly pushShare: number;
+}
+
+async function measureDense(thread: CommunicationThread, store: RemoteStore): Promise<MeasuredExchanges> {
   const gradient = store.allocate(Math.max(...ELEMENTS));
   const keys = ELEMENTS.map((elements) => ({
     ...{ key: `measured ${elements}`, value: gradient.slice(0, elements) },
   }));
   await store.init(keys);
-  const own: number[] = [];
+  const own: Timed[] = [];
   for (const { key, value } of keys) {
     own.push(
-      await medianMs(async () => {
-        await store.push({ key, gradient: value });
-        await store.apply();
-        await store.pull({ key, into: store.value(key) ?? value });
-      }),
+      await timed(
+        () => store.push({ key, gradient: value }),
+        async () => {
+          await store.apply();
+          await store.pull({ key, into: store.value(key) ?? value });
+        },
+      ),
     );
   }
-  const all = tellAll(thread, own, 'costs of servers');
+  const all = tellAll(
+    thread,
+    own.map(({ ms }) => ms),
+    'costs of servers',
+  );
   const most = own.map((_, i) => Math.max(...all.map((times) => times[i]!)));
-  return ELEMENTS.map((elements, i) => ({ bytes: 4 * elements, ms: Math.min(...most.slice(i)) }));
+  const costs = ELEMENTS.map((elements, i) => ({ bytes: 4 * elements, ms: Math.min(...most.slice(i)) }));
+  return { costs, pushShare: own.at(-1)!.pushShare };
 }
 
 async function measureRows(
   { thread, table, localAggregation }: ServerCostsOptions,
   store: RemoteStore,
-): Promise<MessageCosts> {
+): Promise<MeasuredExchanges> {
   const { rank, size, hosts } = thread.world;
   const { rowLength, mostRows } = table;
   const here = hosts.flatMap((host, other) => (host === hosts[rank] ? [other] : []));
@@ -78,19 +97,27 @@ async function measureRows(
   const first = store.allocate(measuredRows(size, mostRows) * rowLength);
   await store.init([{ key: 'measured rows', value: first, rowLength }]);
   const counts = rowCounts(table);
-  const own: number[] = [];
+  const own: Timed[] = [];
   for (const count of counts) {
     const [pushed, pulled] = [rowsOf(pushers, size, count), rowsOf([rank], size, count)];
     const [gradient, into] = [values.slice(0, pushed.length * rowLength), values.slice(0, count * rowLength)];
     own.push(
-      await medianMs(async () => {
-        await store.pushRows('measured rows', pushed, gradient, { samples: pushers.length });
-        await store.apply();
-        await store.pullRows('measured rows', pulled, into);
-      }),
+      await timed(
+        () => store.pushRows('measured rows', pushed, gradient, { samples: pushers.length }),
+        async () => {
+          await store.apply();
+          await store.pullRows('measured rows', pulled, into);
+        },
+      ),
     );
   }
-  return slowest(thread, counts, own, table);
+  const costs = slowest(
+    thread,
+    counts,
+    own.map(({ ms }) => ms),
+    table,
+  );
+  return { costs, pushShare: own.at(-1)!.pushShare };
 }
 
 /** Rows of a table in which so many workers have so many rows each. */
@@ -107,12 +134,22 @@ export function rowsOf(ranks: readonly number[], workers: number, count: number)
   );
 }
 
-async function medianMs(exchange: () => Promise<void>): Promise<number> {
-  const times: number[] = [];
+/** Of whole exchanges, medians. */
+interface Timed {
+  readonly ms: number;
+  readonly pushShare: number;
+}
+
+async function timed(push: () => Promise<unknown>, rest: () => Promise<void>): Promise<Timed> {
+  const [wholeMs, pushMs]: [number[], number[]] = [[], []];
   for (let i = 0; i < WARM_UP + REPEATS; i++) {
     const startedMs = performance.now();
-    await exchange();
-    times.push(performance.now() - startedMs);
+    await push();
+    const pushedMs = performance.now();
+    await rest();
+    wholeMs.push(performance.now() - startedMs);
+    pushMs.push(pushedMs - startedMs);
   }
-  return median(times.slice(WARM_UP));
+  const ms = median(wholeMs.slice(WARM_UP));
+  return { ms, pushShare: Math.min(1, median(pushMs.slice(WARM_UP)) / ms) };
 }

@@ -8,8 +8,15 @@ import type { CommunicationThread } from '../communication/index.ts';
 import type { RemoteStore } from '../kvstore/index.ts';
 import type { Kernels } from '../kernels/index.ts';
 import type { Region } from '../memory/index.ts';
-import type { GradientsElsewhere, ModelMemory } from '../runtime/index.ts';
-import { NOTHING_ELSEWHERE, type Exchange, type RemoteUpdate, type SentMessage } from './exchange.ts';
+import { namesInShort, type GradientsElsewhere, type ModelMemory } from '../runtime/index.ts';
+import {
+  NOTHING_ELSEWHERE,
+  wallMs,
+  type Exchange,
+  type OnMessage,
+  type RemoteUpdate,
+  type SentMessage,
+} from './exchange.ts';
 import { aggregatesLocally, LocalAggregation } from './local-aggregation.ts';
 import type { RunServers } from './run-servers.ts';
 import { isInPlace, ServerTable } from './server-table.ts';
@@ -54,6 +61,7 @@ export class ServerExchange implements Exchange {
   #pushed = { bytes: 0, startedMs: 0 };
   #lastMessages: SentMessage[] = [];
   #pushes: Promise<{ readonly sumOfSquares?: number | undefined }>[] = [];
+  #onMessage: OnMessage | undefined;
 
   /** Takes the parameters to the servers, with the first worker's values and optimizer state. All workers call it together. */
   static async open(options: ServerExchangeOptions): Promise<ServerExchange> {
@@ -114,12 +122,25 @@ export class ServerExchange implements Exchange {
     this.#groups = groups;
   }
 
+  get fetches(): Exchange['fetches'] {
+    if (this.#wholeElsewhere().length > 0) return 'pull';
+    return [...this.#tables.values()].some((table) => table.fetches) ? 'pull rows' : undefined;
+  }
+
+  traceTo(onMessage: OnMessage): void {
+    this.#onMessage = onMessage;
+  }
+
   async prepare(batch: number): Promise<void> {
     const whole = this.#wholeElsewhere();
+    const onMessage = this.#onMessage;
+    const startedMs = onMessage ? wallMs() : 0;
     await Promise.all([
       whole.length > 0 ? this.#store.pull(whole) : undefined,
-      ...[...this.#tables.values()].map((table) => table.pull(batch)),
+      ...[...this.#tables.values()].map((table) => table.pull(batch, onMessage)),
     ]);
+    // Until all is here, rows too: a promise of its own would be needed to know better.
+    if (onMessage && whole.length > 0) this.#tellOfPull(onMessage, whole, startedMs);
   }
 
   begin(samples: number): void {
@@ -132,31 +153,38 @@ export class ServerExchange implements Exchange {
     const store = this.#store;
     const own = this.#groups[group]!.filter((name) => names.has(name));
     const samples = this.#samples;
-    if (own.length > 0) this.#pushed.startedMs ||= performance.timeOrigin + performance.now();
     const dense = own.flatMap((key) => {
       const place = memory.gradients.get(key)!;
       return place.kind === 'dense' ? [{ key, gradient: place.region }] : [];
     });
-    for (const { gradient } of dense) this.#pushed.bytes += gradient.byteLength;
-    if (dense.length > 0) this.#note(store.push(dense, { samples }).then(added));
+    let bytes = 0;
+    for (const { gradient } of dense) bytes += gradient.byteLength;
+    this.#pushed.bytes += bytes;
+    if (dense.length === 0) return;
+    this.#pushed.startedMs ||= wallMs();
+    const ended = this.#onMessage && this.#tellerOfPush(this.#onMessage, dense, bytes);
+    this.#note(store.push(dense, { samples }).then(added), ended);
   }
 
   /** Tables leave here: until the backward pass is done this thread could not send them. */
   async finish(): Promise<GradientsElsewhere> {
     const { names } = this.#options;
     if (names.size === 0) return NOTHING_ELSEWHERE;
-    const samples = this.#local?.combine(this.#samples) ?? this.#samples;
-    for (const table of this.#tables.values()) {
-      this.#pushed.bytes += table.pushedBytes;
-      this.#note(table.push(samples));
+    this.#pushed.startedMs ||= wallMs();
+    const onMessage = this.#onMessage;
+    const samples = this.#combined();
+    for (const [name, table] of this.#tables) {
+      const bytes = table.pushedBytes;
+      this.#pushed.bytes += bytes;
+      const ended = onMessage && this.#tellerOfPush(onMessage, [{ key: name }], bytes);
+      this.#note(table.push(samples), ended);
     }
     const statuses = await Promise.all(this.#pushes.splice(0));
     const squares =
       this.#normGroup === undefined
         ? statuses.map(({ sumOfSquares = NaN }) => sumOfSquares)
         : await this.#fetchedSquares(this.#normGroup);
-    const endedMs = performance.timeOrigin + performance.now();
-    this.#lastMessages = [{ name: 'servers', ...this.#pushed, endedMs }];
+    this.#lastMessages = [{ ...this.#pushed, endedMs: wallMs() }];
     return { names, sumOfSquares: squares.reduce((sum, one) => sum + one, 0) };
   }
 
@@ -165,13 +193,20 @@ export class ServerExchange implements Exchange {
   }
 
   async apply({ scale, lr }: RemoteUpdate): Promise<void> {
-    if (this.#options.names.size > 0) await this.#store.apply({ scale, ...(lr === undefined ? {} : { lr }) });
+    if (this.#options.names.size === 0) return;
+    const onMessage = this.#onMessage;
+    const startedMs = onMessage ? wallMs() : 0;
+    await this.#store.apply({ scale, ...(lr === undefined ? {} : { lr }) });
+    onMessage?.('apply', 'apply', startedMs, wallMs());
   }
 
   async fetchAll(): Promise<void> {
     const { memory, names } = this.#options;
     const all = [...names].map((key) => ({ key, into: memory.parameters.get(key)! }));
-    if (all.length > 0) await this.#store.pull(all);
+    if (all.length === 0) return;
+    const startedMs = wallMs();
+    await this.#store.pull(all);
+    if (this.#onMessage) this.#tellOfPull(this.#onMessage, all, startedMs);
   }
 
   async fetchState(): Promise<void> {
@@ -195,14 +230,52 @@ export class ServerExchange implements Exchange {
   }
 
   /** What goes wrong is said when all are waited for, by `finish`; if that is never called, something else has gone wrong before. */
-  #note(push: Promise<{ readonly sumOfSquares?: number | undefined }>): void {
-    push.catch(() => undefined);
+  #note(push: Promise<{ readonly sumOfSquares?: number | undefined }>, ended?: () => void): void {
+    push.then(ended, () => undefined);
     this.#pushes.push(push);
+  }
+
+  /** The samples that the rows of tables count for, once those of this machine's workers are added up. */
+  #combined(): number {
+    if (!this.#local) return this.#samples;
+    const onMessage = this.#onMessage;
+    if (!onMessage) return this.#local.combine(this.#samples);
+    let bytes = 0;
+    for (const table of this.#tables.values()) bytes += table.pushedBytes;
+    const startedMs = wallMs();
+    const samples = this.#local.combine(this.#samples);
+    onMessage('reduce', 'rows of this machine', startedMs, wallMs(), bytes);
+    return samples;
+  }
+
+  /** What to call when a push that begins now has ended. */
+  #tellerOfPush(
+    onMessage: OnMessage,
+    pushed: readonly { readonly key: string }[],
+    bytes: number,
+  ): () => void {
+    const startedMs = wallMs();
+    return () => onMessage('push', `push ${this.#inShort(pushed)}`, startedMs, wallMs(), bytes);
+  }
+
+  #tellOfPull(
+    onMessage: OnMessage,
+    pulled: readonly { readonly key: string; readonly into: Region<'float32'> }[],
+    startedMs: number,
+  ): void {
+    const bytes = pulled.reduce((sum, { into }) => sum + into.byteLength, 0);
+    onMessage('pull', `pull ${this.#inShort(pulled)}`, startedMs, wallMs(), bytes);
+  }
+
+  #inShort(keys: readonly { readonly key: string }[]): string {
+    const names = keys.map(({ key }) => key);
+    return namesInShort(names, this.#options.memory.parameters.keys());
   }
 
   /** Of combined gradients, computed here. */
   async #fetchedSquares(group: number): Promise<number[]> {
     const { memory, kernels, names } = this.#options;
+    const startedMs = wallMs();
     const dense = [...names].flatMap((key) => {
       const place = memory.gradients.get(key)!;
       return place.kind === 'dense' ? [{ key, into: place.region }] : [];
@@ -210,6 +283,7 @@ export class ServerExchange implements Exchange {
     if (dense.length > 0) await this.#store.pullHeld(dense);
     const squares = dense.map(({ into }) => kernels.sumOfSquares(into));
     for (const table of this.#tables.values()) squares.push(await table.sumOfSquares(group));
+    this.#onMessage?.('pull', 'pull combined gradients', startedMs, wallMs());
     return squares;
   }
 

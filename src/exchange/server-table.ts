@@ -13,7 +13,8 @@ import {
   type RowPlan,
 } from '../kernels/index.ts';
 import type { Region, Segment } from '../memory/index.ts';
-import type { ModelMemory, SparsePlace } from '../runtime/index.ts';
+import { namesInShort, type ModelMemory, type SparsePlace } from '../runtime/index.ts';
+import { wallMs, type OnMessage } from './exchange.ts';
 import { lookedUp } from './looked-up.ts';
 
 export interface ServerTableOptions {
@@ -54,8 +55,19 @@ export class ServerTable {
     return 4 * count * (1 + rowLength);
   }
 
+  /** In a trace. */
+  get shownName(): string {
+    return namesInShort([this.#name], this.#options.memory.parameters.keys());
+  }
+
+  /** Whether `pull` has to ask the servers. */
+  get fetches(): boolean {
+    const { store, memory, hasExactRows } = this.#options;
+    return hasExactRows || !isInPlace(store, this.#name, memory.parameters.get(this.#name)!);
+  }
+
   /** Brings the rows here that the batch in the inputs looks up. */
-  async pull(batch: number): Promise<void> {
+  async pull(batch: number, onMessage?: OnMessage): Promise<void> {
     const { store, memory, kernels, hasExactRows, pullsRowsOnce } = this.#options;
     const parameter = memory.parameters.get(this.#name)!;
     const isHere = isInPlace(store, this.#name, parameter);
@@ -72,7 +84,9 @@ export class ServerTable {
       needed = this.#plan.indices.slice(0, unique);
     }
     const rows = this.#pulled.slice(0, needed.length * rowLength);
+    const startedMs = onMessage ? wallMs() : 0;
     await store.pullRows(this.#name, needed.view.slice(), rows);
+    onMessage?.('pull rows', `pull rows ${this.shownName}`, startedMs, wallMs(), rows.byteLength);
     if (!isHere) copyRows(kernels, { target: parameter, into: needed, source: rows, rowLength });
   }
 

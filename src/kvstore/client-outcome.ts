@@ -13,63 +13,84 @@ export interface Outcome {
   readonly staleness: number;
 }
 
-/** Bytes of the error, 0 if there is none; version; staleness. */
-const WORDS = 3;
-const NOTHING: Outcome = { version: 0, staleness: 0 };
-
 /**
- * `act` is rank 0's exchange, undefined on the other ranks. `data` is a collective by which all ranks then get what it
- * brought; it is not called if there is an error.
+ * `act` is rank 0's exchange of so many keys, undefined on the other ranks. `data` is a collective by which all ranks then
+ * get what it brought; it is not called if there is an error. Returns the outcome of each key.
  */
+export async function shareOutcomes(
+  channel: Channel,
+  keys: number,
+  act: (() => Promise<readonly Outcome[]>) | undefined,
+  data?: () => PromiseLike<void>,
+): Promise<readonly Outcome[]> {
+  return act ? lead(channel, keys, act, data) : follow(channel, keys, data);
+}
+
+/** The same of one key. */
 export async function shareOutcome(
   channel: Channel,
-  act: (() => Promise<Outcome | void>) | undefined,
+  act: (() => Promise<Outcome>) | undefined,
   data?: () => PromiseLike<void>,
 ): Promise<Outcome> {
-  return act ? lead(channel, act, data) : follow(channel, data);
+  const [outcome] = await shareOutcomes(channel, 1, act && (async () => [await act()]), data);
+  return outcome!;
 }
 
 async function lead(
   channel: Channel,
-  act: () => Promise<Outcome | void>,
+  keys: number,
+  act: () => Promise<readonly Outcome[]>,
   data: (() => PromiseLike<void>) | undefined,
-): Promise<Outcome> {
-  let outcome: Outcome;
+): Promise<readonly Outcome[]> {
+  let outcomes: readonly Outcome[];
   try {
-    outcome = (await act()) ?? NOTHING;
+    outcomes = await act();
   } catch (error) {
     // If the others cannot be told any more, they have an error already; this one is the cause.
-    await tellError(channel, error).catch(() => undefined);
+    await tellError(channel, keys, error).catch(() => undefined);
     throw error;
   }
-  await Promise.all([tell(channel, [0, outcome.version, outcome.staleness]), data?.()]);
-  return outcome;
+  await Promise.all([tell(channel, 0, outcomes), data?.()]);
+  return outcomes;
 }
 
-async function follow(channel: Channel, data: (() => PromiseLike<void>) | undefined): Promise<Outcome> {
-  const words = channel.take('float64', WORDS);
+async function follow(
+  channel: Channel,
+  keys: number,
+  data: (() => PromiseLike<void>) | undefined,
+): Promise<readonly Outcome[]> {
+  const words = channel.take('float64', wordsOf(keys));
   await broadcast(channel.group, words, channel.options);
-  const [errorBytes = 0, version = 0, staleness = 0] = words.view;
+  const errorBytes = words.view[0]!;
   if (errorBytes > 0) {
     const bytes = channel.take('uint8', errorBytes);
     await broadcast(channel.group, bytes, channel.options);
     throw unpack(JSON.parse(Buffer.from(bytes.view).toString()) as PackedError);
   }
   await data?.();
-  return { version, staleness };
+  return Array.from({ length: keys }, (_, i) => ({
+    version: words.view[1 + 2 * i]!,
+    staleness: words.view[2 + 2 * i]!,
+  }));
 }
 
-async function tell(channel: Channel, values: readonly [number, number, number]): Promise<void> {
-  const words = channel.take('float64', WORDS);
-  words.view.set(values);
+/** Bytes of the error, 0 if there is none; then version and staleness of each key. */
+function wordsOf(keys: number): number {
+  return 1 + 2 * keys;
+}
+
+async function tell(channel: Channel, errorBytes: number, outcomes: readonly Outcome[]): Promise<void> {
+  const words = channel.take('float64', wordsOf(outcomes.length));
+  words.view.set([errorBytes, ...outcomes.flatMap(({ version, staleness }) => [version, staleness])]);
   await broadcast(channel.group, words, channel.options);
 }
 
-async function tellError(channel: Channel, error: unknown): Promise<void> {
+async function tellError(channel: Channel, keys: number, error: unknown): Promise<void> {
   const text = Buffer.from(JSON.stringify(pack(error), (_, value: unknown) => asPlain(value)));
   const bytes = channel.take('uint8', text.length);
   bytes.view.set(text);
-  await Promise.all([tell(channel, [text.length, 0, 0]), broadcast(channel.group, bytes, channel.options)]);
+  const nothing = Array.from({ length: keys }, () => ({ version: 0, staleness: 0 }));
+  await Promise.all([tell(channel, text.length, nothing), broadcast(channel.group, bytes, channel.options)]);
 }
 
 /** JSON has no big numbers. */

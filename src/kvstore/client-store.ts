@@ -1,7 +1,7 @@
 /**
  * The store of one worker of a client: workers that reduce their gradients by collective, so that servers see one worker
  * instead of many (MXNET-MPI, section 4). Rank 0 of the client pushes and pulls for all, and the result is
- * broadcast inside. Which servers there are, if any, is the business of the store behind rank 0.
+ * broadcast inside. A list of keys is exchanged as a whole: one reduce, one call behind, one broadcast. Which servers there are, if any, is the business of the store behind rank 0.
  *
  * Every call is one of the whole client: each of its workers must make it, for each key the same calls in the same order.
  * Gradients are reduced to rank 0, not to all as in the paper: only rank 0 uses the sum, and an allreduce would move about
@@ -9,11 +9,11 @@
  */
 import { UsageError } from '../base/index.ts';
 import type { StoreKey } from '../base/index.ts';
-import { barrier, broadcast, reduce } from '../collectives/index.ts';
+import { barrier, broadcastList, reduce, reduceList } from '../collectives/index.ts';
 import type { OptimizerSpec } from '../kernels/index.ts';
 import type { Region } from '../memory/index.ts';
 import type { Combine } from '../server/index.ts';
-import { shareOutcome } from './client-outcome.ts';
+import { shareOutcome, shareOutcomes } from './client-outcome.ts';
 import type { Channel } from './collective-channel.ts';
 import { Exchanges } from './collective-exchanges.ts';
 import type { ExchangeOptions } from './collective-exchanges.ts';
@@ -38,6 +38,11 @@ import { elementsOf, listOf } from './remote/tensors.ts';
 export interface ClientStoreOptions extends ExchangeOptions {
   /** What the client's pushes go to, a store whose workers are the clients. On rank 0 of the group only; closed with this. */
   readonly store?: KVStore | undefined;
+  /**
+   * Memory in the group's space that the store behind uses where it lies and frees when it is closed, on rank 0. Default:
+   * memory of the client's own, from which that store copies.
+   */
+  readonly allocate?: ((length: number) => Region<'float32'>) | undefined;
   /** This worker's number among the workers of all clients, from 0. */
   readonly worker: number;
   /** Workers of all clients. */
@@ -73,10 +78,23 @@ export function createClientStore(options: ClientStoreOptions): KVStore {
   return new ClientStore(options);
 }
 
+interface PushedKey {
+  readonly known: KnownKey;
+  readonly gradient: readonly Tensor[];
+  readonly into?: readonly Tensor[] | undefined;
+}
+
 /** What rank 0 hands over for the whole client. */
 interface ClientPush {
-  readonly gradient: Tensor;
+  readonly gradient: Region<'float32'>;
   readonly samples: number;
+}
+
+interface ClientEntry {
+  readonly key: StoreKey;
+  readonly gradient: Region<'float32'> | undefined;
+  readonly into: Region<'float32'> | undefined;
+  readonly samples: number | undefined;
 }
 
 class ClientStore implements KVStore {
@@ -96,7 +114,7 @@ class ClientStore implements KVStore {
     this.#store = options.store;
     this.#combine = options.combine ?? 'sum';
     this.#nonFinite = options.nonFinite ?? 'refuse';
-    this.#keys = new Keys(options.worker, roomOf(options.group));
+    this.#keys = new Keys(options.worker, { ...roomOf(options.group), allocate: options.allocate });
     this.#exchanges = new Exchanges(options, options.worker, this.#keys);
   }
 
@@ -106,21 +124,31 @@ class ClientStore implements KVStore {
   }
 
   push(keys: OneOrMany<KeyPush>, options: PushOptions = {}): Promise<readonly KeyStatus[]> {
-    return this.#exchanges.each(listOf(keys), ({ key, gradient }) =>
-      this.#exchanges.onKey(key, 'push', (channel) => this.#push(channel, key, gradient, options)),
+    return this.#exchanges.onList(listOf(keys), 'push', (channel, list) =>
+      this.#push(
+        channel,
+        list.map(({ known, given }) => ({ known, gradient: listOf(given.gradient) })),
+        options,
+      ),
     );
   }
 
   pull(keys: OneOrMany<KeyPull>): Promise<readonly KeyStatus[]> {
-    return this.#exchanges.each(listOf(keys), ({ key, into }) =>
-      this.#exchanges.onKey(key, 'pull', (channel) => this.#pull(channel, key, listOf(into))),
-    );
+    return this.#exchanges.onList(listOf(keys), 'pull', (channel, list) => {
+      const pulls = list.map(({ known, given }) => ({ known, into: listOf(given.into) }));
+      for (const { known, into } of pulls) this.#keys.checkInto(known, into);
+      return this.#exchange(channel, pulls, undefined);
+    });
   }
 
   pushpull(keys: OneOrMany<KeyPushPull>, options: PushOptions = {}): Promise<readonly KeyStatus[]> {
-    return this.#exchanges.each(listOf(keys), ({ key, gradient, into }) =>
-      this.#exchanges.onKey(key, 'pushpull', (channel) =>
-        this.#push(channel, key, gradient, options, listOf(into)),
+    return this.#exchanges.onList(listOf(keys), 'pushpull', (channel, list) =>
+      this.#push(
+        channel,
+        list.map(({ known, given: { gradient, into } }) => ({
+          ...{ known, gradient: listOf(gradient), into: listOf(into) },
+        })),
+        options,
       ),
     );
   }
@@ -168,85 +196,121 @@ class ClientStore implements KVStore {
 
   async #push(
     channel: Channel,
-    key: StoreKey,
-    gradient: OneOrMany<Tensor>,
-    options: PushOptions,
-    into?: readonly Tensor[],
-  ): Promise<KeyStatus> {
-    const { group } = channel;
+    list: readonly PushedKey[],
+    { samples = 1 }: PushOptions,
+  ): Promise<readonly KeyStatus[]> {
+    for (const { known, gradient, into } of list) {
+      this.#keys.checkGradient(known, gradient);
+      this.#keys.checkSamples(known, samples);
+      if (into) this.#keys.checkInto(known, into);
+    }
+    const pushes = this.#options.elastic
+      ? this.#weights(channel, list, samples)
+      : await this.#reduce(channel, list, samples);
+    return this.#exchange(channel, list, pushes);
+  }
+
+  /** Rank 0's exchange with the store behind, and what it brought, to all. */
+  async #exchange(
+    channel: Channel,
+    list: readonly { readonly known: KnownKey; readonly into?: readonly Tensor[] | undefined }[],
+    pushes: readonly ClientPush[] | undefined,
+  ): Promise<readonly KeyStatus[]> {
     const store = this.#store;
-    const known = this.#keys.get(key);
-    const tensors = listOf(gradient);
-    const samples = options.samples ?? 1;
-    this.#keys.checkGradient(known, tensors);
-    this.#keys.checkSamples(known, samples);
-    if (into) this.#keys.checkInto(known, into);
-    const push = this.#options.elastic
-      ? this.#weights(channel, known, tensors, samples)
-      : await this.#reduce(channel, known, tensors, samples);
-    const answer = into && channel.landing(into, known.value);
-    const { version, staleness } = await shareOutcome(
+    const answers = list.flatMap(({ known, into }) => (into ? [channel.landing(into, known.value)] : []));
+    const entries = list.map(({ known }, i) => ({
+      ...{ key: known.name, gradient: pushes?.[i]?.gradient, into: answers[i] },
+      samples: pushes?.[i]?.samples,
+    }));
+    const outcomes = await shareOutcomes(
       channel,
-      store &&
-        (async () => {
-          const of = { samples: push.samples };
-          const [status] = answer
-            ? await store.pushpull({ key, gradient: push.gradient, into: answer }, of)
-            : await store.push({ key, gradient: push.gradient }, of);
-          return status;
-        }),
-      answer && (() => broadcast(group, answer, channel.options)),
+      list.length,
+      store && (() => this.#behind(store, entries)),
+      answers.length > 0 ? () => broadcastList(channel.group, answers, channel.options) : undefined,
     );
-    if (answer) for (const target of into) hand(answer, target);
-    return { key, version, staleness };
+    list.forEach(({ into = [] }, i) => {
+      for (const target of into) hand(answers[i]!, target);
+    });
+    return list.map(({ known }, i) => ({ key: known.name, ...outcomes[i]! }));
+  }
+
+  /** One call with all keys, or one for each number of samples where workers' gradients were left out of some keys. */
+  async #behind(store: KVStore, entries: readonly ClientEntry[]): Promise<readonly KeyStatus[]> {
+    const bySamples = new Map<number | undefined, number[]>();
+    for (const place of this.#exchanges.byPriority(entries)) {
+      const { samples } = entries[place]!;
+      bySamples.set(samples, [...(bySamples.get(samples) ?? []), place]);
+    }
+    const statuses = new Array<KeyStatus>(entries.length);
+    const calls = Array.from(bySamples, async ([samples, places]) => {
+      const found = await exchangeWith(
+        store,
+        places.map((place) => entries[place]!),
+        samples,
+      );
+      places.forEach((place, i) => (statuses[place] = found[i]!));
+    });
+    // All have to end before the memory is used again.
+    const failed = (await Promise.allSettled(calls)).find((one) => one.status === 'rejected');
+    if (failed) throw failed.reason;
+    return statuses;
   }
 
   /** The gradients of the client's workers together; right on rank 0 only. */
   async #reduce(
     channel: Channel,
-    known: KnownKey,
-    tensors: readonly Tensor[],
+    list: readonly PushedKey[],
     samples: number,
-  ): Promise<ClientPush> {
+  ): Promise<readonly ClientPush[]> {
     const { group, options } = channel;
-    // Rank 0's becomes the sum, so it must not be the caller's.
-    const own = channel.stage(tensors, group.size === 1 || group.rank > 0, known.sum);
-    const isUsable = this.#keys.isUsable(known, own, group.kernels, this.#nonFinite);
-    if (group.size === 1) return { gradient: own, samples };
-    const used = isUsable ? own : channel.take('float32', known.length);
-    if (!isUsable) group.kernels.fill(used, 0);
-    const share = channel.take('float64', 2);
-    const weight = isUsable ? samples : 0;
-    share.view.set([weight, Number(isUsable)]);
-    await Promise.all([
-      reduce(group, share, options),
-      reduce(group, used, { ...options, op: this.#combine, weight }),
-    ]);
-    const [all = 0, users = 0] = share.view;
-    // If nobody's can be used, the servers get what is not finite and leave it out themselves: the push still counts.
-    return users > 0 ? { gradient: used, samples: all } : { gradient: own, samples };
-  }
-
-  #weights(channel: Channel, known: KnownKey, tensors: readonly Tensor[], samples: number): ClientPush {
-    const { group } = channel;
-    // Rank 0 gives a copy: servers move the weights that they are given, but those of all workers must change alike.
-    const gradient = channel.stage(tensors, group.rank > 0, known.sum);
-    this.#keys.isUsable(known, gradient, group.kernels, this.#nonFinite);
-    return { gradient, samples };
-  }
-
-  async #pull(channel: Channel, key: StoreKey, into: readonly Tensor[]): Promise<KeyStatus> {
-    const store = this.#store;
-    const known = this.#keys.get(key);
-    this.#keys.checkInto(known, into);
-    const value = channel.landing(into, known.value);
-    const { version, staleness } = await shareOutcome(
-      channel,
-      store && (async () => (await store.pull({ key, into: value }))[0]),
-      () => broadcast(channel.group, value, channel.options),
+    const { kernels } = group;
+    const own = list.map(({ known, gradient }) => channel.stage(gradient, true, known.sum));
+    const isUsable = list.map(({ known }, i) =>
+      this.#keys.isUsable(known, own[i]!, kernels, this.#nonFinite),
     );
-    for (const target of into) hand(value, target);
-    return { key, version, staleness };
+    if (group.size === 1) return own.map((gradient) => ({ gradient, samples }));
+    // Where some keys of a worker may not count, each has a weight of its own, and the average is made here.
+    const isWeighedHere = this.#combine === 'mean' && this.#nonFinite === 'skip';
+    const sources = own.map((gradient, i) => {
+      if (!isUsable[i]) {
+        const zeros = channel.take('float32', gradient.length);
+        kernels.fill(zeros, 0);
+        return zeros;
+      }
+      if (!isWeighedHere || samples === 1) return gradient;
+      const weighed = channel.take('float32', gradient.length);
+      kernels.copy(weighed, gradient);
+      kernels.scale(weighed, samples);
+      return weighed;
+    });
+    // Rank 0's become the sums, so they must not be the caller's.
+    const sums = group.rank > 0 ? [] : list.map(({ known }, i) => (isUsable[i] ? known.sum() : sources[i]!));
+    const shares = channel.take('float64', 2 * list.length);
+    shares.view.set(isUsable.flatMap((usable) => [usable ? samples : 0, Number(usable)]));
+    await Promise.all([
+      reduce(group, shares, options),
+      reduceList(group, sources, sums, {
+        ...options,
+        ...(isWeighedHere ? { op: 'sum' } : { op: this.#combine, weight: samples }),
+      }),
+    ]);
+    return sums.map((sum, i): ClientPush => {
+      const [all = 0, users = 0] = shares.view.subarray(2 * i);
+      // If nobody's can be used, the servers get what is not finite and leave it out themselves: the push still counts.
+      if (users === 0) return { gradient: own[i]!, samples };
+      if (isWeighedHere && all !== 1) kernels.divide(sum, all);
+      return { gradient: sum, samples: all };
+    });
+  }
+
+  #weights(channel: Channel, list: readonly PushedKey[], samples: number): readonly ClientPush[] {
+    const { group } = channel;
+    return list.map(({ known, gradient: given }) => {
+      // Rank 0 gives a copy: servers move the weights that they are given, but those of all workers must change alike.
+      const gradient = channel.stage(given, group.rank > 0, known.sum);
+      this.#keys.isUsable(known, gradient, group.kernels, this.#nonFinite);
+      return { gradient, samples };
+    });
   }
 
   async #pushRows(
@@ -309,8 +373,36 @@ class ClientStore implements KVStore {
 
   async #forAll(channel: Channel, act: (store: KVStore) => Promise<void>): Promise<void> {
     const store = this.#store;
-    await shareOutcome(channel, store && (() => act(store)));
+    await shareOutcomes(
+      channel,
+      0,
+      store &&
+        (async () => {
+          await act(store);
+          return [];
+        }),
+    );
   }
+}
+
+/** A call of the store behind with a list, whose entries are all of one kind. */
+function exchangeWith(
+  store: KVStore,
+  entries: readonly ClientEntry[],
+  samples: number | undefined,
+): Promise<readonly KeyStatus[]> {
+  const [first] = entries;
+  if (first!.gradient === undefined)
+    return store.pull(entries.map(({ key, into }) => ({ key, into: into! })));
+  if (first!.into === undefined)
+    return store.push(
+      entries.map(({ key, gradient }) => ({ key, gradient: gradient! })),
+      { samples },
+    );
+  return store.pushpull(
+    entries.map(({ key, gradient, into }) => ({ key, gradient: gradient!, into: into! })),
+    { samples },
+  );
 }
 
 function hand(value: Region<'float32'>, target: Tensor): void {

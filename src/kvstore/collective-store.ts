@@ -1,7 +1,7 @@
 /**
  * The store without servers: every worker keeps all values and optimizer slots, and all of them make the same updates
- * from the same combined gradients (MXNET-MPI, section 4.2.4: pure MPI). A push is an allreduce and an update, a pull a
- * copy. Only synchronous: there is nobody to be asynchronous to. A call that changes a key must be made by all workers.
+ * from the same combined gradients (MXNET-MPI, section 4.2.4: pure MPI). A push of any number of keys is one allreduce and an
+ * update, a pull a copy. Only synchronous: there is nobody to be asynchronous to. A call that changes a key must be made by all workers.
  * Invariant: all workers hold the same bits after the same pushes.
  */
 import type { StoreKey } from '../base/index.ts';
@@ -9,11 +9,12 @@ import { allReduce, barrier, broadcast, chooseAlgorithm } from '../collectives/i
 import type { AllReduceAlgorithm } from '../collectives/index.ts';
 import type { Group } from '../cluster/index.ts';
 import type { OptimizerSpec } from '../kernels/index.ts';
+import type { Region } from '../memory/index.ts';
 import type { Combine, RowsMode, Updater } from '../server/index.ts';
 import type { Channel } from './collective-channel.ts';
 import { Exchanges } from './collective-exchanges.ts';
-import type { ExchangeOptions } from './collective-exchanges.ts';
-import { roomOf } from './collective-key-memory.ts';
+import type { ExchangeOptions, Listed } from './collective-exchanges.ts';
+import { roomOf, spanOf } from './collective-key-memory.ts';
 import { Keys } from './collective-keys.ts';
 import type { NonFinite } from './collective-keys.ts';
 import { gatherRows, ownRows } from './collective-rows.ts';
@@ -89,15 +90,10 @@ class CollectiveStore implements KVStore {
   }
 
   push(keys: OneOrMany<KeyPush>, options: PushOptions = {}): Promise<readonly KeyStatus[]> {
-    return this.#exchanges.each(listOf(keys), ({ key, gradient }) =>
-      this.#exchanges.onKey(key, 'push', async (channel) => {
-        const [status] = await this.#copy.push({
-          key,
-          gradient: await this.#sum(channel, key, gradient, options),
-        });
-        return status!;
-      }),
-    );
+    return this.#exchanges.onList(listOf(keys), 'push', async (channel, list) => {
+      const sums = await this.#sums(channel, list, options);
+      return this.#copy.push(list.map(({ given: { key } }, i) => ({ key, gradient: sums[i]! })));
+    });
   }
 
   pull(keys: OneOrMany<KeyPull>): Promise<readonly KeyStatus[]> {
@@ -111,14 +107,13 @@ class CollectiveStore implements KVStore {
   }
 
   pushpull(keys: OneOrMany<KeyPushPull>, options: PushOptions = {}): Promise<readonly KeyStatus[]> {
-    return this.#exchanges.each(listOf(keys), ({ key, gradient, into }) =>
-      this.#exchanges.onKey(key, 'pushpull', async (channel) => {
-        this.#keys.checkInto(this.#keys.get(key), listOf(into));
-        const sum = await this.#sum(channel, key, gradient, options);
-        const [status] = await this.#copy.pushpull({ key, gradient: sum, into });
-        return status!;
-      }),
-    );
+    return this.#exchanges.onList(listOf(keys), 'pushpull', async (channel, list) => {
+      for (const { known, given } of list) this.#keys.checkInto(known, listOf(given.into));
+      const sums = await this.#sums(channel, list, options);
+      return this.#copy.pushpull(
+        list.map(({ given: { key, into } }, i) => ({ key, gradient: sums[i]!, into })),
+      );
+    });
   }
 
   pushRows(key: StoreKey, indices: Int32Array, rows: Tensor, options: PushOptions = {}): Promise<KeyStatus> {
@@ -173,37 +168,52 @@ class CollectiveStore implements KVStore {
     this.#keys.close();
   }
 
-  /** What all workers pushed, combined. */
-  async #sum(
+  /** What all workers pushed, combined, of each key. The list is one vector, in one allreduce. */
+  async #sums(
     channel: Channel,
-    key: StoreKey,
-    gradient: OneOrMany<Tensor>,
+    list: readonly Listed<KeyPush>[],
     { samples = 1 }: PushOptions,
-  ): Promise<Tensor> {
+  ): Promise<readonly Tensor[]> {
     const { group, options } = channel;
-    const known = this.#keys.get(key);
-    const tensors = listOf(gradient);
-    this.#keys.checkGradient(known, tensors);
-    this.#keys.checkSamples(known, samples);
-    const own = channel.stage(tensors, group.size === 1, known.sum);
-    const isUsable = this.#keys.isUsable(known, own, group.kernels, this.#nonFinite);
-    if (group.size === 1) return own;
-    const sum = isUsable ? own : channel.take('float32', known.length);
-    if (!isUsable) group.kernels.fill(sum, 0);
-    const users = channel.take('float64', 1);
-    users.view[0] = Number(isUsable);
+    const { kernels } = group;
+    for (const { known, given } of list) {
+      this.#keys.checkGradient(known, listOf(given.gradient));
+      this.#keys.checkSamples(known, samples);
+    }
+    const isAlone = group.size === 1;
+    const room = isAlone ? undefined : roomFor(channel, list);
+    const own = list.map(({ known, given }, i) =>
+      channel.stage(listOf(given.gradient), isAlone, room ? () => room.regions[i]! : known.sum),
+    );
+    const isUsable = list.map(({ known }, i) =>
+      this.#keys.isUsable(known, own[i]!, kernels, this.#nonFinite),
+    );
+    if (!room) return own;
+    const kept = own.map((gradient, i) => (isUsable[i] ? undefined : setAside(channel, gradient)));
     const isCounted = this.#nonFinite === 'skip';
+    // Where some keys of a worker may not count, each has a weight of its own, and the average is made here.
+    const isWeighedHere = isCounted && this.#combine === 'mean';
+    if (isWeighedHere && samples !== 1) for (const sum of own) kernels.scale(sum, samples);
+    const shares = channel.take('float64', 2 * list.length);
+    shares.view.set(isUsable.flatMap((usable) => [usable ? samples : 0, Number(usable)]));
+    const byteLength = shares.byteLength;
     await Promise.all([
-      isCounted ? allReduce(group, users, { ...options, algorithm: algorithmFor(group, 8) }) : undefined,
-      allReduce(group, sum, {
+      isCounted
+        ? allReduce(group, shares, { ...options, algorithm: algorithmFor(group, byteLength) })
+        : undefined,
+      allReduce(group, room.whole, {
         ...options,
-        op: this.#combine,
-        weight: isUsable ? samples : 0,
-        algorithm: algorithmFor(group, sum.byteLength),
+        ...(isWeighedHere ? { op: 'sum' } : { op: this.#combine, weight: samples }),
+        algorithm: algorithmFor(group, room.whole.byteLength),
       }),
     ]);
-    // If nobody's can be used, each copy skips the step by what is not finite in its own.
-    return isCounted && users.view[0] === 0 ? own : sum;
+    return own.map((sum, i) => {
+      const [all = 0, users = 0] = shares.view.subarray(2 * i);
+      // If nobody's can be used, each copy skips the step by what is not finite in its own.
+      if (isCounted && users === 0) return kept[i]!;
+      if (isWeighedHere && all !== 1) kernels.divide(sum, all);
+      return sum;
+    });
   }
 
   async #pushRows(
@@ -221,6 +231,34 @@ class CollectiveStore implements KVStore {
       ? this.#copy.pushRows(key, all!.indices.view, all!.rows)
       : this.#copy.pushRows(key, indices, rows);
   }
+}
+
+/** Memory for the sums of a list in one piece: that of the keys themselves, if they lie side by side. */
+function roomFor(
+  channel: Channel,
+  list: readonly Listed<KeyPush>[],
+): { readonly whole: Region<'float32'>; readonly regions: readonly Region<'float32'>[] } {
+  const regions = list.map(({ known }) => known.sum());
+  const span = spanOf(channel.group.space, regions);
+  if (span) return { whole: span, regions };
+  const whole = channel.take(
+    'float32',
+    list.reduce((sum, { known }) => sum + known.length, 0),
+  );
+  let start = 0;
+  return {
+    whole,
+    regions: list.map(({ known: { length } }) => whole.slice((start += length) - length, length)),
+  };
+}
+
+/** Keeps what cannot be used, and leaves zeros in its place. */
+function setAside(channel: Channel, gradient: Region<'float32'>): Region<'float32'> {
+  const { kernels } = channel.group;
+  const kept = channel.take('float32', gradient.length);
+  kernels.copy(kept, gradient);
+  kernels.fill(gradient, 0);
+  return kept;
 }
 
 /**

@@ -5,6 +5,7 @@
  * the same plan from the same options; the servers that this starts end with the store.
  */
 import { UsageError } from '../base/index.ts';
+import type { SharedSpace } from '../memory/index.ts';
 import type { Consistency, ServiceAccess } from '../server/index.ts';
 import { createClientStore } from './client-store.ts';
 import { createCollectiveStore } from './collective-store.ts';
@@ -34,6 +35,12 @@ export interface CreateStoreOptions extends RackClusterOptions {
   readonly access?: ServiceAccess | undefined;
   /** Groups of workers that reduce among themselves, for the mpi types. Default 1. */
   readonly clients?: number | undefined;
+  /**
+   * For mpi-sgd with servers in the workers' processes: whether workers face the servers by themselves where all are on one host
+   * and share memory. The servers then add what the clients would have added, without a pass more; the store tells by
+   * `isFused`. Default true.
+   */
+  readonly fuseClients?: boolean | undefined;
   /** For the asynchronous types: how many steps a worker may be ahead of the slowest. Default: no bound. */
   readonly staleness?: number | undefined;
   /**
@@ -62,20 +69,29 @@ export async function createStore(type: StoreType, options: CreateStoreOptions):
       ? await hostServers(options, [...Array(servers).keys()])
       : { cluster, addresses: servers, access: access!, server: undefined, tls: tlsOf(options) };
   try {
-    const clients = type.startsWith('mpi') ? (options.clients ?? 1) : world.size;
+    const isFused = fuses(type, options);
+    const hasClients = type.startsWith('mpi') && !isFused;
+    const clients = hasClients ? (options.clients ?? 1) : world.size;
     const client = clientOf(world.rank, world.size, clients);
-    const connect = () =>
+    const connect = (space?: SharedSpace) =>
       RemoteStore.connect({
+        space,
         ...{ servers: hosting.addresses, access: hosting.access, worker: client.number, workers: clients },
         ...{ tls: hosting.tls, reconnectTimeoutMs: options.reconnectTimeoutMs },
         ...{ consistency: consistencyOf(type, options), combine, chunkBytes, rows, updater },
-        ...{ sharedMemory: options.sharedMemory, nonFinite: type.startsWith('mpi') ? 'accept' : nonFinite },
+        ...{
+          sharedMemory: options.sharedMemory,
+          nonFinite: hasClients ? behindClient(nonFinite) : nonFinite,
+        },
       });
-    if (type.startsWith('dist')) return new HostedStore(await connect(), hosting);
+    if (!hasClients) return new HostedStore(await connect(), hosting, isFused);
     const group = await cluster.group(client.ranks);
+    // In the space of the client, so that its sums are where servers on this host read them.
+    const behind = group.rank === 0 ? await connect(group.space) : undefined;
     const store = createClientStore({
       ...{ group, worker: world.rank, workers: world.size, combine, nonFinite },
-      ...{ store: group.rank === 0 ? await connect() : undefined, elastic: type === 'mpi-esgd' },
+      ...{ store: behind, elastic: type === 'mpi-esgd' },
+      allocate: behind && ((length) => behind.allocate(length)),
     });
     return new HostedStore(store, hosting);
   } catch (error) {
@@ -95,6 +111,27 @@ export function clientOf(
   while (rank >= first(number + 1)) number++;
   const ranks = Array.from({ length: first(number + 1) - first(number) }, (_, i) => first(number) + i);
   return { number, ranks };
+}
+
+/**
+ * The same on all workers. Only where all servers are ours: those of others may have been told how many clients there are. Not
+ * with TLS, where memory is not shared, nor where pushes take effect one by one or weights are pushed: there a client is one.
+ */
+function fuses(type: StoreType, options: CreateStoreOptions): boolean {
+  const { cluster, servers = 1, sharedMemory = true, fuseClients = true } = options;
+  return (
+    type === 'mpi-sgd' &&
+    fuseClients &&
+    sharedMemory &&
+    typeof servers === 'number' &&
+    tlsOf(options) === undefined &&
+    new Set(cluster.world.hosts).size === 1
+  );
+}
+
+/** Clients look at gradients before they meet. Only a step without any that can be used is left to the servers to skip. */
+function behindClient(nonFinite: CreateStoreOptions['nonFinite']): CreateStoreOptions['nonFinite'] {
+  return nonFinite === 'skip' ? 'skip' : 'accept';
 }
 
 function consistencyOf(type: StoreType, { staleness, alpha = 0.5 }: CreateStoreOptions): Consistency {

@@ -75,11 +75,13 @@ export async function hostServers(
 
 /** A store whose servers end when all workers have closed it. */
 export class HostedStore implements KVStore {
+  readonly isFused: boolean;
   readonly #store: KVStore;
   readonly #hosting: Hosting;
   #closed = false;
 
-  constructor(store: KVStore, hosting: Hosting) {
+  constructor(store: KVStore, hosting: Hosting, isFused = false) {
+    this.isFused = isFused;
     this.#store = store;
     this.#hosting = hosting;
   }

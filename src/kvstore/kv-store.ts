@@ -49,6 +49,11 @@ export interface KVStore {
   /** This worker's number, from 0. */
   readonly rank: number;
   readonly workers: number;
+  /**
+   * Whether the workers of this worker's client face the servers by themselves, because they all share memory with them:
+   * the same sums without a pass more. Default false.
+   */
+  readonly isFused?: boolean | undefined;
   /** Gives keys their first values: the first worker's count, the others' are ignored. Done when the keys are there. */
   init(keys: OneOrMany<KeyInit>): Promise<void>;
   /** Hands gradients over; done when they have taken effect. */

@@ -1,7 +1,7 @@
 /**
- * The calls of one worker on a store, as operations of a dependency engine (MXNET-MPI, section 4.2). A call on a key mutates
- * that key's variable, so calls on one key run one after the other, in the order in which they were made, and those on
- * different keys overlap. Knows nothing of what the calls do or of how workers meet. Invariant: there is no limit to the
+ * The calls of one worker on a store, as operations of a dependency engine (MXNET-MPI, section 4.2). A call on keys mutates
+ * the variable of each, so calls with a key in common run one after the other, in the order in which they were made, and
+ * others overlap. Knows nothing of what the calls do or of how workers meet. Invariant: there is no limit to the
  * calls under way, since with one a worker could give its last place to one key and another worker to another.
  */
 import { setMaxListeners } from 'node:events';
@@ -54,6 +54,20 @@ export class OrderedCalls {
     );
   }
 
+  /** A call on several different keys that all workers make, which are given in the order of their numbers. */
+  onKeys<T>(
+    names: readonly StoreKey[],
+    what: string,
+    act: (keys: readonly KnownKey[]) => Promise<T>,
+  ): Promise<T> {
+    const more = names.length > 1 ? ` and ${names.length - 1} more` : '';
+    const title = `${what} of ${keyText(names[0]!)}${more}`;
+    return this.#push({ title, reads: [OPTIMIZER], mutates: names.map(variableOf) }, () => {
+      const keys = names.map((name) => this.#keys.get(name));
+      return act(keys.sort((a, b) => a.number - b.number));
+    });
+  }
+
   /** A call on one key that needs no other worker. */
   alone<T>(name: StoreKey, what: string, act: (key: KnownKey) => Promise<T>): Promise<T> {
     const title = `${what} of ${keyText(name)}`;
@@ -65,15 +79,23 @@ export class OrderedCalls {
     list: readonly K[],
     call: (one: K) => Promise<T>,
   ): Promise<readonly T[]> {
-    // Of all keys before the first call: a list is refused as a whole.
+    this.check(list);
+    const answers = new Array<Promise<T>>(list.length);
+    for (const i of this.byPriority(list)) answers[i] = call(list[i]!);
+    return Promise.all(answers);
+  }
+
+  /** Of all keys before the first call: a list is refused as a whole. */
+  check(list: readonly { readonly key: StoreKey }[]): void {
     for (const { key } of list) checkStoreKey(this.#worker, key);
+  }
+
+  /** The places of the list, those of what begins first first. */
+  byPriority(list: readonly { readonly key: StoreKey }[]): readonly number[] {
     const { priority = (key: StoreKey) => -(this.#keys.find(key)?.number ?? Number.MAX_SAFE_INTEGER) } =
       this.#options;
-    const byPriority = list.map((one, i) => ({ one, i, priority: priority(one.key) }));
-    byPriority.sort((a, b) => b.priority - a.priority || a.i - b.i);
-    const answers = new Array<Promise<T>>(list.length);
-    for (const { one, i } of byPriority) answers[i] = call(one);
-    return Promise.all(answers);
+    const ranked = list.map(({ key }, i) => ({ i, priority: priority(key) }));
+    return ranked.sort((a, b) => b.priority - a.priority || a.i - b.i).map(({ i }) => i);
   }
 
   /** Makes keys known when `act` has succeeded. */

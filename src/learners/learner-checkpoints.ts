@@ -7,7 +7,13 @@ import { rmSync } from 'node:fs';
 import { isDeepStrictEqual } from 'node:util';
 import { UsageError } from '../base/index.ts';
 import { CheckpointStore } from '../runtime/index.ts';
-import type { JsonValue, LatestCheckpoint, Replica, UsedFolderOptions } from '../runtime/index.ts';
+import type {
+  CheckpointStoreOptions,
+  JsonValue,
+  LatestCheckpoint,
+  Replica,
+  UsedFolderOptions,
+} from '../runtime/index.ts';
 
 /** What the weights contain. */
 export interface Position {
@@ -46,8 +52,13 @@ export class LearnerCheckpoints {
   skipped: LatestCheckpoint['skipped'] = [];
 
   /** Without a folder nothing is kept, and there is nothing to go on from. */
-  constructor(directory: string | undefined, replica: Replica, facts: TaskFacts) {
-    this.#store = directory === undefined ? undefined : new CheckpointStore(directory);
+  constructor(
+    directory: string | undefined,
+    replica: Replica,
+    facts: TaskFacts,
+    onNotRemoved?: CheckpointStoreOptions['onNotRemoved'],
+  ) {
+    this.#store = directory === undefined ? undefined : new CheckpointStore(directory, { onNotRemoved });
     this.#replica = replica;
     this.#facts = facts;
   }

@@ -132,6 +132,14 @@ export type TrainEvent =
       readonly type: 'checkpoint-skipped';
       readonly path: string;
       readonly reason: string;
+    }
+  | {
+      /**
+       * An older checkpoint is no longer kept, but could not be removed; the next one tries again.
+       */
+      readonly type: 'checkpoint-not-removed';
+      readonly path: string;
+      readonly reason: string;
     };
 
 export interface Progress {

@@ -106,7 +106,12 @@ class Watchdog {
       throw error;
     }
     const facts = { seed, samples: train.length, batchSize };
-    this.#checkpoints = new LearnerCheckpoints(options.checkpointDirectory, this.#replica, facts);
+    this.#checkpoints = new LearnerCheckpoints(
+      options.checkpointDirectory,
+      this.#replica,
+      facts,
+      (path, reason) => options.onEvent?.({ type: 'checkpoint-not-removed', path, reason }),
+    );
     const { pid, startTicks, pidNamespace } = currentProcess();
     const watchdog = { pid, startTicks: String(startTicks), pidNamespace: String(pidNamespace) };
     this.#crew = new Crew({

@@ -6,7 +6,7 @@
  * a link in it may lead anywhere. Where files cannot be locked, all may use the folder.
  */
 import { constants, fstatSync, lstatSync } from 'node:fs';
-import { systemFiles, UsageError, writeFully } from '../base/index.ts';
+import { readFully, systemFiles, UsageError, writeFully } from '../base/index.ts';
 import type { Files } from '../base/index.ts';
 import { lockFile } from './native.ts';
 
@@ -117,7 +117,7 @@ function sign(files: LockableFiles, file: number): void {
 function ownerIn(files: LockableFiles, file: number): number | undefined {
   const text = Buffer.alloc(DIGITS);
   try {
-    files.read(file, text, 0);
+    readFully(files, file, text, 0);
   } catch {
     return undefined;
   }

@@ -1,24 +1,20 @@
 /**
  * The whole plan of an exchange: the route of each parameter, the groups in which gradients leave during the backward pass,
  * what lies on which server, and what every other strategy would have taken. Made of measured figures by pure functions;
- * it starts and sends nothing. Terms: a group is what one segment of the backward pass computes, whatever the routes; its
- * messages follow each other, one for each dense route and one for each table. Invariants: frozen plain data, the same
- * for the same figures; the hybrid strategy is never predicted to be slower than a pure one by more than `leastGain`.
+ * it starts and sends nothing. Terms: a group is what one segment of the backward pass computes, whatever the routes; which
+ * messages that makes, and when they leave, is said in `step-time.ts`. Invariants: frozen plain data, the same for the
+ * same figures; the hybrid strategy is never predicted to be slower than another one by more than `leastGain`.
  */
 import { refuse } from './argument-checks.ts';
 import { algorithmOne, allInOne, fixedBuckets, layerByLayer } from './merge-baselines.ts';
-import { iterationMs, messagesOf, timeline } from './merge-schedule.ts';
-import type { Grouping, Interval, MergeProblem } from './merge-schedule.ts';
-import { optimalGroups } from './optimal-groups.ts';
-import { mergeProblemOf, messagesIn, type PlannedLayer, type RoutedMessage } from './routed-groups.ts';
-import {
-  chooseRoutes,
-  type ClusterShape,
-  type ExchangeCosts,
-  type RouteChoice,
-  type Strategy,
-} from './routes.ts';
+import { iterationMs, type Grouping, type Interval, type MergeProblem } from './merge-schedule.ts';
+import { groupings, optimalGroups, quickestOf, type GroupingFront } from './optimal-groups.ts';
+import { RouteSteps } from './route-search.ts';
+import { choiceOf, chooseRoutes, routeTimes } from './routes.ts';
+import type { ClusterShape, ExchangeCosts, RouteChoice, Strategy } from './routes.ts';
 import { serverShares } from './server-shares.ts';
+import { predictStep, stepProblems } from './step-time.ts';
+import type { PlannedLayer, RoutedMessage, Routes, StepProblem } from './step-time.ts';
 
 /** How neighbouring gradients are merged: the exact optimum, or a baseline to compare with. */
 export type Merging = 'optimal' | 'layer by layer' | 'single' | 'buckets' | 'algorithm 1';
@@ -34,7 +30,7 @@ export interface ExchangeInput {
   readonly busyShare?: number;
   readonly cluster: ClusterShape;
   readonly costs: ExchangeCosts;
-  /** Which routes may be taken. Default 'hybrid', the cheapest. */
+  /** Which routes may be taken. Default 'hybrid', those of the quickest step. */
   readonly strategy?: Strategy;
   /** Default 'optimal'. */
   readonly merging?: Merging;
@@ -53,7 +49,7 @@ export interface ParameterPlan extends RouteChoice {
   readonly elements: number;
   /** Of sparse ones. */
   readonly sparsity?: number;
-  /** Which group it leaves with, from 0. */
+  /** Which group its gradient is computed with, from 0. */
   readonly group: number;
   /** Bytes of it on each server; empty if it is on none. */
   readonly bytesByServer: readonly number[];
@@ -61,8 +57,9 @@ export interface ParameterPlan extends RouteChoice {
 
 export interface GroupPlan {
   readonly layers: readonly string[];
+  /** What leaves behind the whole backward pass, rows of tables and all that goes to servers, is in the last group. */
   readonly messages: readonly RoutedMessage[];
-  /** When its gradients are there, and when their exchange starts and ends; from the start of the forward pass. */
+  /** When its gradients are there, and when its collectives start and end; from the start of the forward pass. */
   readonly readyMs: number;
   readonly startMs: number;
   readonly endMs: number;
@@ -75,6 +72,14 @@ export interface Prediction {
   readonly iterationMs: number;
 }
 
+/** Routes that the plan was chosen from. */
+export interface RouteCandidate {
+  /** A strategy; 'each alone' takes for every table, and for all dense parameters, the route whose messages alone cost least. */
+  readonly name: Strategy | 'each alone';
+  /** Merged optimally. */
+  readonly iterationMs: number;
+}
+
 /** Frozen throughout, and plain data: it can be printed, sent and compared. */
 export interface ExchangePlan {
   readonly strategy: Strategy;
@@ -83,12 +88,14 @@ export interface ExchangePlan {
   readonly groups: readonly GroupPlan[];
   /** Bytes of parameters on each server. */
   readonly bytesByServer: readonly number[];
-  /** Milliseconds of compute, borders included, and of all messages; what they overlap counts in both. */
+  /** Milliseconds of compute, borders included, and of messages until all is combined; what they overlap counts in both. */
   readonly computeMs: number;
   readonly exchangeMs: number;
   readonly iterationMs: number;
   /** Of every strategy that the cluster and the costs allow, with every merging. */
   readonly predictions: readonly Prediction[];
+  /** 'hybrid' is the best that was found, starting from the others. */
+  readonly candidates: readonly RouteCandidate[];
   readonly timeline: readonly Interval[];
   /** One sentence for people. */
   readonly reason: string;
@@ -106,52 +113,41 @@ const mergings: Readonly<Record<Merging, (problem: MergeProblem, bucketBytes?: n
 const SHOWN_GAIN = 0.001;
 
 export function planExchange(input: ExchangeInput): ExchangePlan {
-  const { strategy = 'hybrid', merging = 'optimal', cluster, costs, layers } = input;
+  const { strategy = 'hybrid', merging = 'optimal', cluster, layers } = input;
   if (!Object.hasOwn(mergings, merging))
     refuse('merging', merging, `one of ${Object.keys(mergings).join(', ')}`);
-  const unmixed = strategiesOf(cluster, costs).map((one) => candidateOf(one, input));
-  const candidates = unmixed.map((one) => withoutSlowerMix(one, unmixed, input));
-  const chosen = candidates.find((one) => one.strategy === strategy) ?? candidateOf(strategy, input);
-  const { problem, choices } = chosen;
+  const comparison = new Comparison(input);
+  const chosen = comparison.chosen(strategy);
+  const { problem } = chosen;
+  const choices = comparison.choices(chosen);
 
-  const grouping = groupingOf(merging, problem, input);
+  const step = predictStep(problem, comparison.grouping(merging, problem));
   const shares = sharesOf(input, choices);
-  const groups = messagesOf(problem, grouping).map(({ first, end, readyMs, startMs, endMs }): GroupPlan => {
-    const messages = messagesIn(input, choices, first, end);
-    return { layers: layers.slice(first, end).map(({ name }) => name), messages, readyMs, startMs, endMs };
-  });
-  const groupOf = new Map(
-    groups.flatMap(({ messages }, group) =>
-      messages.flatMap((m) => m.parameters.map((name) => [name, group])),
-    ),
+  const groups = step.messages.map(({ first, end, readyMs, startMs, endMs }): GroupPlan => ({
+    ...{ layers: layers.slice(first, end).map(({ name }) => name), messages: problem.messagesIn(first, end) },
+    ...{ readyMs, startMs, endMs },
+  }));
+  const groupOf = step.messages.flatMap(({ first, end }, group) =>
+    new Array<number>(end - first).fill(group),
   );
-  const parameters = layers
-    .flatMap((layer) => layer.parameters)
-    .map(({ name, kind, elements, sparsity }): ParameterPlan => ({
+  const parameters = layers.flatMap((layer, i) =>
+    layer.parameters.map(({ name, kind, elements, sparsity }): ParameterPlan => ({
       ...choices.get(name)!,
-      kind,
-      elements,
-      ...(sparsity === undefined ? {} : { sparsity }),
-      group: groupOf.get(name)!,
-      bytesByServer: shares.get(name) ?? [],
-    }));
+      ...{ kind, elements, ...(sparsity === undefined ? {} : { sparsity }) },
+      ...{ group: groupOf[i]!, bytesByServer: shares.get(name) ?? [] },
+    })),
+  );
   const totals = Array.from({ length: cluster.servers }, (_, server) =>
     parameters.reduce((sum, { bytesByServer }) => sum + (bytesByServer[server] ?? 0), 0),
   );
-  const plannedMs = iterationMs(problem, grouping);
-  const predictions = candidates.flatMap((one) => one.predictions);
+  const predictions = comparison.candidates.flatMap((one) => one.predictions);
   return freeze({
-    strategy,
-    merging,
-    parameters,
-    groups,
-    bytesByServer: totals,
-    computeMs: groups.at(-1)?.readyMs ?? input.forwardMs,
-    exchangeMs: groups.reduce((sum, { startMs, endMs }) => sum + endMs - startMs, 0),
-    iterationMs: plannedMs,
+    ...{ strategy, merging, parameters, groups, bytesByServer: totals },
+    ...{ computeMs: step.computedMs, exchangeMs: step.exchangeMs, iterationMs: step.iterationMs },
     predictions,
-    timeline: timeline(problem, grouping),
-    reason: `${chosen.reason}${smallGain(input, predictions, plannedMs)}`,
+    candidates: comparison.listed,
+    timeline: step.timeline,
+    reason: `${chosen.reason}${smallGain(input, predictions, step.iterationMs)}`,
   });
 }
 
@@ -174,10 +170,9 @@ function percent(share: number): string {
   return `${Number((100 * share).toFixed(1))} %`;
 }
 
-function groupingOf(merging: Merging, problem: MergeProblem, input: ExchangeInput): Grouping {
-  const { bucketBytes, leastGain = 0 } = input;
-  const grouping = mergings[merging](problem, bucketBytes);
-  if (merging !== 'optimal' || leastGain === 0) return grouping;
+/** One message instead of an optimum that gains too little. */
+function worthwhile(grouping: Grouping, problem: MergeProblem, { leastGain = 0 }: ExchangeInput): Grouping {
+  if (leastGain === 0) return grouping;
   const single = allInOne(problem);
   const isWorthIt = iterationMs(problem, grouping) < (1 - leastGain) * iterationMs(problem, single);
   return isWorthIt ? grouping : single;
@@ -185,62 +180,122 @@ function groupingOf(merging: Merging, problem: MergeProblem, input: ExchangeInpu
 
 interface Candidate {
   readonly strategy: Strategy;
-  readonly choices: ReadonlyMap<string, RouteChoice>;
-  readonly problem: MergeProblem;
+  readonly routes: Routes;
+  readonly problem: StepProblem;
   readonly predictions: readonly Prediction[];
   readonly optimumMs: number;
   readonly reason: string;
 }
 
-function candidateOf(strategy: Strategy, input: ExchangeInput): Candidate {
-  const { layers, cluster, costs, localAggregation = true } = input;
-  const parameters = layers.flatMap((layer) => layer.parameters);
-  const chosen = chooseRoutes(parameters, cluster, costs, { strategy, localAggregation });
-  const choices = new Map(chosen.map((choice) => [choice.name, choice]));
-  const problem = mergeProblemOf(input, choices);
-  const predictions = (Object.keys(mergings) as Merging[]).map((merging): Prediction => {
-    const grouping = groupingOf(merging, problem, input);
-    return { strategy, merging, groups: grouping.length, iterationMs: iterationMs(problem, grouping) };
-  });
-  const optimumMs = predictions[0]!.iterationMs;
-  const routes = [...new Set(chosen.map(({ route }) => route))].join(', ');
-  const reason = `${strategy}: ${optimumMs.toPrecision(3)} ms an iteration by ${routes || 'no exchange'}`;
-  return { strategy, choices, problem, predictions, optimumMs, reason };
-}
-
 /** Of ways that are about as quick, those with fewer kinds of messages in them: they have fewer surprises. */
 const simplestFirst: readonly Strategy[] = ['collectives', 'servers', 'parallax', 'hybrid'];
 
-/**
- * Routes are chosen by what each parameter costs alone, so that a mix may pay more starts than it saves; then what is quickest, or
- * simpler and hardly slower, is what hybrid means.
- */
-function withoutSlowerMix(
-  chosen: Candidate,
-  candidates: readonly Candidate[],
-  { leastGain = 0 }: ExchangeInput,
-): Candidate {
-  if (chosen.strategy !== 'hybrid') return chosen;
-  const quickestMs = Math.min(...candidates.map(({ optimumMs }) => optimumMs));
-  const taken = simplestFirst
-    .flatMap((strategy) => candidates.filter((one) => one.strategy === strategy))
-    .find(({ optimumMs }) => (1 - leastGain) * optimumMs <= quickestMs)!;
-  if (taken.optimumMs === chosen.optimumMs) return chosen;
-  const comparison =
-    taken.optimumMs < chosen.optimumMs
-      ? `quicker than the ${chosen.optimumMs.toPrecision(3)} ms of mixed routes`
-      : `as mixed routes would take ${chosen.optimumMs.toPrecision(3)} ms, hardly less`;
-  return {
-    ...taken,
-    strategy: 'hybrid',
-    predictions: taken.predictions.map((prediction) => ({ ...prediction, strategy: 'hybrid' })),
-    reason: `${taken.reason}, ${comparison}`,
-  };
+/** All strategies with the same figures. */
+class Comparison {
+  readonly candidates: readonly Candidate[];
+  readonly listed: readonly RouteCandidate[];
+  readonly #input: ExchangeInput;
+  readonly #problemOf: (routes: Routes) => StepProblem;
+  readonly #steps: RouteSteps;
+  readonly #fronts = new Map<object, GroupingFront>();
+
+  constructor(input: ExchangeInput) {
+    this.#input = input;
+    const { layers, cluster, costs } = input;
+    const parameters = layers.flatMap((layer) => layer.parameters);
+    this.#problemOf = stepProblems(input);
+    this.#steps = new RouteSteps({
+      ...{ parameters, times: routeTimes(parameters, cluster, costs, optionsOf(input)) },
+      stepMs: (routes) => {
+        const problem = this.#problemOf(routes);
+        return iterationMs(problem, this.grouping('optimal', problem));
+      },
+      groupsKey: (routes) => this.#problemOf(routes).grouped,
+    });
+    const pure = strategiesOf(cluster, costs).map((one) => this.#candidate(one, this.#routesBy(one)));
+    const eachAlone = this.#routesBy('hybrid');
+    const quickest = this.#steps.quickest([...pure.map(({ routes }) => routes), eachAlone]);
+    const hybrid = this.#hybrid(this.#candidate('hybrid', quickest), pure);
+    this.candidates = [hybrid, ...pure];
+    this.listed = [
+      ...this.candidates.map(({ strategy, optimumMs }) => ({ name: strategy, iterationMs: optimumMs })),
+      { name: 'each alone', iterationMs: this.#steps.stepMs(eachAlone) },
+    ];
+  }
+
+  grouping(merging: Merging, problem: StepProblem): Grouping {
+    if (merging !== 'optimal') return mergings[merging](problem, this.#input.bucketBytes);
+    const front = this.#fronts.get(problem.grouped) ?? groupings(problem);
+    this.#fronts.set(problem.grouped, front);
+    return worthwhile(quickestOf(problem, front), problem, this.#input);
+  }
+
+  chosen(strategy: Strategy): Candidate {
+    const known = this.candidates.find((one) => one.strategy === strategy);
+    return known ?? this.#candidate(strategy, this.#routesBy(strategy));
+  }
+
+  /** By name, with the reason: what was compared for it. */
+  choices({ strategy, routes }: Candidate): ReadonlyMap<string, RouteChoice> {
+    const { layers, cluster, costs } = this.#input;
+    const parameters = layers.flatMap((layer) => layer.parameters);
+    if (strategy !== 'hybrid') {
+      const chosen = chooseRoutes(parameters, cluster, costs, { ...optionsOf(this.#input), strategy });
+      return new Map(chosen.map((choice) => [choice.name, choice]));
+    }
+    const times = routeTimes(parameters, cluster, costs, optionsOf(this.#input));
+    const reasons = this.#steps.reasons(routes);
+    return new Map(
+      parameters.map((parameter) => {
+        const { name } = parameter;
+        return [name, choiceOf(parameter, routes.get(name)!, times.get(name)!, reasons.get(name)!)];
+      }),
+    );
+  }
+
+  #routesBy(strategy: Strategy): Routes {
+    const { layers, cluster, costs } = this.#input;
+    const parameters = layers.flatMap((layer) => layer.parameters);
+    const chosen = chooseRoutes(parameters, cluster, costs, { ...optionsOf(this.#input), strategy });
+    return new Map(chosen.map(({ name, route }) => [name, route]));
+  }
+
+  #candidate(strategy: Strategy, routes: Routes): Candidate {
+    const problem = this.#problemOf(routes);
+    const predictions = (Object.keys(mergings) as Merging[]).map((merging): Prediction => {
+      const grouping = this.grouping(merging, problem);
+      return { strategy, merging, groups: grouping.length, iterationMs: iterationMs(problem, grouping) };
+    });
+    const optimumMs = predictions[0]!.iterationMs;
+    const kinds = [...new Set(routes.values())].join(', ');
+    const reason = `${strategy}: ${optimumMs.toPrecision(3)} ms an iteration by ${kinds || 'no exchange'}`;
+    return { strategy, routes, problem, predictions, optimumMs, reason };
+  }
+
+  /** The best routes that were found, or those of a simpler strategy that is hardly slower. */
+  #hybrid(found: Candidate, pure: readonly Candidate[]): Candidate {
+    const { leastGain = 0 } = this.#input;
+    const taken = simplestFirst
+      .flatMap((strategy) => [...pure, found].filter((one) => one.strategy === strategy))
+      .find(({ optimumMs }) => (1 - leastGain) * optimumMs <= found.optimumMs)!;
+    if (taken.optimumMs === found.optimumMs) return found;
+    return {
+      ...taken,
+      strategy: 'hybrid',
+      predictions: taken.predictions.map((prediction) => ({ ...prediction, strategy: 'hybrid' })),
+      reason: `${taken.reason}, as other routes would take ${found.optimumMs.toPrecision(3)} ms, hardly less`,
+    };
+  }
 }
 
+function optionsOf({ localAggregation = true }: ExchangeInput) {
+  return { localAggregation };
+}
+
+/** Those that say which routes to take, whatever the step. */
 function strategiesOf({ servers }: ClusterShape, { serverDense, serverRows }: ExchangeCosts): Strategy[] {
   const hasServers = servers > 0 && serverDense !== undefined && serverRows !== undefined;
-  return hasServers ? ['hybrid', 'collectives', 'servers', 'parallax'] : ['hybrid', 'collectives'];
+  return hasServers ? ['collectives', 'servers', 'parallax'] : ['collectives'];
 }
 
 function sharesOf(

@@ -29,7 +29,7 @@ export type { ExchangeMethod, LinkLoad, Machines, ParameterKind, TransferLoad } 
 export { chooseRoutes } from './routes.ts';
 export type { ClusterShape, ExchangeCosts, PlannedParameter, Route, RouteChoice } from './routes.ts';
 export type { RouteOptions, Strategy } from './routes.ts';
-export type { PlannedLayer, RoutedMessage } from './routed-groups.ts';
+export type { PlannedLayer, RoutedMessage } from './step-time.ts';
 export { planExchange } from './exchange-plan.ts';
 export type {
   ExchangeInput,

@@ -2,8 +2,9 @@
  * The time of an iteration whose gradients leave in groups while the backward pass goes on (MG-WFBP, sections II.C and
  * III). Terms: layers are in BACKWARD order, so `layers[0]` has its gradient first; a grouping says how many neighbouring
  * layers each message carries; a message starts when all its layers are done and the message before is finished, and the
- * iteration ends with the last. Which grouping is best is said in `optimal-groups.ts`. Invariant: `iterationMs` and
- * `timeline` are one model, and everything that compares groupings uses it.
+ * iteration ends with the last, unless the problem has more to do behind it: of a whole step these are the lanes compute
+ * and collective, and `step-time.ts` adds that of servers. Which grouping is best is said in `optimal-groups.ts`.
+ * Invariant: `iterationMs` and `timeline` are one model, and everything that compares groupings uses it.
  */
 import { UsageError } from '../base/index.ts';
 import { refuse } from './argument-checks.ts';
@@ -32,6 +33,11 @@ export interface MergeProblem {
   readonly segmentMs?: number;
   /** Share of a message's time that it takes from compute behind it, where both need the same processor. Default 0. */
   readonly busyShare?: number;
+  /**
+   * When the iteration ends, by when compute and the last message have ended. It must not fall with either. Default: with
+   * the last message.
+   */
+  readonly endMs?: (computedMs: number, sentMs: number) => number;
 }
 
 /** How many layers each message carries, in backward order; at least one, and all layers together. */
@@ -50,7 +56,7 @@ export interface Message {
 
 /** One bar of a picture. */
 export interface Interval {
-  readonly lane: 'compute' | 'communication';
+  readonly lane: 'compute' | 'communication' | 'servers';
   readonly name: string;
   readonly startMs: number;
   readonly endMs: number;
@@ -58,7 +64,13 @@ export interface Interval {
 
 /** When the iteration ends, counted from the start of its forward pass. */
 export function iterationMs(problem: MergeProblem, grouping: Grouping): number {
-  return messagesOf(problem, grouping).at(-1)?.endMs ?? problem.forwardMs;
+  const last = messagesOf(problem, grouping).at(-1);
+  return endMs(problem, last?.readyMs ?? problem.forwardMs, last?.endMs ?? problem.forwardMs);
+}
+
+/** When the iteration ends whose compute and last message end then. */
+export function endMs(problem: MergeProblem, computedMs: number, sentMs: number): number {
+  return problem.endMs?.(computedMs, sentMs) ?? sentMs;
 }
 
 /** Every message with its times. */

@@ -5,10 +5,18 @@
  * Terms: a state is one way to group the first j layers, by what the rest of the iteration can see of it: when its last
  * message ends, and how much later compute is because of its borders and messages. A state that is no better in either than
  * another of the same j can never win, as all later times only grow with both. So it is enough to keep the others, the front
- * of j. Where borders cost nothing a front has one state, and the whole takes O(L^2).
+ * of j. Where borders cost nothing a front has one state, and the whole takes O(L^2). When the iteration ends depends on
+ * nothing else either, so that the best state of the last front is the best of all.
  * Invariant: no grouping is quicker under `iterationMs` than the one returned.
  */
-import { borderMs, checkProblem, messageMs, type Grouping, type MergeProblem } from './merge-schedule.ts';
+import {
+  borderMs,
+  checkProblem,
+  endMs,
+  messageMs,
+  type Grouping,
+  type MergeProblem,
+} from './merge-schedule.ts';
 
 interface State {
   /** How much later the compute that follows is. */
@@ -24,6 +32,18 @@ interface State {
 
 /** Of equally quick groupings it takes one with fewer messages. */
 export function optimalGroups(problem: MergeProblem): Grouping {
+  return quickestOf(problem, groupings(problem));
+}
+
+/** The groupings that can be the quickest, whenever the iteration ends by `endMs` of a problem. */
+export interface GroupingFront {
+  readonly states: readonly State[];
+  /** When compute ends without borders and messages. */
+  readonly computedMs: number;
+}
+
+/** The same for all problems that differ in `endMs` only. */
+export function groupings(problem: MergeProblem): GroupingFront {
   checkProblem(problem);
   const fronts: State[][] = [[{ delayMs: 0, endMs: 0, groups: 0, count: 0, before: undefined }]];
   let computedMs = problem.forwardMs;
@@ -31,7 +51,17 @@ export function optimalGroups(problem: MergeProblem): Grouping {
     computedMs += layer.backwardMs;
     fronts.push(frontOf(problem, fronts, computedMs, last + 1));
   });
-  return Object.freeze(groupingOf(fronts.at(-1)!.at(-1)!));
+  return { states: fronts.at(-1)!, computedMs };
+}
+
+export function quickestOf(problem: MergeProblem, { states, computedMs }: GroupingFront): Grouping {
+  let [best, bestMs] = [states.at(-1)!, Infinity];
+  for (const state of states) {
+    const ms = endMs(problem, computedMs + state.delayMs, state.endMs);
+    if (ms > bestMs || (ms === bestMs && state.groups >= best.groups)) continue;
+    [best, bestMs] = [state, ms];
+  }
+  return Object.freeze(groupingOf(best));
 }
 
 /** The front of the first `end` layers, by ascending delay, so that the last state ends first. */
@@ -46,12 +76,13 @@ function frontOf(
   for (let first = end - 1; first >= 0; first--) {
     bytes += problem.layers[first]!.bytes;
     const costMs = messageMs(problem, bytes, first, end);
-    const ownDelayMs = borderMs(problem, costMs);
+    // Behind the last message there is no compute that it could delay.
+    const ownDelayMs = end === problem.layers.length ? 0 : borderMs(problem, costMs);
     for (const before of fronts[first]!) {
       const readyMs = computedMs + before.delayMs;
-      const endMs = Math.max(before.endMs, readyMs) + costMs;
+      const sentMs = Math.max(before.endMs, readyMs) + costMs;
       const [delayMs, groups] = [before.delayMs + ownDelayMs, before.groups + 1];
-      insert(front, { delayMs, endMs, groups, count: end - first, before });
+      insert(front, { delayMs, endMs: sentMs, groups, count: end - first, before });
       // The next states have ended even earlier, which is in vain where compute is late already.
       if (before.endMs <= readyMs) break;
     }

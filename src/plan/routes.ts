@@ -1,9 +1,10 @@
 /**
- * How each parameter travels: the cheapest way that measured costs and the links predict (after Parallax, section 5.3.1,
- * which sends dense parameters by collectives and sparse ones by servers without asking what they cost). It groups
- * nothing and measures nothing. Terms: a route is a way to bring gradients together; `rows` means that only touched rows
- * travel, with their indices. Invariants: dense parameters all take one route, since they share messages, and apart each
- * would pay the start of its own; a choice lists what every other route would have cost.
+ * How parameters may travel, what a message of each costs alone, and what a strategy takes by that (after Parallax, section
+ * 5.3.1, which sends dense parameters by collectives and sparse ones by servers without asking what they cost). It groups
+ * nothing and measures nothing, and knows nothing of what overlaps in a step: `route-search.ts` starts from these choices
+ * and compares whole steps. Terms: a route is a way to bring gradients together; `rows` means that only touched rows
+ * travel, with their indices. Invariants: by a strategy dense parameters all take one route, since they share messages,
+ * and apart each would pay the start of its own; a choice lists what every other route would have cost.
  */
 import { refuse, requireCount } from './argument-checks.ts';
 import { ELEMENT_BYTES } from './chunks.ts';
@@ -20,8 +21,8 @@ import {
 export type Route = 'collective' | 'collective rows' | 'server dense' | 'server rows';
 
 /**
- * Which routes may be taken: the cheapest, those of one kind, or what Parallax takes without asking what it costs: dense parameters by
- * collectives, tables by servers.
+ * Which routes may be taken: those of the quickest step, those of one kind, or what Parallax takes without asking what it costs:
+ * dense parameters by collectives, tables by servers.
  */
 export type Strategy = 'hybrid' | 'collectives' | 'servers' | 'parallax';
 
@@ -61,6 +62,11 @@ export interface ExchangeCosts {
   readonly serverDense?: ExchangeCost;
   /** A push and pull of rows, by the bytes of the rows and indices that one worker pushes. Default: not available. */
   readonly serverRows?: ExchangeCost;
+  /**
+   * Share of an exchange with servers that is the push. The rest, update and pull, waits until all gradients are combined.
+   * Default 0.5.
+   */
+  readonly serverPushShare?: number;
   /** What the link of each machine carries in each direction. Default: unknown, and only what was measured counts. */
   readonly linkBytesPerSecond?: number;
 }
@@ -127,50 +133,96 @@ export function routeCosts(
     const perByte = kind === 'sparse' && sparsity > 0 ? passing / sparsity : passing;
     const msPerByte =
       costs.linkBytesPerSecond === undefined ? 0 : (1000 * perByte) / costs.linkBytesPerSecond;
-    byRoute.set(route, (bytes) => Math.max(asMeasured(bytes), asMeasured(0) + msPerByte * bytes));
+    const startMs = asMeasured(0);
+    byRoute.set(
+      route,
+      msPerByte === 0 ? asMeasured : (bytes) => Math.max(asMeasured(bytes), startMs + msPerByte * bytes),
+    );
   }
   return byRoute;
 }
 
-/** A choice for each parameter, in the order given. */
+/** Of one parameter, milliseconds of a message with nothing else in it, by every route that it could take. */
+export type RouteTimes = ReadonlyMap<Route, number>;
+
+/** By the name of each parameter. */
+export function routeTimes(
+  parameters: readonly PlannedParameter[],
+  cluster: ClusterShape,
+  costs: ExchangeCosts,
+  options: RouteOptions = {},
+): ReadonlyMap<string, RouteTimes> {
+  checkCluster(cluster);
+  parameters.forEach(checkParameter);
+  const { strategy = 'hybrid' } = options;
+  const keptDense = keptOf(parameters);
+  return new Map(
+    parameters.map((parameter) => {
+      const { kind, keptHere = kind === 'dense' ? keptDense : undefined } = parameter;
+      const routes = allowed(kind, strategy, keptHere).filter(
+        (one) => !parameter.byRowsOnly || one.endsWith('rows'),
+      );
+      const byRoute = routeCosts(cluster, costs, options, parameter);
+      return [parameter.name, timesOf(byRoute, routes, (route) => bytesByRoute(parameter, route))];
+    }),
+  );
+}
+
+/** A choice for each parameter by what its messages cost alone, in the order given. */
 export function chooseRoutes(
   parameters: readonly PlannedParameter[],
   cluster: ClusterShape,
   costs: ExchangeCosts,
   options: RouteOptions = {},
 ): readonly RouteChoice[] {
-  checkCluster(cluster);
-  parameters.forEach(checkParameter);
+  const times = routeTimes(parameters, cluster, costs, options);
   const { strategy = 'hybrid' } = options;
   const dense = parameters.filter(({ kind }) => kind === 'dense');
   const denseBytes = dense.reduce((sum, { elements }) => sum + elements * ELEMENT_BYTES, 0);
-  const denseCosts = routeCosts(cluster, costs, options);
-  const keptDense = dense.find(({ keptHere }) => keptHere !== undefined)?.keptHere;
-  const together = timesOf(denseCosts, allowed('dense', strategy, keptDense), () => denseBytes);
+  const denseRoutes = allowed('dense', strategy, keptOf(parameters));
+  const together = timesOf(routeCosts(cluster, costs, options), denseRoutes, () => denseBytes);
   const denseRoute = cheapest(together, strategy);
   return Object.freeze(
     parameters.map((parameter): RouteChoice => {
-      const { name, kind, keptHere = kind === 'dense' ? keptDense : undefined } = parameter;
-      const byRoute = routeCosts(cluster, costs, options, parameter);
-      const routes = allowed(kind, strategy, keptHere).filter(
-        (one) => !parameter.byRowsOnly || one.endsWith('rows'),
-      );
-      const times = timesOf(byRoute, routes, (route) => bytesByRoute(parameter, route));
-      const route = kind === 'dense' ? denseRoute : cheapest(times, strategy);
+      const { name, kind } = parameter;
+      const own = times.get(name)!;
+      const route = kind === 'dense' ? denseRoute : cheapest(own, strategy);
       const reason =
         kind === 'dense'
           ? `${counted(dense.length)}: ${listed(together)}`
-          : `${rounded(parameter.sparsity!)} of the rows are touched in a step: ${listed(times)}`;
-      return Object.freeze({
-        name,
-        route,
-        bytes: bytesByRoute(parameter, route),
-        predictedMs: times.get(route)!,
-        alternatives: Object.freeze(Object.fromEntries(times)),
-        reason: keptHere === undefined ? reason : `${reason}; not by servers: ${keptHere}`,
-      });
+          : `${rounded(parameter.sparsity!)} of the rows are touched in a step: ${listed(own)}`;
+      return choiceOf(parameter, route, own, withKept(parameter, parameters, reason));
     }),
   );
+}
+
+export function choiceOf(
+  parameter: PlannedParameter,
+  route: Route,
+  times: RouteTimes,
+  reason: string,
+): RouteChoice {
+  return Object.freeze({
+    ...{ name: parameter.name, route, bytes: bytesByRoute(parameter, route) },
+    predictedMs: times.get(route)!,
+    alternatives: Object.freeze(Object.fromEntries(times)),
+    reason,
+  });
+}
+
+/** The reason, and why servers are none of the routes, if there is one. */
+export function withKept(
+  { kind, keptHere }: PlannedParameter,
+  all: readonly PlannedParameter[],
+  reason: string,
+): string {
+  const kept = keptHere ?? (kind === 'dense' ? keptOf(all) : undefined);
+  return kept === undefined ? reason : `${reason}; not by servers: ${kept}`;
+}
+
+/** Why no dense parameter may live on servers: one keeps all. */
+function keptOf(parameters: readonly PlannedParameter[]): string | undefined {
+  return parameters.find(({ kind, keptHere }) => kind === 'dense' && keptHere !== undefined)?.keptHere;
 }
 
 function allowed(kind: ParameterKind, strategy: Strategy, keptHere?: string): readonly Route[] {
@@ -200,14 +252,14 @@ function timesOf(
   return new Map(available.map((route) => [route, costs.get(route)!(bytesOf(route))]));
 }
 
-function cheapest(times: ReadonlyMap<Route, number>, strategy: Strategy): Route {
+function cheapest(times: RouteTimes, strategy: Strategy): Route {
   const [first, ...others] = times;
   if (first === undefined)
     refuse('strategy', strategy, 'one that there are servers and measured costs for, such as collectives');
   return others.reduce((best, one) => (one[1] < best[1] ? one : best), first)[0];
 }
 
-const titles: Readonly<Record<Route, string>> = {
+export const routeTitles: Readonly<Record<Route, string>> = {
   collective: 'dense by collective',
   'collective rows': 'rows by collective',
   'server dense': 'dense by server',
@@ -215,16 +267,16 @@ const titles: Readonly<Record<Route, string>> = {
 };
 
 /** The cheapest first. */
-function listed(times: ReadonlyMap<Route, number>): string {
+function listed(times: RouteTimes): string {
   const ascending = [...times].sort((x, y) => x[1] - y[1]);
-  return ascending.map(([route, ms]) => `${titles[route]} ${rounded(ms)} ms`).join(', ');
+  return ascending.map(([route, ms]) => `${routeTitles[route]} ${rounded(ms)} ms`).join(', ');
 }
 
-function counted(dense: number): string {
+export function counted(dense: number): string {
   return dense === 1 ? 'the only dense parameter' : `all ${dense} dense parameters together`;
 }
 
-function rounded(value: number): string {
+export function rounded(value: number): string {
   return String(Number(value.toPrecision(2)));
 }
 

@@ -6,6 +6,7 @@
  */
 import { randomBytes } from 'node:crypto';
 import { PeerError, refuseUnknownOptions } from '../base/index.ts';
+import type { CommunicationThread } from '../communication/index.ts';
 import { OnnxCompute } from '../compute/index.ts';
 import { gradients, type Model } from '../graph/index.ts';
 import { SharedSpace } from '../memory/index.ts';
@@ -35,7 +36,11 @@ export function openOneDevice(model: Model, config: RunnerConfig): Runner {
   const { optimizer, batchSize = 32, seed = 0, sparseUpdates = 'exact' } = config;
   const space = SharedSpace.create();
   const replica = new Replica(model, { compute, space, optimizer, maxBatch: batchSize, seed, sparseUpdates });
-  return openRunner({ replica, compute, config, rank: 0, workers: 1 });
+  const { trace, write, lateFailure } = tracing(config);
+  return openRunner({
+    ...{ replica, compute, config, rank: 0, workers: 1, trace, lateFailure },
+    onClose: () => Promise.resolve(write()),
+  });
 }
 
 export async function getRunner(
@@ -115,8 +120,7 @@ function createRunner(model: Model, config: RunnerConfig, workersOfRun: Workers)
     () => makeReplica(model, config, workersOfRun),
     closeReplica,
   );
-  const trace = config.trace === undefined ? undefined : new Trace();
-  let lateFailure: Error | undefined;
+  const { trace, write, lateFailure } = tracing(config, thread);
   const shared = new SharedStep({
     ...{ thread, replica, compareEverySteps, log, trace },
     averages: { dense: config.averageDense ?? true, sparse: config.averageSparse ?? true },
@@ -127,20 +131,32 @@ function createRunner(model: Model, config: RunnerConfig, workersOfRun: Workers)
       ),
   });
   return openRunner({
-    ...{ replica, compute, config, rank, workers, shared, thread },
+    ...{ replica, compute, config, rank, workers, shared, thread, trace, lateFailure },
     onAbort: (error) => workersOfRun.giveUp(error),
     explain: (error) => Promise.race([place.failed, afterMs(EXPLAIN_MS, error)]),
     onClose: async () => {
-      try {
-        lateFailure = trace?.write(thread, config.trace!);
-      } catch (error) {
-        // The result is not to be lost with the trace.
-        lateFailure = error as Error;
-      }
+      write();
       await workersOfRun.leave();
     },
-    lateFailure: () => lateFailure,
   });
+}
+
+/** A trace if the configuration names a file for it, and what writes it there at the end. */
+function tracing(
+  { trace: path }: RunnerConfig,
+  thread?: CommunicationThread,
+): Pick<RunnerParts, 'trace' | 'lateFailure'> & { readonly write: () => void } {
+  const trace = path === undefined ? undefined : new Trace();
+  let failure: Error | undefined;
+  const write = () => {
+    try {
+      failure = trace?.write(thread, path!);
+    } catch (error) {
+      // The result is not to be lost with the trace.
+      failure = error as Error;
+    }
+  };
+  return { trace, write, lateFailure: () => failure };
 }
 
 /** How long a worker that was lost may take to be known by its last words. */

@@ -16,6 +16,7 @@ import {
   measuredCost,
   planExchange,
   type ExchangeCost,
+  type ExchangeCosts,
   type ExchangeInput,
   type ExchangePlan,
   type Merging,
@@ -29,7 +30,7 @@ import { tryExchange, type ExchangeTrial } from './exchange-trial.ts';
 import { cutEverywhere, layerTimes, scaledTo, type LayerTimes } from './layer-times.ts';
 
 export interface PlanOptions extends ServerPlacement {
-  /** By which ways gradients may travel: the cheapest for each parameter, or those of one kind. Default 'hybrid'. */
+  /** By which ways gradients may travel: those of the quickest step, or those of one kind. Default 'hybrid'. */
   readonly strategy?: Strategy | undefined;
   /** How neighbouring gradients are merged. Default 'optimal'. */
   readonly merging?: Merging | undefined;
@@ -135,22 +136,13 @@ function inputOf(
   const { size, hosts } = thread.world;
   const machines = new Set(hosts).size;
   const { gradients } = replica.memory;
-  const last = [...gradients.keys()].at(-1);
-  const tables = [...gradients.keys()].filter((name) => gradients.get(name)!.kind === 'sparse');
-  // Tables leave behind the backward pass, whenever their gradients are there.
-  const leavingWith = (name: string): string[] => [
-    ...(gradients.get(name)!.kind === 'dense' ? [name] : []),
-    ...(name === last ? tables : []),
-  ];
   return {
     forwardMs: times.forwardMs,
     segmentMs: times.segmentMs,
     busyShare: trial.busyShare,
-    layers: [...gradients].map(([name], i) => ({
+    layers: [...gradients].map(([name, place], i) => ({
       ...{ name, backwardMs: times.backwardMs[i]! },
-      parameters: leavingWith(name).map((one) =>
-        parameterOf(replica, one, gradients.get(one)!, sparseUpdates),
-      ),
+      parameters: [parameterOf(replica, name, place, sparseUpdates)],
     })),
     cluster: {
       ...{ workers: size, machines, workersPerMachine: Math.ceil(size / machines) },
@@ -158,9 +150,13 @@ function inputOf(
     },
     costs: {
       ...{ collective: collectiveCost(messages, trial), ...(gather ? { gather } : {}) },
-      ...(servers ? { serverDense: servers.costs.dense, serverRows: servers.costs.rows } : {}),
+      ...(servers ? serverCostsOf(servers.costs) : {}),
     },
   };
+}
+
+function serverCostsOf({ dense, rows, pushShare }: ServerCosts): Partial<ExchangeCosts> {
+  return { serverDense: dense, serverRows: rows, serverPushShare: pushShare };
 }
 
 /** As tried while workers computed; beyond that, for whole tables, as measured alone. */

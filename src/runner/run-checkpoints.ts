@@ -31,6 +31,14 @@ export interface CheckpointOptions extends UsedFolderOptions {
 export type CheckpointEvent =
   | { readonly type: 'resumed'; readonly path: string; readonly step: number }
   | { readonly type: 'checkpoint-skipped'; readonly path: string; readonly reason: string }
+  | {
+      /**
+       * An older checkpoint is no longer kept, but could not be removed; the next one tries again.
+       */
+      readonly type: 'checkpoint-not-removed';
+      readonly path: string;
+      readonly reason: string;
+    }
   | { readonly type: 'checkpoint'; readonly path: string; readonly step: number };
 
 export interface RunCheckpointsParts {
@@ -67,7 +75,12 @@ export class RunCheckpoints {
   constructor(parts: RunCheckpointsParts) {
     this.#parts = parts;
     const { checkpointDirectory } = parts.options;
-    this.#store = checkpointDirectory === undefined ? undefined : new CheckpointStore(checkpointDirectory);
+    const onNotRemoved = (path: string, reason: string) =>
+      this.#tell({ type: 'checkpoint-not-removed', path, reason });
+    this.#store =
+      checkpointDirectory === undefined
+        ? undefined
+        : new CheckpointStore(checkpointDirectory, { onNotRemoved });
   }
 
   /** Whether there is a folder for them; the same on all workers. */

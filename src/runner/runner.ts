@@ -18,7 +18,7 @@ import { openLoader, SampleOrder, type Batch, type Dataset } from '../data/index
 import { tellAll, type RemoteUpdate } from '../exchange/index.ts';
 import type { OptimizerSpec } from '../kernels/index.ts';
 import type { ExchangePlan, Merging } from '../plan/index.ts';
-import type { GradientsElsewhere, Replica } from '../runtime/index.ts';
+import { namesInShort, type GradientsElsewhere, type Replica } from '../runtime/index.ts';
 import { AgreedStop } from './agreed-stop.ts';
 import { checkColumns } from './column-check.ts';
 import { compareData } from './dataset-check.ts';
@@ -34,6 +34,7 @@ import {
 } from './run-checkpoints.ts';
 import { Shard } from './shard.ts';
 import type { SharedStep } from './shared-step.ts';
+import type { Trace } from './trace.ts';
 
 export interface RunnerConfig extends PlanOptions, CheckpointOptions {
   readonly optimizer: OptimizerSpec;
@@ -51,7 +52,11 @@ export interface RunnerConfig extends PlanOptions, CheckpointOptions {
   readonly unusedParameters?: 'refuse' | 'skip' | undefined;
   /** Between two comparisons of the workers' replicas; a difference is an error. Default 1,000. */
   readonly compareEverySteps?: number | undefined;
-  /** File for a Chrome trace of the run, with the lanes of all workers; it opens in Perfetto. Default: none. */
+  /**
+   * File for a Chrome trace of the run, with the lanes of all workers or of the one device; it opens in Perfetto.
+   * Written when the runner leaves or closes. The forward pass runs apart from the backward pass meanwhile, which
+   * takes a little longer. Default: none.
+   */
   readonly trace?: string | undefined;
   /** Takes lines for people about how the run goes, on the first worker. Default: to the error output. */
   readonly log?: ((line: string) => void) | undefined;
@@ -99,6 +104,8 @@ export interface RunnerParts {
   readonly shared?: SharedStep | undefined;
   /** To the other workers. Absent for one device. */
   readonly thread?: CommunicationThread | undefined;
+  /** Collects what happens when. Default: none. */
+  readonly trace?: Trace | undefined;
   /** Ends what the runner was made with. */
   readonly onClose?: (() => Promise<void>) | undefined;
   /**
@@ -124,6 +131,8 @@ export class Runner {
   /** Steps of the checkpoint resumed from that runs have yet to pass over. */
   #stepsAhead = 0;
   #evaluation: Evaluation | undefined;
+  /** Traces the backward pass of one device. */
+  readonly #onGroup: (() => void) | undefined;
   /** Set when the other workers are left, or given up; each is done once. */
   #leaving: Promise<void> | undefined;
   #aborting: Promise<void> | undefined;
@@ -134,7 +143,7 @@ export class Runner {
   /** Use `oneDevice` or `getRunner`. Resumes if it is to. */
   constructor(parts: RunnerParts) {
     this.#parts = parts;
-    const { replica, config, thread } = parts;
+    const { replica, config, thread, shared, trace } = parts;
     const { seed = 0, batchSize = 32, schedule, onEvent } = config;
     this.#checkpoints = new RunCheckpoints({
       ...{ replica, options: config, seed, batchSize, schedule, thread, onEvent },
@@ -142,6 +151,11 @@ export class Runner {
     this.#home = new Map(replica.memory.parameters);
     this.#order = this.#checkpoints.begin();
     if (this.#order) this.#stepsAhead = replica.step;
+    if (!trace || shared) return;
+    const { gradients, parameters } = replica.memory;
+    const segment = `backward ${namesInShort([...gradients.keys()], parameters.keys())}`;
+    this.#onGroup = () => trace.lap('backward', segment);
+    replica.cutForward();
   }
 
   /** This worker's number, from 0. */
@@ -175,7 +189,7 @@ export class Runner {
 
   /** Trains on a dataset, of which every worker takes its share if it is a `shard`; one report for each step. */
   async *run(data: Dataset | Shard, options: RunOptions = {}): AsyncGenerator<StepReport> {
-    const { replica, config, rank, workers, shared, thread } = this.#parts;
+    const { replica, config, rank, workers, shared, thread, trace } = this.#parts;
     const { batchSize = 32, checkpointEverySteps = Infinity } = config;
     refuseUnknownOptions('runner.run', options, RUN_OPTIONS);
     const { epochs = 1, maxSteps = Infinity, signal } = options;
@@ -206,7 +220,9 @@ export class Runner {
           if (this.#checkpoints.isOn) await this.save();
           return;
         }
+        trace?.begin(replica.step + 1);
         const batch = loader.next(replica.inputs);
+        trace?.lap('load', 'load batch');
         const done = shared
           ? await this.#explained(() => this.#stepTogether(shared, batch, isShared))
           : this.#stepAlone(batch);
@@ -229,8 +245,9 @@ export class Runner {
    * evaluates the whole for itself, the first alone if only that one asks.
    */
   evaluate(data: Dataset | Shard, options: EvaluateOptions = {}): Promise<Evaluation> {
-    const { replica, rank, workers } = this.#parts;
+    const { replica, rank, workers, trace } = this.#parts;
     const { shared, thread } = this.#withOthers;
+    trace?.begin(replica.step);
     return this.#explained(async () => {
       await shared?.fetchAll();
       if (!(data instanceof Shard)) return evaluate(replica, data, options);
@@ -241,6 +258,7 @@ export class Runner {
       const sum = (word: number) => all.reduce((total, numbers) => total + numbers[word]!, 0);
       return evaluationOf({ loss: sum(0), samples: sum(1), correct: sum(2), counted: sum(3) });
     }).then((evaluation) => {
+      trace?.lap('evaluate');
       if (options.average === undefined) this.#evaluation = evaluation;
       return evaluation;
     });
@@ -248,7 +266,7 @@ export class Runner {
 
   /** Writes a checkpoint, with the last evaluation, unless this step has one. All workers call it at the same step. */
   async save(): Promise<void> {
-    const { replica, config, rank } = this.#parts;
+    const { replica, config, rank, trace } = this.#parts;
     const { shared } = this.#withOthers;
     if (!this.#checkpoints.isOn) {
       throw new UsageError(
@@ -257,6 +275,7 @@ export class Runner {
       );
     }
     if (this.#checkpoints.isSaved) return;
+    trace?.begin(replica.step);
     const { seed = 0 } = config;
     const place = this.#order ?? { state: { seed, epoch: 0, position: 0 } };
     await this.#explained(async () => {
@@ -266,6 +285,8 @@ export class Runner {
       }
       this.#checkpoints.save(place, this.#evaluation);
     });
+    // The others have nothing to do for it.
+    if (rank === 0) trace?.lap('checkpoint');
   }
 
   /**
@@ -386,6 +407,7 @@ export class Runner {
     const total = isShared ? batchSize : this.#samplesOfAll(batchSize);
     const { loss, elsewhere, computeMs, waitMs } = await shared.compute(samples, total);
     await shared.apply(this.#update(loss, elsewhere));
+    if (elsewhere.names.size > 0) this.#parts.trace?.lap('wait');
     return { loss, samples: total, computeMs, waitMs };
   }
 
@@ -398,17 +420,18 @@ export class Runner {
   /** Without a promise: a small step takes no longer than a few of them. */
   #stepAlone({ samples, batchSize }: Batch): StepTimes {
     const startedMs = performance.now();
-    const loss = this.#parts.replica.computeGradients(samples);
+    const { replica, trace } = this.#parts;
+    const loss = replica.computeGradients(samples, this.#onGroup, trace?.lap);
     const computeMs = performance.now() - startedMs;
     this.#update(loss);
     return { loss, samples: batchSize, computeMs, waitMs: 0 };
   }
 
   #update(loss: number, elsewhere?: GradientsElsewhere): RemoteUpdate {
-    const { replica, config } = this.#parts;
+    const { replica, config, trace } = this.#parts;
     if (!Number.isFinite(loss)) throw this.#checkpoints.notANumber(loss);
     const lr = config.schedule ? learningRateAt(config.schedule, replica.step) : undefined;
-    return { scale: replica.update(lr, elsewhere), lr };
+    return { scale: replica.update(lr, elsewhere, trace?.lap), lr };
   }
 
   #log(line: string): void {

@@ -7,7 +7,7 @@ import { setImmediate as yieldToEvents } from 'node:timers/promises';
 import type { CommunicationThread } from '../communication/index.ts';
 import { tellAll, type Exchange, type RemoteUpdate } from '../exchange/index.ts';
 import type { ExchangePlan, Merging } from '../plan/index.ts';
-import type { GradientsElsewhere, Replica } from '../runtime/index.ts';
+import { namesInShort, type GradientsElsewhere, type Replica } from '../runtime/index.ts';
 import { groupsOf, planned, type PlannedRun } from './plan-run.ts';
 import { compareReplicas } from './replica-check.ts';
 import { replan, StepTimes } from './replanning.ts';
@@ -29,7 +29,7 @@ export interface SharedStepOptions {
   readonly compareEverySteps: number;
   /** Whether gradients of each kind are averaged over the workers, not added. */
   readonly averages: { readonly dense: boolean; readonly sparse: boolean };
-  /** Is told what happens when. Default: nobody is. */
+  /** Collects what happens when. Default: none. */
   readonly trace?: Trace | undefined;
 }
 
@@ -56,6 +56,8 @@ export class SharedStep {
   readonly #sums = { computeMs: 0, waitMs: 0 };
   #countedSinceMs = 0;
   readonly #times = new StepTimes();
+  /** Of the segments of the backward pass, in the trace. */
+  #segmentNames: readonly string[] = [];
 
   constructor(options: SharedStepOptions) {
     this.#options = options;
@@ -68,23 +70,28 @@ export class SharedStep {
 
   /** `samples` are those of this worker's share, which lie in the replica's inputs; `total` counts those of all workers. */
   async compute(samples: ArrayLike<number>, total: number): Promise<SharedGradients> {
-    const { thread, replica, planExchange, compareEverySteps } = this.#options;
-    this.#planned ??= await planExchange(samples);
+    const { thread, replica, compareEverySteps, trace } = this.#options;
+    this.#planned ??= await this.#planFirst(samples);
     if (this.#steps > 0 && this.#steps % REPLAN_EVERY_STEPS === 0) this.#planAnew(this.#planned);
     const { plan, exchange } = this.#planned;
-    if (replica.step > 0 && replica.step % compareEverySteps === 0) compareReplicas(thread, replica, plan);
+    if (replica.step > 0 && replica.step % compareEverySteps === 0) {
+      compareReplicas(thread, replica, plan);
+      trace?.lap('check');
+    }
     if (this.#steps === WARM_UP_STEPS) this.#countedSinceMs = performance.now();
     if (this.#steps === REPORT_AFTER_STEPS) this.#report(plan);
     await exchange.prepare(samples.length);
+    if (trace) this.#tracePreparation(trace, exchange);
     const startedMs = performance.now();
     exchange.begin(samples.length);
-    const follow = this.#follower(startedMs);
     if (samples.length > 0) {
-      for (const group of replica.gradientGroups(samples)) {
+      for (const group of replica.gradientGroups(samples, trace?.lap)) {
         this.#multiply(exchange.groups[group]!, total / samples.length);
         exchange.start(group);
-        follow?.(group);
-        if (exchange.needsThread) await yieldToEvents();
+        trace?.lap('backward', this.#segmentNames[group]);
+        if (!exchange.needsThread) continue;
+        await yieldToEvents();
+        trace?.skip();
       }
     } else {
       replica.clearGradients();
@@ -92,9 +99,10 @@ export class SharedStep {
     }
     const computedMs = performance.now();
     const elsewhere = await exchange.finish();
+    trace?.lap('wait');
     replica.memory.takeStates(replica.kernels);
+    if (trace && replica.memory.nextStates.size > 0) trace.lap('states');
     this.#times.add(computedMs - startedMs, exchange.lastMessages);
-    this.#traceMessages(exchange);
     const [computeMs, waitMs] = [computedMs - startedMs, performance.now() - computedMs];
     if (this.#steps++ >= WARM_UP_STEPS) {
       this.#sums.computeMs += computeMs;
@@ -133,9 +141,22 @@ export class SharedStep {
     return this.#take(planned(thread, { ...this.#planned!.input, merging }));
   }
 
+  async #planFirst(samples: ArrayLike<number>): Promise<PlannedExchange> {
+    const { replica, planExchange, trace } = this.#options;
+    const run = await planExchange(samples);
+    if (!trace) return run;
+    // Not before: the plan is that of a run without a trace.
+    replica.cutForward();
+    run.exchange.traceTo(trace.message);
+    this.#nameSegments(run.exchange.groups);
+    trace.lap('plan');
+    return run;
+  }
+
   #planAnew(before: PlannedExchange): void {
-    const { thread, log } = this.#options;
+    const { thread, log, trace } = this.#options;
     const next = replan(thread, before, this.#times);
+    trace?.lap('plan');
     if (!next) return;
     this.#take(next);
     if (thread.world.rank !== 0) return;
@@ -155,6 +176,7 @@ export class SharedStep {
     if (JSON.stringify(groups) === JSON.stringify(exchange.groups)) return run.plan;
     exchange.setGroups(groups);
     this.#options.replica.setGroups(groups);
+    if (this.#options.trace) this.#nameSegments(groups);
     return run.plan;
   }
 
@@ -171,25 +193,15 @@ export class SharedStep {
     }
   }
 
-  /** Notes segments of the backward pass, the first with the forward pass in it. */
-  #follower(startedMs: number): ((group: number) => void) | undefined {
-    const { trace, replica } = this.#options;
-    if (!trace) return undefined;
-    const { timeOrigin } = performance;
-    let lastMs = startedMs;
-    return (group) => {
-      const nowMs = performance.now();
-      const name = group === 0 ? 'forward, group 0' : `group ${group}`;
-      trace.add('computing', name, timeOrigin + lastMs, timeOrigin + nowMs, replica.step);
-      lastMs = nowMs;
-    };
+  #nameSegments(groups: readonly (readonly string[])[]): void {
+    const all = [...this.#options.replica.memory.parameters.keys()];
+    // A group without gradients is the forward pass.
+    this.#segmentNames = groups.map((names) => `backward ${namesInShort(names, all)}`.trimEnd());
   }
 
-  #traceMessages({ lastMessages }: Exchange): void {
-    const { trace, replica } = this.#options;
-    for (const { name, bytes, startedMs, endedMs } of trace ? lastMessages : []) {
-      trace!.add('communication', name, startedMs, endedMs, replica.step, bytes);
-    }
+  #tracePreparation(trace: Trace, { fetches }: Exchange): void {
+    if (fetches) trace.lap(fetches);
+    else trace.skip();
   }
 
   #report(plan: ExchangePlan): void {

@@ -9,6 +9,7 @@ import { planRows, sumRows, type Kernels } from '../kernels/index.ts';
 import type { Region, Segment } from '../memory/index.ts';
 import { IndexChecks } from './index-checks.ts';
 import type { ModelMemory, SparsePlace } from './model-memory.ts';
+import type { OnPart } from './step-operations.ts';
 
 export interface BackwardOptions {
   readonly model: Model;
@@ -28,6 +29,7 @@ interface CompiledBatch {
 export class Backward {
   readonly #options: BackwardOptions;
   #groups: readonly (readonly string[])[];
+  #isForwardApart = false;
   readonly #checks: IndexChecks;
   readonly #compiled = new Map<number, CompiledBatch>();
 
@@ -39,15 +41,25 @@ export class Backward {
 
   /**
    * Computes the loss and all gradients of the batch in the model's inputs. Yields as soon as the gradients of a group are in
-   * their places, while later segments are still to run; returns the loss.
+   * their places, while later segments are still to run; returns the loss. `onPart` is called after what is not the backward pass
+   * itself.
    */
-  *run(batch: number, step: number): Generator<number, number> {
-    const { memory } = this.#options;
+  *run(batch: number, step: number, onPart?: OnPart): Generator<number, number> {
+    const { memory, model } = this.#options;
+    if (onPart && !this.#compiled.has(batch)) {
+      this.#compiledFor(batch);
+      onPart('compile');
+    }
     this.#checks.run(batch);
     this.#drawMasks(batch, step);
     const { graph } = this.#compiledFor(batch);
-    for (let group = 0; group < graph.segmentCount; group++) {
-      graph.run(group);
+    const first = this.#forwardSegments;
+    if (first > 0) {
+      graph.run(0);
+      onPart?.('forward');
+    }
+    for (let group = 0; group < this.#groups.length; group++) {
+      graph.run(first + group);
       for (const name of this.#groups[group]!) {
         const place = memory.gradients.get(name);
         if (place?.kind === 'sparse') this.#uniqueRows(place, batch);
@@ -55,6 +67,7 @@ export class Backward {
       yield group;
     }
     memory.takeStates(this.#options.kernels);
+    if (onPart && model.graph.stateUpdates.length > 0) onPart('states');
     return memory.loss.view[0]!;
   }
 
@@ -64,12 +77,23 @@ export class Backward {
     this.#groups = groups;
   }
 
+  /** Runs the forward pass as a segment of its own, from the next batch on. Costs what one more cut costs, and changes no bit. */
+  cutForward(): void {
+    this.close();
+    this.#isForwardApart = true;
+  }
+
   close(): void {
     for (const { graph, scratch } of this.#compiled.values()) {
       graph.close();
       for (const segment of scratch) segment.close();
     }
     this.#compiled.clear();
+  }
+
+  /** A first group without gradients is the forward pass already. */
+  get #forwardSegments(): 0 | 1 {
+    return this.#isForwardApart && this.#groups[0]!.length > 0 ? 1 : 0;
   }
 
   #drawMasks(batch: number, step: number): void {
@@ -119,6 +143,7 @@ export class Backward {
     for (const { state, value } of model.graph.stateUpdates)
       places.set(value, memory.nextStates.get(state.name)!);
     const segments = this.#groups.map((names) => names.flatMap((name) => this.#outputs(name, batch, places)));
+    if (this.#forwardSegments > 0) segments.unshift([]);
     segments[0]!.unshift(model.loss, ...model.graph.stateUpdates.map((update) => update.value));
     const scratch: Segment[] = [];
     const graph = compute.compile({

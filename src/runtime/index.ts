@@ -2,6 +2,8 @@ export { inputWithSameBytes } from './backward.ts';
 export { Replica } from './replica.ts';
 export type { ReplicaOptions, Snapshot } from './replica.ts';
 export { Evaluator } from './evaluator.ts';
+export { namesInShort, STEP_OPERATIONS } from './step-operations.ts';
+export type { OnPart, StepOperation } from './step-operations.ts';
 export { needsGradientHere } from './update.ts';
 export type { GradientsElsewhere } from './update.ts';
 export { weightBytes, workBytes } from './model-memory.ts';

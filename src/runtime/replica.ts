@@ -12,6 +12,7 @@ import { Backward } from './backward.ts';
 import type { TensorData, Tensors } from './checkpoint/index.ts';
 import { Evaluator } from './evaluator.ts';
 import { ModelMemory } from './model-memory.ts';
+import type { OnPart } from './step-operations.ts';
 import { Update } from './update.ts';
 import type { GradientsElsewhere, UpdateGuard } from './update.ts';
 
@@ -100,8 +101,8 @@ export class Replica {
   }
 
   /** The loss of the batch in `inputs`; leaves gradients in their places. `samples` are the samples' ids. */
-  computeGradients(samples: ArrayLike<number>, onGroup?: (group: number) => void): number {
-    const groups = this.gradientGroups(samples);
+  computeGradients(samples: ArrayLike<number>, onGroup?: (group: number) => void, onPart?: OnPart): number {
+    const groups = this.gradientGroups(samples, onPart);
     for (;;) {
       const { done, value } = groups.next();
       if (done) return value;
@@ -110,14 +111,19 @@ export class Replica {
   }
 
   /** The same in pieces, for whoever has something to do between them: yields the group whose gradients are in their places. */
-  gradientGroups(samples: ArrayLike<number>): Generator<number, number> {
+  gradientGroups(samples: ArrayLike<number>, onPart?: OnPart): Generator<number, number> {
     this.memory.sampleIds.view.set(samples);
-    return this.#backward.run(samples.length, this.step);
+    return this.#backward.run(samples.length, this.step, onPart);
   }
 
   /** Cuts the backward pass anew; see `ReplicaOptions.groups`. */
   setGroups(groups: readonly (readonly string[])[]): void {
     this.#backward.setGroups(groups);
+  }
+
+  /** Runs the forward pass apart from the first group, so that it can be timed; see `Backward.cutForward`. */
+  cutForward(): void {
+    this.#backward.cutForward();
   }
 
   /** As after a batch without samples. */
@@ -130,11 +136,11 @@ export class Replica {
 
   /**
    * Applies the gradients. Default learning rate: the optimizer's. `elsewhere`: parameters that somebody else updates, by their
-   * gradients times the factor that this returns.
+   * gradients times the factor that this returns. `onPart`: called after each part of it.
    */
-  update(lr?: number, elsewhere?: GradientsElsewhere): number {
+  update(lr?: number, elsewhere?: GradientsElsewhere, onPart?: OnPart): number {
     this.step++;
-    return this.#update.run(this.step, lr, elsewhere);
+    return this.#update.run(this.step, lr, elsewhere, onPart);
   }
 
   /** Outputs in inference form, on these parameters or a moving average of them. */

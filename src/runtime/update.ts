@@ -16,6 +16,7 @@ import {
 import { clipFactor, combineNorms, globalNorm, type Kernels, type Optimizer } from '../kernels/index.ts';
 import type { Region, Segment } from '../memory/index.ts';
 import type { GradientPlace, ModelMemory } from './model-memory.ts';
+import type { OnPart } from './step-operations.ts';
 
 /**
  * Runs what reads or writes a parameter, its slots and its averages, by its number in the order of the gradients. A step calls it
@@ -53,12 +54,14 @@ export class Update {
   }
 
   /** `t` counts steps from 1. Returns what clipping by the norm of all gradients leaves of those elsewhere. */
-  run(t: number, lr?: number, elsewhere: GradientsElsewhere = NOTHING_ELSEWHERE): number {
+  run(t: number, lr?: number, elsewhere: GradientsElsewhere = NOTHING_ELSEWHERE, onPart?: OnPart): number {
     const { model, memory, optimizer, sparseUpdates } = this.#options;
     const here = [...memory.gradients].filter(([name]) => !elsewhere.names.has(name));
-    const factors = model.graph.updateOperations.map((operation) =>
-      this.#transform(operation, here, elsewhere),
-    );
+    const factors = model.graph.updateOperations.map((operation) => {
+      const factor = this.#transform(operation, here, elsewhere);
+      if (onPart) tellOf(operation, onPart);
+      return factor;
+    });
     const apply = (name: string, place: GradientPlace) => {
       const parameter = memory.parameters.get(name)!;
       const slots = memory.slots.get(name)!;
@@ -71,14 +74,18 @@ export class Update {
         mode: sparseUpdates,
       });
     };
+    // An average reads its own parameter only: all of them may as well follow later, where nobody else updates and they are timed.
+    const followLater = onPart !== undefined && !this.#options.guard;
     here.forEach(([name, place], number) => {
       this.#guarded(number, () => {
         apply(name, place);
-        this.#followAverages((parameter) => parameter === name);
+        if (!followLater) this.#followAverages((parameter) => parameter === name);
       });
     });
-    const updated = new Set(here.map(([name]) => name));
+    onPart?.('update');
+    const updated = new Set(followLater ? [] : here.map(([name]) => name));
     this.#followAverages((parameter) => !updated.has(parameter));
+    if (onPart && model.graph.movingAverages.length > 0) onPart('average');
     return factors.reduce((product, factor) => product * factor, 1);
   }
 
@@ -196,6 +203,19 @@ export class Update {
 export function needsGradientHere(operation: UpdateOperation, parameter: Parameter): boolean {
   if (operation.kind === 'clip_global_norm') return operation.order !== 2;
   return operation.kind !== 'weight_decay' || operation.applies(parameter);
+}
+
+function tellOf(operation: UpdateOperation, onPart: OnPart): void {
+  switch (operation.kind) {
+    case 'clip_global_norm':
+      return onPart('norm');
+    case 'clip_value':
+      return onPart('update', 'clip');
+    case 'weight_decay':
+      return onPart('update', 'weight decay');
+    case 'custom':
+      return onPart('update', operation.name);
+  }
 }
 
 type NamedPlaces = readonly (readonly [string, GradientPlace])[];

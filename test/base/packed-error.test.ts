@@ -31,6 +31,14 @@ describe('an error of the communication thread', () => {
     }
   });
 
+  it('keeps a cause that is none of ours as it is', () => {
+    const system = new Error('EIO: i/o error, fsync', { cause: new UsageError('TIMEOUT', 'late') });
+    const arrived = cross(new UsageError('FILE_NOT_WRITTEN', 'not written', {}, system));
+    expect(arrived.cause).toBeInstanceOf(Error);
+    expect(arrived.cause).toMatchObject({ name: 'Error', message: system.message, stack: system.stack });
+    expect((arrived.cause as Error).cause).toMatchObject({ name: 'UsageError', code: 'TIMEOUT' });
+  });
+
   it('arrives even if its facts cannot be sent', () => {
     const arrived = cross(new UsageError('INVALID_ARGUMENT', 'no', { rank: 1, given: () => 1 }));
     expect(arrived).toMatchObject({ code: 'INVALID_ARGUMENT', facts: { rank: '1', given: '() => 1' } });

@@ -41,6 +41,7 @@ describe('our side', () => {
       { workers: 3, clients: 2, tenants: 2, transport: 'tcp' },
       { placement: 'CS', servers: 3 },
     ],
+    ['of a client that reduces first', { clients: 1, unfused: true }, { placement: 'NCC' }],
   ])('exchanges %s', async (_, options, expected) => {
     const result = await benchExchange({ ...common, ...options });
     expect(result).toMatchObject({ bench: 'exchange', model: '4 tensors', sweep: null, ...expected });
@@ -60,6 +61,13 @@ describe('our side', () => {
     // What a nonce proves must not be seen in a list of processes.
     expect(JSON.stringify(result.configuration)).not.toMatch(/[0-9a-f]{64}/);
     expect(result.configuration['bytes']).toContain('(workers + 4)');
+  });
+
+  it('lets workers of clients face servers in shared memory directly, and tells so', async () => {
+    const { cases, notes, configuration } = await benchExchange({ ...common, clients: 1 });
+    expect(cases).toMatchObject([{ clients: 1, workers: 2 }]);
+    expect(configuration['clients']).toMatch(/1 runs of workers, fused/);
+    expect(notes.join(' ')).toMatch(/fused.*--unfused/);
   });
 
   it('sweeps chunk lengths, tall and wide', async () => {
@@ -84,7 +92,7 @@ describe('our side', () => {
   it.each<[string, Partial<ExchangeBenchOptions>]>([
     ['by shm', { transport: 'shm' }],
     ['by tcp', { transport: 'tcp' }],
-    ['by a client of two workers', { clients: 1 }],
+    ['by a client of two workers', { clients: 1, unfused: true }],
   ])('exchanges rows of a table %s', async (_, options) => {
     const sizes = { rows: 50, tableRows: 1003, rowLength: 5 };
     const { cases, memory } = await benchExchange({ ...common, ...sizes, ...options });
@@ -116,7 +124,11 @@ describe('a wrong option', () => {
     [{ clients: 3 }, 'INVALID_ARGUMENT', /3 clients of 2 workers cannot be; give 1 to 2/],
     [{ clients: 0 }, 'INVALID_ARGUMENT', /0 clients of 2 workers/],
     [{ clients: 1, sweep: 'assignment' }, 'INVALID_ARGUMENT', /has no clients/],
-    [{ model: 'vgg19', workers: 6, clients: 1 }, 'OUT_OF_SHARED_MEMORY', /first worker of a client/],
+    [
+      { model: 'vgg19', workers: 6, clients: 1, unfused: true },
+      'OUT_OF_SHARED_MEMORY',
+      /first worker of a client/,
+    ],
     [{ workers: 0 }, 'INVALID_ARGUMENT', /workers is 0/],
     [{ model: 'resnet19' }, 'INVALID_ARGUMENT', /no model 'resnet19'.*resnet18/],
     [{ placement: 'CS', servers: 3 }, 'INVALID_ARGUMENT', /CS of 2 workers has 2 servers, not 3/],

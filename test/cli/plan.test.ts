@@ -47,6 +47,9 @@ describe('tributary plan', () => {
     const { status, stdout } = run('mnist', '--workers', '2', '--steps', '3');
     expect(status).toBe(0);
     expect(stdout).toMatch(/parameter +shape +touched +route +group +bytes/);
+    expect(stdout).toMatch(
+      /Candidates, merged optimally: hybrid [\d.]+ ms, collectives [\d.]+ ms, each alone [\d.]+ ms\./,
+    );
     expect(stdout).toMatch(/collectives, layer by layer +\d+ +[\d.]+/);
     expect(stdout).toMatch(/Predicted [\d.]+ ms, measured [\d.]+ ms\./);
   }, 110_000);
@@ -66,4 +69,13 @@ it('a picture of nothing to send has one lane', () => {
     timeline: [{ lane: 'compute', name: 'forward <x>', startMs: 0, endMs: 4 }],
   } as unknown as ExchangePlan;
   expect(planPicture(plan, 'A & B')).toContain('forward &lt;x&gt;');
+  expect(planPicture(plan, 'A & B')).not.toContain('servers');
+});
+
+it('a picture has a lane of servers if something goes there', () => {
+  const bar = { lane: 'servers', name: 'push', startMs: 2, endMs: 4 } as const;
+  const plan = {
+    ...{ iterationMs: 4, groups: [], strategy: 'hybrid', merging: 'optimal', timeline: [bar] },
+  } as unknown as ExchangePlan;
+  expect(planPicture(plan, 'title')).toMatch(/>servers<.*<title>push</s);
 });

@@ -155,13 +155,15 @@ describe('a reporter', () => {
     expect(io.written.terminal).toBe('');
   });
 
-  test('says which checkpoint was skipped and why', () => {
+  test('says which checkpoint was skipped or could not be removed, and why', () => {
     const io = fakeIo();
     const reporter = createReporter(io, { json: false, epochs: 1 });
     reporter.event({ type: 'checkpoint-skipped', path: 'c/step-2', reason: 'it is too short' });
     reporter.event({ type: 'resumed', path: 'c/step-1', step: 1 });
+    reporter.event({ type: 'checkpoint-not-removed', path: 'c/step-0', reason: 'EIO' });
     expect(io.written.stdout).toBe(
-      'Skipped the checkpoint c/step-2: it is too short\nResumed from c/step-1 at step 1.\n',
+      'Skipped the checkpoint c/step-2: it is too short\nResumed from c/step-1 at step 1.\n' +
+        'c/step-0 is not needed any more and could not be removed: EIO\n',
     );
   });
 });

@@ -14,6 +14,6 @@ it.each([2, 3, 5])('the lane gives exact sums between %i ranks', async (size) =>
   const results = ranks.said('ran');
   expect(results).toHaveLength(size);
   expect(results.flatMap(({ differences }) => differences)).toEqual([]);
-  // Ranks that come late send an operation the ordinary way; on a busy machine that may be many, but not all.
+  // Ranks that come late send an operation the ordinary way; on a busy machine that may be most, but not all.
   for (const { byLane } of results) expect(byLane).toBeGreaterThan(0);
 });

@@ -54,9 +54,9 @@ describe('workers that exchange gradients', () => {
 
   it.each([
     ['shm', 2, { collectives: ['single', 'layers'], 'whole tables': ['halves'], servers: ['pairs'] }],
-    ['shm', 3, { collectives: ['halves'], hybrid: ['single'] }],
+    ['shm', 3, { collectives: ['halves'], hybrid: ['single'], 'hybrid in turns': ['halves'] }],
     ['shm', 4, { collectives: ['pairs'] }],
-    ['tcp', 2, { hybrid: ['layers'] }],
+    ['tcp', 2, { hybrid: ['layers'], 'hybrid in turns': ['single'] }],
     ...(process.env['TRIBUTARY_ACCEPTANCE']
       ? ([
           ['shm', 4, { hybrid: ['halves'], servers: ['single'] }],

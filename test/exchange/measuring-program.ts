@@ -91,7 +91,8 @@ const deadlineMs = performance.now() + FORGOTTEN_MS;
 while (serverValues() > 0 && performance.now() < deadlineMs) await pause(20);
 const lengths = [costs.dense.length, costs.rows.length];
 const values = [valuesMeanwhile, serverValues()];
-say('servers', { rank, lengths, values, grownBytes: takenBytes() - takenBefore });
+const { pushShare } = costs;
+say('servers', { rank, lengths, values, pushShare, grownBytes: takenBytes() - takenBefore });
 
 const freed = thread.allocate('float32', 4);
 await thread.free(freed);

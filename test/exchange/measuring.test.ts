@@ -42,6 +42,13 @@ describe('measuring', () => {
     }
   });
 
+  it('tells what share of an exchange with servers is the push, on all workers the same', () => {
+    const [first, second] = ranks.said('servers').map(({ pushShare }) => pushShare as number);
+    expect(first).toBeGreaterThan(0);
+    expect(first).toBeLessThan(1);
+    expect(second).toBe(first);
+  });
+
   it('frees a region once, and none after the thread was closed', () => {
     expect(ranks.said('again').map(({ name, code }) => [name, code])).toEqual(
       Array.from({ length: SIZE }, () => ['UsageError', 'INVALID_ARGUMENT']),

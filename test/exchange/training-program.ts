@@ -81,6 +81,14 @@ function routesBy(way: string, { memory }: Replica): Map<string, Route> {
     'hybrid without placement': ['collective', 'server rows'],
     servers: ['server dense', 'server rows'],
   };
+  // Every other dense parameter lives on servers.
+  if (way === 'hybrid in turns') {
+    const turns = (kind: string, i: number): Route => {
+      if (kind === 'sparse') return 'server rows';
+      return i % 2 === 0 ? 'collective' : 'server dense';
+    };
+    return new Map([...memory.gradients].map(([name, { kind }], i) => [name, turns(kind, i)]));
+  }
   const [dense, sparse] = routes[way]!;
   return new Map([...memory.gradients].map(([name, { kind }]) => [name, kind === 'dense' ? dense : sparse]));
 }

@@ -181,7 +181,7 @@ it.each([
   const [inner] = createLocalStores();
   const behind = spied(inner!, {
     push(keys, options) {
-      order.push((keys as { key: StoreKey }).key);
+      order.push(...(keys as readonly { key: StoreKey }[]).map(({ key }) => key));
       return inner!.push(keys, options);
     },
   });
@@ -205,11 +205,9 @@ describe('in elastic mode', () => {
     const seen: number[][] = [];
     const [inner] = createLocalStores();
     const pushpull: KVStore['pushpull'] = (keys) => {
-      const { key, gradient, into } = keys as {
-        key: string;
-        gradient: { view: Float32Array };
-        into: { view: Float32Array };
-      };
+      const [{ key, gradient, into }] = keys as unknown as [
+        { key: string; gradient: { view: Float32Array }; into: { view: Float32Array } },
+      ];
       seen.push([...gradient.view]);
       into.view.fill(8);
       return Promise.resolve([{ key, version: 1, staleness: 0 }]);

@@ -82,6 +82,51 @@ describe.skipIf(!hasSharedMemory())('stores by type', () => {
     );
   });
 
+  describe('workers of clients', () => {
+    it.each([
+      ['face servers in their own memory by themselves', 'mpi-sgd', {}, true],
+      ['reduce first if that is wanted', 'mpi-sgd', { fuseClients: false }, false],
+      ['reduce first where memory is not shared', 'mpi-sgd', { sharedMemory: false }, false],
+      ['reduce first where pushes take effect at once', 'mpi-asgd', {}, false],
+      ['are one where weights are pushed', 'mpi-esgd', {}, false],
+    ] as const)('%s', async (_, type, options, isFused) => {
+      await start(type, 2, options);
+      expect(stores.map((store) => store.isFused)).toEqual([isFused, isFused]);
+    });
+
+    it('get the same sums, averages and answers whether they face the servers or reduce first', async () => {
+      const results = [];
+      for (const fuseClients of [true, false]) {
+        for (const clients of [1, 2]) {
+          await start('mpi-sgd', 4, { servers: 2, clients, fuseClients, combine: 'mean', nonFinite: 'skip' });
+          const keys = ['w', 'v', 'u'];
+          await each((store) => store.init(keys.map((key) => ({ key, value: filled(0) }))));
+          await each((store) => store.setOptimizer({ name: 'sgd', lr: 0.5, momentum: 0.5 }));
+          const into = stores.map(() => keys.map(() => filled(NaN)));
+          // Of the last key nobody's can be used.
+          const gradientOf = (rank: number, i: number) =>
+            filled(i === 2 || (i === 1 && rank === 3) ? NaN : (rank + 1) * (i + 1));
+          for (let step = 0; step < 3; step++)
+            await each((store, rank) =>
+              store.pushpull(
+                keys.map((key, i) => ({ key, gradient: gradientOf(rank, i), into: into[rank]![i]! })),
+                { samples: 2 ** rank },
+              ),
+            );
+          results.push(into.map((tensors) => tensors.map((tensor) => tensor[LENGTH - 1]!.toFixed(5))));
+          await Promise.all(stores.map((store) => store.close()));
+          await Promise.all(clusters.map((cluster) => cluster.close()));
+          await scheduler!.close();
+          [stores, clusters, scheduler] = [[], [], undefined];
+        }
+      }
+      const [first] = results;
+      expect(first!.flat()).not.toContain('NaN');
+      expect(first![0]![2]).toBe('0.00000');
+      for (const one of results) expect(one).toEqual(first);
+    });
+  });
+
   it.each(['dist-asgd', 'mpi-asgd'] as const)(
     '%s: 50 pushes and 50 push-pulls count 100 times',
     async (type) => {

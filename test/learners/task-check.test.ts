@@ -10,6 +10,7 @@ import { LearnerCheckpoints } from '../../src/learners/learner-checkpoints.ts';
 import { identityOf } from '../../src/learners/task-check.ts';
 import { hasSharedMemory } from '../../src/memory/index.ts';
 import type { Replica } from '../../src/runtime/index.ts';
+import { FaultyFiles } from '../server/durability/faulty-files.ts';
 import { moduleOf } from '../support/test-program.ts';
 import { buildTask } from './differing-task.ts';
 import type { DifferingData } from './differing-task.ts';
@@ -93,6 +94,18 @@ describe.skipIf(!hasSharedMemory())('a damaged checkpoint', () => {
     const events = await train('nothing', { epochs: 2, checkpointDirectory: folder, resume: true });
     expect(events.find(({ type }) => type === 'checkpoint-skipped')).toMatchObject({ path: paths[1] });
     expect(events.find(({ type }) => type === 'started')).toMatchObject({ epoch: 1 });
+  });
+});
+
+describe.skipIf(!hasSharedMemory())('an old checkpoint', () => {
+  it('that cannot be removed is told, and training goes on', async () => {
+    const files = new FaultyFiles();
+    files.fault = (call, path) => (call === 'remove' && path.startsWith(folder) ? 'EIO' : undefined);
+    const goBack = files.standIn();
+    const events = await train('nothing', { epochs: 3, checkpointDirectory: folder }).finally(goBack);
+    const paths = events.flatMap((event) => (event.type === 'checkpoint' ? [event.path] : []));
+    expect(paths).toHaveLength(3);
+    expect(events.find(({ type }) => type === 'checkpoint-not-removed')).toMatchObject({ path: paths[0] });
   });
 });
 

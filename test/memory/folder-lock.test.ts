@@ -13,11 +13,13 @@ import {
 import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
 import { FolderLock, lockableFiles } from '../../src/memory/index.ts';
+import type { LockableFiles } from '../../src/memory/index.ts';
 import { temporaryFolders } from '../data/temporary-folder.ts';
+import { FaultyFiles } from '../server/durability/faulty-files.ts';
 
 const LOCK_FILE = 'test.lock';
 const folder = temporaryFolders();
-const take = (path: string, files = lockableFiles) =>
+const take = (path: string, files: LockableFiles = lockableFiles) =>
   FolderLock.take({
     ...{ files, path: join(path, LOCK_FILE), mode: 0o600 },
     refusal: (pid) => new Error(`process ${pid} has it`),
@@ -32,6 +34,16 @@ describe.skipIf(process.platform !== 'linux')('the lock of a folder', () => {
     lock.release();
     expect(readdirSync(path)).toEqual([]);
     take(path).release();
+  });
+
+  test('names its owner where reads and writes end early', () => {
+    const path = folder();
+    const files = new FaultyFiles();
+    for (let i = 0; i < 20; i++) {
+      const lock = take(path, files);
+      expect(() => take(path, files)).toThrow(`process ${process.pid} has it`);
+      lock.release();
+    }
   });
 
   test('leaves that of a new folder alone', () => {

@@ -208,6 +208,36 @@ describe.each(Object.entries(cases))('%s', (name, { options, parameters, names, 
     }
   });
 
+  it('trains to the same bits where the forward pass runs apart', () => {
+    const train = (isApart: boolean) => {
+      const replica = new Replica(build(), {
+        ...{ compute, space, optimizer: { name: 'adam', lr }, maxBatch: BATCH, seed: 7 },
+      });
+      try {
+        if (isApart) replica.cutForward();
+        fillBatch(replica, 3);
+        const parts: string[] = [];
+        for (let step = 0; step < 3; step++) {
+          replica.computeGradients(
+            Array.from({ length: BATCH }, (_, i) => i),
+            () => parts.push('backward'),
+            (part) => parts.push(part),
+          );
+          replica.update();
+        }
+        const { parameters, states } = replica.memory;
+        const values = [...parameters.values(), ...states.values()].map(({ view }) => view.slice());
+        return { parts, values };
+      } finally {
+        replica.close();
+      }
+    };
+    const [whole, apart] = [train(false), train(true)];
+    expect(apart.values).toEqual(whole.values);
+    expect(whole.parts).not.toContain('forward');
+    expect(apart.parts.slice(0, 3)).toEqual(['compile', 'forward', 'backward']);
+  });
+
   it('gives the same logits in inference form and from its ONNX file', async () => {
     const { graph, outputs } = build();
     const [inference] = forInference([outputs.logits!]);

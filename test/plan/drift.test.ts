@@ -68,6 +68,24 @@ describe('recalibrated figures', () => {
     expect(hasDrifted(again, measured, 1e-6)).toBe(false);
   });
 
+  it('predict it though collectives and pushes to servers overlap', () => {
+    // The last message ends long after the backward pass, and rows go to servers meanwhile.
+    const costs = { ...input.costs, collective: { startMs: 10, msPerByte: 4e-5 } };
+    const late: ExchangeInput = { ...input, costs, busyShare: 0.1, strategy: 'parallax' };
+    const before = planExchange(late);
+    expect(before.groups[0]!.endMs).toBeGreaterThan(before.computeMs + 50);
+    for (const [compute, exchange] of [
+      [3, 1],
+      [1, 0.2],
+      [0.8, 2],
+    ] as const) {
+      const measured = { computeMs: before.computeMs * compute, exchangeMs: before.exchangeMs * exchange };
+      const again = planExchange(recalibrated(late, before, measured));
+      expect(again.computeMs).toBeCloseTo(measured.computeMs, 5);
+      expect(again.exchangeMs).toBeCloseTo(measured.exchangeMs, 5);
+    }
+  });
+
   it('take over the sparsity, and keep a union that is possible with it', () => {
     const { layers } = recalibrated(input, plan, { sparsity: { table: 0.3 } });
     expect(layers[1]!.parameters[0]).toMatchObject({ sparsity: 0.3, unionShare: 0.3 });

@@ -7,6 +7,7 @@ import { Random } from '../../src/base/index.ts';
 import { Dataset } from '../../src/data/index.ts';
 import * as g from '../../src/graph/index.ts';
 import { evaluate, fit, type FitEvent, type FitOptions } from '../../src/runner/index.ts';
+import { FaultyFiles } from '../server/durability/faulty-files.ts';
 
 let folder: string;
 beforeEach(() => {
@@ -96,6 +97,24 @@ describe('fit', () => {
     expect(events.find((event) => event.type === 'checkpoint-skipped')).toBeDefined();
     expect(events.find((event) => event.type === 'resumed')).toMatchObject({ step: 16 });
     expect(resumed).toEqual(whole);
+  });
+
+  it('trains on where an old checkpoint cannot be removed, and says so', async () => {
+    const files = new FaultyFiles();
+    files.fault = (call, path) => (call === 'remove' && path.endsWith('step-00000016') ? 'EIO' : undefined);
+    const events: FitEvent[] = [];
+    const goBack = files.standIn();
+    try {
+      await parametersOf({ checkpointDirectory: folder, onEvent: (event) => events.push(event) });
+    } finally {
+      goBack();
+    }
+    expect(readdirSync(folder).sort()).toEqual(['step-00000016', 'step-00000032', 'step-00000048']);
+    expect(events.filter(({ type }) => type === 'checkpoint')).toHaveLength(3);
+    expect(events.find(({ type }) => type === 'checkpoint-not-removed')).toMatchObject({
+      path: join(folder, 'step-00000016'),
+      reason: expect.stringContaining('EIO') as string,
+    });
   });
 
   it('refuses a checkpoint of another seed or optimizer', async () => {

@@ -34,6 +34,11 @@ export interface ExchangeBenchOptions {
   readonly servers?: number | undefined;
   /** Groups of workers that reduce among themselves and face the servers as one. Default: as many as workers. */
   readonly clients?: number | undefined;
+  /**
+   * Whether clients reduce among themselves even where their workers and all servers share memory. Default false: there the
+   * workers of a client face the servers by themselves.
+   */
+  readonly unfused?: boolean | undefined;
   /** Models that are exchanged at the same time, each with its own service. Default 1. */
   readonly tenants?: number | undefined;
   /** Default 'shm'. */
@@ -150,6 +155,7 @@ function settingOf(options: ExchangeBenchOptions, folder: string): Setting {
     : parseModel(model).map((length, i) => ({ key: `tensor${i}`, length }));
   return {
     ...{ workers, transport, tenants, clients, chunkBytes, aggregation, turnMs, folder, env: options.env },
+    isFused: clients < workers && transport === 'shm' && !options.unfused,
     model: isNamed ? model : tensors,
     modelName: isNamed ? model : `${tensors.length} tensors`,
     tensors,
@@ -182,7 +188,7 @@ function configurationOf(
   measured: Measured,
   rows: number | undefined,
 ): Readonly<Record<string, unknown>> {
-  const { rounds, turnMs, placement, workers, clients } = setting;
+  const { rounds, turnMs, placement } = setting;
   return {
     exchange: `gradients are summed over the workers, SGD with rate ${LEARNING_RATE} and momentum ${MOMENTUM} updates the weights, all workers get them; no computing`,
     check: 'all weights after every turn, bit by bit; sides that are compared end with the same weights',
@@ -194,10 +200,7 @@ function configurationOf(
     turnMs,
     placement: describePlacement(placement),
     transport: describeTransport(setting),
-    clients:
-      clients === workers
-        ? 'every worker faces the servers by itself'
-        : `${clients} runs of workers: inside, gradients are reduced to the first worker by collective, which exchanges the sums with the servers, and new weights are broadcast`,
+    clients: describeClients(setting),
     tenants:
       'each tenant has its own service on the servers and its own store in every worker process; tenants are exchanged at the same time',
     nonFinite: 'accepted: gradients are not searched for NaN, as the peers do not either',
@@ -205,18 +208,30 @@ function configurationOf(
   };
 }
 
-function describeTransport({ transport, workers, clients }: Setting): string {
-  if (transport === 'tcp')
-    return "TCP on loopback, which stands for a network; only the server in a worker's own process shares memory with it";
-  return clients === workers
-    ? 'shared memory: servers read gradients where they lie; where one server has the whole model, workers read weights in its memory'
-    : 'shared memory: workers of a client read gradients where they lie; sums are copied to where servers read them, and weights to every worker';
+function describeClients({ workers, clients, isFused }: Setting): string {
+  if (clients === workers) return 'every worker faces the servers by itself';
+  if (isFused)
+    return `${clients} runs of workers, fused: all workers and servers share memory, so every worker faces the servers by itself, who make the same sum; --unfused reduces inside clients first`;
+  return `${clients} runs of workers: inside, gradients are reduced to the first worker by collective, which exchanges the sums with the servers, and new weights are broadcast; a list of keys is one of each`;
 }
 
-function notesOn({ workers, peers }: Setting, { skipped, cases }: Measured): string[] {
+function describeTransport({ transport, workers, clients, isFused }: Setting): string {
+  if (transport === 'tcp')
+    return "TCP on loopback, which stands for a network; only the server in a worker's own process shares memory with it";
+  return clients === workers || isFused
+    ? 'shared memory: servers read gradients where they lie; where one server has the whole model, workers read weights in its memory'
+    : 'shared memory: workers of a client read gradients where they lie and write sums where servers read them; weights are copied to every worker';
+}
+
+function notesOn({ workers, clients, peers, isFused }: Setting, { skipped, cases }: Measured): string[] {
   const cores = cpus().length;
   const isCompared = cases.some(({ ratioGloo, ratioOpenmpi }) => ratioGloo !== null || ratioOpenmpi !== null);
   return [
+    ...(isFused
+      ? [
+          `The ${clients} client(s) are fused: workers and servers share memory, so workers face the servers directly. --unfused measures clients that reduce first.`,
+        ]
+      : []),
     ...(workers > cores
       ? [`${workers} workers share ${cores} cores: every side waits for the scheduler of the system.`]
       : []),

@@ -35,7 +35,7 @@ const Run = z.object({
   servers: Count,
   coresPerServer: Count,
   workers: Count,
-  /** Groups of workers that face the servers as one. */
+  /** Groups of workers that face the servers as one; as many as workers where clients are fused. */
   clients: Count,
   tensors: z.array(z.object({ key: z.string(), length: Count, rowLength: Count.optional() })),
   tenants: z.array(Tenant),

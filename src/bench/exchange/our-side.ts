@@ -39,6 +39,8 @@ export interface OurSideOptions {
   readonly workers: number;
   /** Groups of workers that face the servers as one; as many as workers: every worker does by itself. */
   readonly clients: number;
+  /** Whether workers of clients face the servers by themselves, since all are on one host and the sum is the same. */
+  readonly isFused: boolean;
   readonly placement: PlacementPlan;
   readonly tensors: readonly ModelTensor[];
   readonly variants: readonly Variant[];
@@ -79,7 +81,8 @@ export class OurSide {
     const folder = mkdtempSync(join(options.folder, 'ours-'));
     writeRun(folder, runOf(options));
     const { placement, servers: count } = options.placement;
-    const { signal, workers, clients, env } = options;
+    const { signal, workers, env } = options;
+    const clients = facesOf(options);
     const isApart = placement === 'NCC' || placement === 'NCS';
     const scheduler = clients < workers ? await openMeeting(folder, workers) : undefined;
     let servers: PeerGroup | undefined;
@@ -130,7 +133,8 @@ export function batchesOf(
 }
 
 function runOf(options: OurSideOptions): Parameters<typeof writeRun>[1] {
-  const { transport, workers, clients, placement, variants } = options;
+  const { transport, workers, placement, variants } = options;
+  const clients = facesOf(options);
   const tenants = tenantsOf(variants);
   return {
     ...{ transport, workers, clients, ...placement },
@@ -147,13 +151,19 @@ function runOf(options: OurSideOptions): Parameters<typeof writeRun>[1] {
   };
 }
 
+/** How many the servers face. */
+function facesOf({ workers, clients, isFused }: OurSideOptions): number {
+  return isFused ? workers : clients;
+}
+
 function tenantsOf(variants: readonly Variant[]): TenantSettings[] {
   return [...new Set(variants.flatMap(({ tenants }) => tenants))];
 }
 
 /** Weights, momentum, and the gradients and copies of all who face it, for each tenant, on the fullest server. */
 function serverBytes(options: OurSideOptions): number {
-  const { workers, clients, placement, transport } = options;
+  const { workers, placement, transport } = options;
+  const clients = facesOf(options);
   // Clients have their sums, and the weights before they are passed on, in memory that the server maps.
   const mapped = clients < workers ? 2 * clients : workers;
   // Over TCP a server has only its part of the model, in shared memory it maps the gradients of all of it.
@@ -163,7 +173,8 @@ function serverBytes(options: OurSideOptions): number {
 
 /** Gradient, weights and sum, and the others' gradients, in the memory of a client's first worker. */
 function clientBytes(options: OurSideOptions): number {
-  const { workers, clients } = options;
+  const { workers } = options;
+  const clients = facesOf(options);
   return clients < workers ? bytesOf(options, 0, 2 + Math.ceil(workers / clients)) : 0;
 }
 

@@ -58,19 +58,25 @@ async function openInClient(place: TenantPlace, cluster: Cluster): Promise<Tenan
   const { number, ranks } = clientOf(worker, run.workers, run.clients);
   // One for each tenant: tenants are exchanged at the same time, and their calls must not be taken for each other's.
   const group = await cluster.group(ranks);
+  const behind = group.rank === 0 ? await connect(place, number, group.space) : undefined;
+  const allocateBehind = behind && ((length: number) => behind.allocate(length));
   const store = createClientStore({
     ...{ group, worker, workers: run.workers, combine: 'sum', nonFinite: 'accept' },
-    store: group.rank === 0 ? await connect(place, number) : undefined,
+    ...{ store: behind, allocate: allocateBehind },
   });
   return {
     store,
-    allocate: (length) => cluster.allocate('float32', length),
+    allocate: allocateBehind ?? ((length) => cluster.allocate('float32', length)),
     value: () => undefined,
   };
 }
 
-/** As the worker of this number, of as many as there are clients. */
-function connect({ run, tenant, servers, own }: TenantPlace, worker: number): Promise<RemoteStore> {
+/** As the worker of this number, of as many as there are clients. `space`: default a new one. */
+function connect(
+  { run, tenant, servers, own }: TenantPlace,
+  worker: number,
+  space?: SharedSpace,
+): Promise<RemoteStore> {
   const { namespace, nonce, chunkBytes, aggregation } = tenant;
   const bytes = 4 * run.tensors.reduce((sum, { length }) => sum + length, 0);
   return RemoteStore.connect({
@@ -82,6 +88,6 @@ function connect({ run, tenant, servers, own }: TenantPlace, worker: number): Pr
     // By TCP nothing is shared except with the server in the same process, whose memory would not travel.
     sharedMemory: run.transport === 'shm' ? true : servers.map((_, server) => server === own),
     // Gradients, weights, and the first values on their way.
-    space: SharedSpace.create({ maxBytes: Math.min(2 ** 32, 3 * bytes + SLACK_BYTES) }),
+    space: space ?? SharedSpace.create({ maxBytes: Math.min(2 ** 32, 3 * bytes + SLACK_BYTES) }),
   });
 }

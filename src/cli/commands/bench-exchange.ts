@@ -41,6 +41,10 @@ export const exchangeOptions = {
     kind: 'count',
     help: 'exchange: groups of workers that reduce among themselves and face the servers as one. Default: as many as workers.',
   },
+  unfused: {
+    kind: 'flag',
+    help: 'exchange: clients reduce first even where their workers and the servers share memory. Default: workers then face the servers directly.',
+  },
   tenants: { kind: 'count', help: 'exchange: models exchanged at the same time. Default 1.' },
   placement: {
     kind: 'text',
@@ -92,6 +96,7 @@ export async function runExchange(given: ExchangeCommandOptions, io: CommandIo):
     workers: given.workers,
     servers: given.servers,
     clients: given.clients,
+    unfused: given.unfused,
     tenants: given.tenants,
     transport: readTransport(given.transport),
     placement: given.placement as Placement | undefined,

@@ -21,7 +21,7 @@ const options = {
   strategy: {
     kind: 'text',
     choices: ['hybrid', 'collectives', 'servers', 'parallax'],
-    help: 'Which ways gradients may take. Default hybrid: the cheapest for each parameter.',
+    help: 'Which ways gradients may take. Default hybrid: those of the quickest step.',
   },
   merging: {
     kind: 'text',
@@ -125,10 +125,13 @@ function printed(plan: ExchangePlan, { graph }: Model, measuredMs: number): stri
   const predictions = plan.predictions.map(({ strategy, merging, groups, iterationMs }) => [
     ...[`${strategy}, ${merging}`, String(groups), iterationMs.toFixed(2)],
   ]);
+  const candidates = plan.candidates.map(({ name, iterationMs }) => `${name} ${iterationMs.toFixed(2)} ms`);
   return [
     table([head, ...rows]),
     '',
     ...reasons,
+    '',
+    `Candidates, merged optimally: ${candidates.join(', ')}.`,
     '',
     table([['strategy', 'messages', 'predicted ms'], ...predictions]),
     '',

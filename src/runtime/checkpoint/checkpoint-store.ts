@@ -1,13 +1,21 @@
 /**
- * The checkpoints of one run: a folder of `step-00001234` folders. Finds the newest that verifies, and removes those
- * older than the last `keep` good ones. Each names its run, which whoever resumes from it goes on with.
- * Invariants: nothing newer than the `keep`-th good checkpoint is ever removed, damaged ones included, so the last
- * good one always stays; without `overwrite` nothing is removed that this store has neither written nor resumed from.
+ * The checkpoints of one run: a folder of `step-00001234` folders. Finds the newest that verifies,
+ * and removes those older than the last `keep` good ones. Each names its run, which whoever resumes
+ * from it goes on with. Invariants: nothing newer than the `keep`-th good checkpoint is ever
+ * removed, damaged ones included, so the last good one always stays; a good one is one that this
+ * store has written or verified, once; without `overwrite` nothing is removed that this store has
+ * neither written nor resumed from.
  */
 import { randomBytes } from 'node:crypto';
-import { readdirSync, rmSync } from 'node:fs';
+import { existsSync } from 'node:fs';
 import { basename, join } from 'node:path';
-import { makeDurableFolder, systemFiles, UsageError } from '../../base/index.ts';
+import {
+  flushWhereAllowed,
+  keepNewest,
+  makeDurableFolder,
+  systemFiles,
+  UsageError,
+} from '../../base/index.ts';
 import { loadCheckpoint, runOfCheckpoint, verifyCheckpoint, writeCheckpoint } from './checkpoint.ts';
 import type { CheckpointData } from './checkpoint.ts';
 import { corruptFile } from './verified-file.ts';
@@ -19,6 +27,11 @@ const TEMPORARY_NAME = /^\.writing-step-(\d{8,15})-[0-9a-f]{16}$/;
 export interface CheckpointStoreOptions {
   /** How many good checkpoints stay. Default 2. */
   readonly keep?: number;
+  /**
+   * Receives what is no longer kept and could not be removed, and why; the next save tries again.
+   * Default: none.
+   */
+  readonly onNotRemoved?: ((path: string, reason: string) => void) | undefined;
 }
 
 /** What becomes of checkpoints that a folder holds when a run begins in it. */
@@ -56,14 +69,18 @@ export class CheckpointStore {
   #run: string | undefined = randomBytes(8).toString('hex');
   /** Names of entries that are of this run, so that they may be removed. */
   #own = new Set<string>();
+  /** Names of those that this store has written or verified. */
+  readonly #good = new Set<string>();
+  readonly #onNotRemoved: (path: string, reason: string) => void;
 
   constructor(directory: string, options: CheckpointStoreOptions = {}) {
-    const { keep = 2 } = options;
+    const { keep = 2, onNotRemoved = () => undefined } = options;
     if (!Number.isInteger(keep) || keep < 1) {
       throw new UsageError('INVALID_ARGUMENT', `keep is ${keep}; give a whole number above 0.`, { keep });
     }
     this.directory = directory;
     this.keep = keep;
+    this.#onNotRemoved = onNotRemoved;
   }
 
   /**
@@ -77,7 +94,7 @@ export class CheckpointStore {
         'resume and overwrite are both true; give one of them: resume to go on with the run of the folder, overwrite to replace it.',
       );
     }
-    if (resume) return this.latest();
+    if (resume) return this.#flushed(this.latest());
     const [newest] = this.#stored();
     if (overwrite) this.#clear();
     else if (newest) {
@@ -113,13 +130,14 @@ export class CheckpointStore {
           .map((one) => one.revision),
       ) + 1;
     const path = join(this.directory, revision === 1 ? name : `${name}-r${revision}`);
-    writeCheckpoint(
-      checkpoint,
-      path,
-      join(this.directory, `.writing-${name}-${randomBytes(8).toString('hex')}`),
-      this.#run,
-    );
-    this.#own.add(basename(path));
+    const temporary = join(this.directory, `.writing-${name}-${randomBytes(8).toString('hex')}`);
+    try {
+      writeCheckpoint(checkpoint, path, temporary, this.#run);
+    } finally {
+      // It may be there although flushing its entry failed.
+      if (existsSync(path)) this.#own.add(basename(path));
+    }
+    this.#good.add(basename(path));
     this.#prune(path);
     return path;
   }
@@ -130,11 +148,13 @@ export class CheckpointStore {
    */
   latest(): LatestCheckpoint {
     this.#adopt();
+    this.#good.clear();
     const skipped: SkippedCheckpoint[] = [];
     for (const { path, step } of this.#stored()) {
       try {
         const checkpoint = loadCheckpoint(path);
         if (checkpoint.step !== step) throw misnamed(path, step, checkpoint.step);
+        this.#good.add(basename(path));
         return { checkpoint, path, skipped };
       } catch (error) {
         skipped.push({ path, reason: error instanceof Error ? error.message : String(error) });
@@ -146,6 +166,23 @@ export class CheckpointStore {
   /** Reads one checkpoint folder. */
   load(path: string): CheckpointData {
     return loadCheckpoint(path);
+  }
+
+  /** Whoever wrote it may have failed to flush its entry, and those before it are to be removed. */
+  #flushed(latest: LatestCheckpoint): LatestCheckpoint {
+    const { path, checkpoint } = latest;
+    if (checkpoint === undefined) return latest;
+    try {
+      flushWhereAllowed(systemFiles, this.directory);
+    } catch (cause) {
+      throw new UsageError(
+        'CHECKPOINT_NOT_WRITTEN',
+        `The checkpoint folder ${this.directory} cannot be flushed: ${String(cause)}. A power cut could take ${path}; check the disk, or go on from a copy of the folder.`,
+        { path: this.directory, step: checkpoint.step },
+        cause,
+      );
+    }
+    return latest;
   }
 
   /** Takes the run of the folder for its own. */
@@ -176,7 +213,7 @@ export class CheckpointStore {
       if (!FINAL_NAME.test(name) && !TEMPORARY_NAME.test(name)) continue;
       const path = join(this.directory, name);
       try {
-        rmSync(path, { recursive: true, force: true });
+        systemFiles.remove(path);
       } catch (cause) {
         throw new UsageError(
           'CHECKPOINT_NOT_WRITTEN',
@@ -190,7 +227,11 @@ export class CheckpointStore {
 
   /** All entries that bear the name of a checkpoint, newest first. */
   #stored(): Stored[] {
-    return this.#names()
+    return this.#storedAmong(this.#names());
+  }
+
+  #storedAmong(names: readonly string[]): Stored[] {
+    return names
       .map((name) => ({ name, match: FINAL_NAME.exec(name) }))
       .flatMap(({ name, match }) =>
         match === null
@@ -200,33 +241,55 @@ export class CheckpointStore {
       .sort((a, b) => b.step - a.step || b.revision - a.revision);
   }
 
+  /** The checkpoint itself is written, so nothing fails; it stays whatever its step is. */
   #prune(justSaved: string): void {
-    let good = 0;
-    let oldestKept = Infinity;
-    for (const { path, step } of this.#stored()) {
-      if (!this.#own.has(basename(path))) continue;
-      if (path === justSaved) {
-        good++;
-      } else if (good >= this.keep) {
-        rmSync(path, { recursive: true, force: true });
-        continue;
-      } else if (isGood(path, step)) {
-        good++;
-      }
-      oldestKept = step;
+    let names: string[];
+    try {
+      names = this.#names();
+    } catch (error) {
+      return this.#onNotRemoved(this.directory, messageOf(error));
     }
-    if (good < this.keep) return;
-    for (const name of this.#names()) {
+    const own = names.filter((name) => this.#own.has(name));
+    const kept = keepNewest({
+      newestFirst: this.#storedAmong(own),
+      keep: this.keep,
+      isGood: (one) => this.#isGood(one),
+      remove: ({ path }) => {
+        if (path === justSaved) return;
+        this.#good.delete(basename(path));
+        systemFiles.remove(path);
+      },
+      onNotRemoved: ({ path }, reason) => this.#onNotRemoved(path, reason),
+    });
+    if (kept.length < this.keep) return;
+    const oldestKept = kept.at(-1)!.step;
+    for (const name of own) {
       const match = TEMPORARY_NAME.exec(name);
-      if (match !== null && this.#own.has(name) && Number(match[1]) < oldestKept) {
-        rmSync(join(this.directory, name), { recursive: true, force: true });
+      if (match === null || Number(match[1]) >= oldestKept) continue;
+      const path = join(this.directory, name);
+      try {
+        systemFiles.remove(path);
+      } catch (error) {
+        this.#onNotRemoved(path, messageOf(error));
       }
     }
   }
 
+  #isGood({ path, step }: Stored): boolean {
+    const name = basename(path);
+    if (this.#good.has(name)) return true;
+    try {
+      if (verifyCheckpoint(path) !== step) return false;
+    } catch {
+      return false;
+    }
+    this.#good.add(name);
+    return true;
+  }
+
   #names(): string[] {
     try {
-      return readdirSync(this.directory);
+      return systemFiles.list(this.directory);
     } catch (cause) {
       if ((cause as NodeJS.ErrnoException).code === 'ENOENT') return [];
       throw new UsageError(
@@ -239,12 +302,8 @@ export class CheckpointStore {
   }
 }
 
-function isGood(path: string, step: number): boolean {
-  try {
-    return verifyCheckpoint(path) === step;
-  } catch {
-    return false;
-  }
+function messageOf(error: unknown): string {
+  return error instanceof Error ? error.message : String(error);
 }
 
 function misnamed(path: string, expected: number, actual: number): UsageError {

@@ -5,7 +5,7 @@
  * `loadCheckpoint` returns is bit for bit what was saved.
  */
 import { createHash } from 'node:crypto';
-import { closeSync, fstatSync, mkdirSync, readFileSync, rmSync, statSync } from 'node:fs';
+import { readFileSync, statSync } from 'node:fs';
 import { join } from 'node:path';
 import { flushFolder, putInPlace, systemFiles, UsageError } from '../../base/index.ts';
 import { canonicalJson } from './json.ts';
@@ -44,8 +44,9 @@ interface StateFile {
 }
 
 /**
- * Writes the checkpoint of a run to the folder `path`, which must not exist, by way of the folder `temporary` beside
- * it. On an error nothing is left under either name.
+ * Writes the checkpoint of a run to the folder `path`, which must not exist, by way of the folder
+ * `temporary` beside it. On an error nothing is left under either name, unless only flushing the
+ * entry failed: then the checkpoint is there, whole, and a power cut may take it.
  */
 export function writeCheckpoint(
   checkpoint: CheckpointData,
@@ -69,7 +70,7 @@ export function writeCheckpoint(
   const model = formatSafetensors(tensors);
   const slots = formatSafetensors(optimizer);
   const write = () => {
-    mkdirSync(temporary);
+    systemFiles.makeFolder(temporary, 0o777);
     const files = {
       [MODEL_FILE]: writeSealed(join(temporary, MODEL_FILE), model),
       [OPTIMIZER_FILE]: writeSealed(join(temporary, OPTIMIZER_FILE), slots),
@@ -82,9 +83,7 @@ export function writeCheckpoint(
     flushFolder(systemFiles, temporary);
   };
   try {
-    putInPlace(systemFiles, { temporary, path }, write, (left) =>
-      rmSync(left, { recursive: true, force: true }),
-    );
+    putInPlace(systemFiles, { temporary, path }, write);
   } catch (cause) {
     throw new UsageError(
       'CHECKPOINT_NOT_WRITTEN',
@@ -153,7 +152,7 @@ function readState(path: string): StateFile {
 function readStateText(file: string): string {
   const descriptor = openCheckpointFile(file);
   try {
-    const { size } = fstatSync(descriptor);
+    const { bytes: size } = systemFiles.size(descriptor);
     if (size > MAX_STATE_BYTES) throw corruptFile(file, `at most ${MAX_STATE_BYTES} bytes`, `${size} bytes`);
     const bytes = readFileSync(descriptor);
     const text = bytes.toString('utf8');
@@ -163,7 +162,7 @@ function readStateText(file: string): string {
     if (cause instanceof UsageError) throw cause;
     throw corruptFile(file, 'a readable file', cause instanceof Error ? cause.message : String(cause), cause);
   } finally {
-    closeSync(descriptor);
+    systemFiles.close(descriptor);
   }
 }
 

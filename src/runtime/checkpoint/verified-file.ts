@@ -4,8 +4,8 @@
  * files above 2 GiB work. Knows nothing of what the files hold.
  */
 import { createHash } from 'node:crypto';
-import { closeSync, fstatSync, fsyncSync, openSync, readSync, writeSync } from 'node:fs';
-import { UsageError } from '../../base/index.ts';
+import { constants } from 'node:fs';
+import { systemFiles, UsageError, writeFully } from '../../base/index.ts';
 
 const STEP_BYTES = 2 ** 20;
 
@@ -20,20 +20,21 @@ export function writeSealed(path: string, pieces: readonly Uint8Array[]): FileSe
   const hash = createHash('sha256');
   const buffer = Buffer.allocUnsafe(STEP_BYTES);
   let bytes = 0;
-  const file = openSync(path, 'wx');
+  const { O_CREAT, O_EXCL, O_WRONLY } = constants;
+  const file = systemFiles.open(path, O_WRONLY | O_CREAT | O_EXCL, 0o666);
   try {
     for (const piece of pieces) {
       for (let start = 0; start < piece.length; start += STEP_BYTES) {
         const step = piece.subarray(start, start + STEP_BYTES);
         buffer.set(step);
         hash.update(buffer.subarray(0, step.length));
-        for (let done = 0; done < step.length;) done += writeSync(file, buffer, done, step.length - done);
+        writeFully(systemFiles, file, buffer.subarray(0, step.length), bytes);
         bytes += step.length;
       }
     }
-    fsyncSync(file);
+    systemFiles.flush(file);
   } finally {
-    closeSync(file);
+    systemFiles.close(file);
   }
   return { bytes, sha256: hash.digest('hex') };
 }
@@ -51,13 +52,14 @@ export function verifySealed(path: string, seal: FileSeal): void {
 function readChecked(path: string, seal: FileSeal, keep: boolean): Uint8Array {
   const file = openCheckpointFile(path);
   try {
-    const length = fstatSync(file).size;
+    const length = systemFiles.size(file).bytes;
     if (length !== seal.bytes) throw corruptFile(path, `${seal.bytes} bytes`, `${length} bytes`);
     const hash = createHash('sha256');
     const bytes = new Uint8Array(keep ? length : Math.min(length, STEP_BYTES));
     for (let at = 0; at < length;) {
       const start = keep ? at : 0;
-      const read = readSync(file, bytes, start, Math.min(STEP_BYTES, length - at), at);
+      const piece = bytes.subarray(start, start + Math.min(STEP_BYTES, length - at));
+      const read = systemFiles.read(file, piece, at);
       if (read === 0) throw corruptFile(path, `${seal.bytes} bytes`, `${at} bytes`);
       hash.update(bytes.subarray(start, start + read));
       at += read;
@@ -66,13 +68,13 @@ function readChecked(path: string, seal: FileSeal, keep: boolean): Uint8Array {
     if (sha256 !== seal.sha256) throw corruptFile(path, `SHA-256 ${seal.sha256}`, `SHA-256 ${sha256}`);
     return bytes;
   } finally {
-    closeSync(file);
+    systemFiles.close(file);
   }
 }
 
 export function openCheckpointFile(path: string): number {
   try {
-    return openSync(path, 'r');
+    return systemFiles.open(path, constants.O_RDONLY);
   } catch (cause) {
     throw corruptFile(path, 'a readable file', cause instanceof Error ? cause.message : String(cause), cause);
   }

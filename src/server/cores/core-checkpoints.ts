@@ -74,7 +74,9 @@ export class CoreCheckpoints {
     this.#writer = writer;
   }
 
-  /** Whoever wants a copy more than there may be waits, and in synchronous training nobody goes on until then. */
+  /**
+   * A request beyond MAX_UNWRITTEN copies waits; in synchronous training all workers wait with it.
+   */
   take(request: CheckpointRequest, done: () => void, fail: Fail): void {
     const { worker, step, isDurable } = request;
     const isAwaited = this.#awaiting.some(({ request: other }) => other.step === step);

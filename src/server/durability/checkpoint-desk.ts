@@ -1,14 +1,14 @@
 /**
  * What the checkpoint thread does: takes one question after the other, does it with blocking calls, answers. It is
  * there so that hashing and flushing never stop the server's main thread. Invariant: every question gets one answer,
- * and errors keep their code and facts on the way.
+ * and errors arrive as what they were.
  */
-import { TributaryError } from '../../base/index.ts';
-import type { ErrorCode, Facts } from '../../base/index.ts';
+import { pack } from '../../base/index.ts';
+import type { PackedError } from '../../base/index.ts';
 import type { Host } from '../../sockets/index.ts';
 import type { CheckpointContent } from './checkpoint-file.ts';
 import { CheckpointFolder } from './checkpoint-folder.ts';
-import type { Kept, Listing } from './checkpoint-folder.ts';
+import type { Listing, Written } from './checkpoint-folder.ts';
 import type { Manifest } from './server-state.ts';
 
 /** What can be asked, and what is answered. */
@@ -18,7 +18,7 @@ export interface Questions {
   /** Removes what killed writes have left. */
   clear: { ask: null; answer: null };
   /** The data lies on shared memory. */
-  write: { ask: { manifest: Manifest; data: Float32Array[] }; answer: Kept[] };
+  write: { ask: { manifest: Manifest; data: Float32Array[] }; answer: Written };
   read: { ask: number; answer: CheckpointContent };
   list: { ask: null; answer: Listing };
 }
@@ -29,8 +29,7 @@ export type Question = {
 }[QuestionName];
 
 export type Answer = { readonly id: number } & (
-  | { readonly answer: Questions[QuestionName]['answer'] }
-  | { readonly failure: { readonly code?: ErrorCode; readonly message: string; readonly facts: Facts } }
+  { readonly answer: Questions[QuestionName]['answer'] } | { readonly failure: PackedError }
 );
 
 export interface CheckpointThreadData {
@@ -60,10 +59,7 @@ export class CheckpointDesk {
         data.map(({ buffer }) => buffer),
       );
     } catch (error) {
-      const message = error instanceof Error ? error.message : String(error);
-      const known =
-        error instanceof TributaryError ? { code: error.code, facts: error.facts } : { facts: {} };
-      post({ id, failure: { message, ...known } }, []);
+      post({ id, failure: pack(error) }, []);
     }
   }
 }

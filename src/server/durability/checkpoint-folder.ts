@@ -1,14 +1,16 @@
 /**
- * The checkpoints of one server in one folder, a file for each step: which there are, which are good, which may go.
- * All calls block; they run in the checkpoint thread. Whoever asks holds the lock of the folder. Invariants: under
- * its final name a file is complete (written beside, flushed, renamed, folder flushed); older ones are removed only
- * after that, and never one of the newest two that are good.
+ * The checkpoints of one server in one folder, a file for each step: which there are, which are
+ * good, which may go. All calls block; they run in the checkpoint thread. Whoever asks holds the
+ * lock of the folder. Invariants: under its final name a file is complete (written beside, flushed,
+ * renamed, folder flushed); older ones are removed only after that, and never one of the newest two
+ * that are good; what `list` and `read` give survives a power cut.
  */
 import { endianness } from 'node:os';
 import { join } from 'node:path';
 import {
   flushFolder,
   InternalError,
+  keepNewest,
   makeDurableFolder,
   OWNER_FOLDER,
   putInPlace,
@@ -34,6 +36,13 @@ export interface Listing {
   /** Steps of the good ones, ascending. */
   readonly steps: number[];
   /** What is wrong with each of the others. */
+  readonly problems: string[];
+}
+
+export interface Written {
+  /** Those that stay, oldest first. */
+  readonly kept: Kept[];
+  /** Why each of the others is still there. */
   readonly problems: string[];
 }
 
@@ -75,10 +84,10 @@ export class CheckpointFolder {
     }
   }
 
-  /** Gives those that are kept, oldest first. */
-  write(manifest: Manifest, data: readonly Float32Array[]): Kept[] {
+  write(manifest: Manifest, data: readonly Float32Array[]): Written {
     const { step } = manifest;
     const path = this.#pathOf(step);
+    const written = keptOf(manifest);
     try {
       const newer = this.#stored().find((other) => other > step && this.#isGood(other));
       if (newer !== undefined) throw wouldGoBack(this.#folder, step, newer);
@@ -86,7 +95,7 @@ export class CheckpointFolder {
       putInPlace(this.#files, { temporary, path }, () =>
         writeCheckpointFile(this.#files, temporary, manifest, data),
       );
-      this.#good.set(step, keptOf(manifest));
+      this.#good.set(step, written);
     } catch (cause) {
       if (cause instanceof UsageError) throw cause;
       throw new UsageError(
@@ -97,11 +106,13 @@ export class CheckpointFolder {
         cause,
       );
     }
-    return this.#prune();
+    return this.#prune(written);
   }
 
   read(step: number): CheckpointContent {
-    return readCheckpointFile(this.#files, this.#pathOf(step), step, true);
+    const content = readCheckpointFile(this.#files, this.#pathOf(step), step, true);
+    this.#flush();
+    return content;
   }
 
   list(): Listing {
@@ -117,31 +128,57 @@ export class CheckpointFolder {
         problems.push(messageOf(cause));
       }
     }
+    this.#flush();
     return { steps, problems };
   }
 
-  /** What cannot be removed costs room, not safety: the checkpoint itself is written, so nothing fails. */
-  #prune(): Kept[] {
-    const kept: Kept[] = [];
-    for (const step of this.#stored()) {
-      if (kept.length < KEPT) {
-        if (this.#isGood(step)) kept.unshift(this.#good.get(step)!);
-        continue;
-      }
-      this.#good.delete(step);
-      try {
-        this.#files.remove(this.#pathOf(step));
-      } catch {
-        // Tried again after the next checkpoint.
-      }
+  /**
+   * What is found is built on, but whoever put it in place may have failed to flush its entry: an
+   * earlier write, or the thread before this one.
+   */
+  #flush(): void {
+    try {
+      flushFolder(this.#files, this.#folder);
+    } catch (cause) {
+      throw unusable(this.#folder, cause);
     }
-    return kept;
+  }
+
+  /** The checkpoint itself is written, so nothing fails. */
+  #prune(written: Kept): Written {
+    const problems: string[] = [];
+    let newestFirst: number[];
+    try {
+      newestFirst = this.#stored();
+    } catch (cause) {
+      // With fewer than are to stay, no log is removed either.
+      return { kept: [written], problems: [messageOf(cause)] };
+    }
+    const kept = keepNewest({
+      newestFirst,
+      keep: KEPT,
+      isGood: (step) => this.#isGood(step),
+      remove: (step) => {
+        this.#good.delete(step);
+        this.#files.remove(this.#pathOf(step));
+      },
+      onNotRemoved: (step, reason) =>
+        problems.push(
+          `the checkpoint ${this.#pathOf(step)} is not needed any more and could not be removed: ${reason}`,
+        ),
+    });
+    return { kept: kept.reverse().map((step) => this.#good.get(step)!), problems };
   }
 
   /** Steps that have a file, newest first. */
   #stored(): number[] {
-    return this.#files
-      .list(this.#folder)
+    let names: string[];
+    try {
+      names = this.#files.list(this.#folder);
+    } catch (cause) {
+      throw unusable(this.#folder, cause);
+    }
+    return names
       .map((name) => FINAL_NAME.exec(name))
       .flatMap((match) =>
         match && `${nameOf(Number(match[1]))}.checkpoint` === match[0] ? [Number(match[1])] : [],

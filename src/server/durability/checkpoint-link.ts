@@ -3,7 +3,7 @@
  * nothing of what a checkpoint holds. Invariants: every question is answered or fails within its deadline; the thread
  * keeps the process alive only while a question is open.
  */
-import { InternalError, PeerError, UsageError } from '../../base/index.ts';
+import { InternalError, PeerError, unpack, UsageError } from '../../base/index.ts';
 import type { ServerHost, ThreadLine } from '../server-host.ts';
 import type { Answer, Question, QuestionName, Questions } from './checkpoint-desk.ts';
 
@@ -41,7 +41,7 @@ export class CheckpointLink {
     try {
       return await new Promise<Questions[Name]['answer']>((resolve, reject) => {
         const settle = (answer: Answer) =>
-          'failure' in answer ? reject(errorOf(answer.failure)) : resolve(answer.answer);
+          'failure' in answer ? reject(unpack(answer.failure)) : resolve(answer.answer);
         this.#open.set(id, { settle, reject });
         callOff = this.#host.clock.after(this.#timeoutMs, () =>
           this.#giveUp(worker, late(name, this.#folder, this.#timeoutMs)),
@@ -84,17 +84,6 @@ export class CheckpointLink {
   #rejectAll(why: Error): void {
     for (const { reject } of this.#open.values()) reject(why);
   }
-}
-
-function errorOf({ code, message, facts }: Extract<Answer, { failure: unknown }>['failure']): Error {
-  if (code === undefined || code === 'BROKEN_INVARIANT') {
-    return new InternalError(
-      'BROKEN_INVARIANT',
-      `The checkpoint thread failed: ${message}; please report it.`,
-      facts,
-    );
-  }
-  return new UsageError(code, message, facts);
 }
 
 function closed(folder: string): UsageError {

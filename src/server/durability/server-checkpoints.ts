@@ -22,7 +22,9 @@ export interface ServerCheckpointsOptions {
   readonly host: ServerHost;
   /** Where the checkpoints lie; made if it is not there. One process has it at a time. */
   readonly folder: string;
-  /** Told of each file that `list` skipped, and why. Default: nobody is told. */
+  /**
+   * Receives a line for each file that `list` skipped or that could not be removed. Default: none.
+   */
   readonly onProblem?: ((text: string) => void) | undefined;
   /** How long one call may take, in milliseconds. Default 600,000. */
   readonly timeoutMs?: number | undefined;
@@ -60,13 +62,17 @@ export class ServerCheckpoints {
   }
 
   /**
-   * Writes a checkpoint; done when it is durable and older ones than the last two are removed. The tensors must stand
-   * still until then: what changes meanwhile is written half old, half new. Steps grow; the newest may be rewritten.
-   * Gives those that are kept, oldest first.
+   * Writes a checkpoint; done when it is durable and older ones than the last two are removed, as
+   * far as they can be. The tensors must stand still until then: what changes meanwhile is written
+   * half old, half new. Steps grow; the newest may be rewritten. Gives those that are kept, oldest
+   * first.
    */
   async write(step: number, state: ServerState): Promise<readonly Kept[]> {
     const { manifest, data } = describeState(step, state);
-    return this.#link.ask('write', { manifest, data: await onSharedMemory(data, this.#clock) });
+    const copied = await onSharedMemory(data, this.#clock);
+    const { kept, problems } = await this.#link.ask('write', { manifest, data: copied });
+    for (const problem of problems) this.#onProblem(problem);
+    return kept;
   }
 
   /** The steps whose checkpoints are good to the last byte, ascending. */

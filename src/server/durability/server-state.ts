@@ -68,7 +68,7 @@ export interface Manifest extends Omit<ServerState, 'keys'> {
 
 export const FORMAT = 2;
 /** Stands where a hash will be, so that the manifest's length is known before the hashes are. */
-export const UNKNOWN_HASH = '0'.repeat(64);
+const UNKNOWN_HASH = '0'.repeat(64);
 
 /** Neither a key nor a whole server can have more: all memory of a process is 4 GiB. */
 const MAX_ELEMENTS = 2 ** 30;

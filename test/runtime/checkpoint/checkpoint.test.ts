@@ -13,12 +13,13 @@ import {
 import { createHash } from 'node:crypto';
 import { basename, join } from 'node:path';
 import fc from 'fast-check';
-import { describe, expect, it } from 'vitest';
+import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { CheckpointStore, loadCheckpoint } from '../../../src/runtime/checkpoint/index.ts';
 import type { CheckpointData, JsonValue } from '../../../src/runtime/checkpoint/index.ts';
 import { writeCheckpoint } from '../../../src/runtime/checkpoint/checkpoint.ts';
 import { expectError } from '../../data/expect-error.ts';
 import { temporaryFolders } from '../../data/temporary-folder.ts';
+import { FaultyFiles } from '../../server/durability/faulty-files.ts';
 
 const newFolder = temporaryFolders();
 const FILES = ['model.safetensors', 'optimizer.safetensors', 'state.json'] as const;
@@ -312,9 +313,14 @@ describe('keeping', () => {
 
   it('counts only good ones, so a damaged one never costs the last good one', () => {
     const folder = newFolder();
-    const store = new CheckpointStore(folder);
-    for (const step of [1, 2]) store.save(sample(step));
+    for (const step of [1, 2]) {
+      const first = new CheckpointStore(folder);
+      first.latest();
+      first.save(sample(step));
+    }
     flip(join(folder, 'step-00000002', 'optimizer.safetensors'), 3, 1);
+    const store = new CheckpointStore(folder);
+    store.latest();
     store.save(sample(3));
     expect(entries(folder)).toEqual(['step-00000001', 'step-00000002', 'step-00000003']);
     store.save(sample(4));
@@ -358,5 +364,85 @@ describe('keeping', () => {
     expect(entries(folder)).toContain(old);
     store.save(sample(4));
     expect(entries(folder)).toEqual([recent, 'step-00000003', 'step-00000004']);
+  });
+});
+
+describe('a faulty disk', () => {
+  let folder: string;
+  let files: FaultyFiles;
+  let goBack: () => void;
+  beforeEach(() => {
+    folder = join(newFolder(), 'checkpoints');
+    files = new FaultyFiles();
+    goBack = files.standIn();
+  });
+  afterEach(() => goBack());
+
+  const faultAt = (call: string, pattern: RegExp) => {
+    files.fault = (made, path) => (made === call && pattern.test(path) ? 'EIO' : undefined);
+  };
+
+  it('that does not remove an old checkpoint costs room, and not the new one', () => {
+    const store = new CheckpointStore(folder);
+    for (const step of [1, 2]) store.save(sample(step));
+    faultAt('remove', /step-0+1$/);
+    for (const step of [3, 4]) expect(basename(store.save(sample(step)))).toBe(`step-0000000${step}`);
+    expect(entries(folder)).toEqual(['step-00000001', 'step-00000003', 'step-00000004']);
+    files.fault = () => undefined;
+    store.save(sample(5));
+    expect(entries(folder)).toEqual(['step-00000004', 'step-00000005']);
+  });
+
+  it('that cannot be listed after a save costs room only', () => {
+    const store = new CheckpointStore(folder);
+    for (const step of [1, 2]) store.save(sample(step));
+    files.fault = (call) =>
+      call === 'list' && files.calls.some((made) => /^rename .*0003$/.test(made)) ? 'EIO' : undefined;
+    store.save(sample(3));
+    expect(entries(folder)).toEqual(['step-00000001', 'step-00000002', 'step-00000003']);
+  });
+
+  it('that does not flush the name of a checkpoint fails the save, and a run does not go on from it unflushed', () => {
+    const store = new CheckpointStore(folder);
+    store.save(sample(1));
+    files.fault = (call, path) =>
+      call === 'flush' && path === folder && files.calls.some((made) => /^rename .*0002$/.test(made))
+        ? 'EIO'
+        : undefined;
+    expectError(() => store.save(sample(2)), 'CHECKPOINT_NOT_WRITTEN', 'EIO');
+    const next = new CheckpointStore(folder);
+    expectError(() => next.begin({ resume: true }), 'CHECKPOINT_NOT_WRITTEN', 'EIO');
+    // Reading it promises nothing.
+    expect(next.latest().checkpoint).toEqual(sample(2));
+    files.fault = () => undefined;
+    expect(next.begin({ resume: true })!.checkpoint).toEqual(sample(2));
+    files.cutPower('nothing');
+    expect(entries(folder)).toEqual(['step-00000001', 'step-00000002']);
+  });
+
+  it('leaves a checkpoint whose name was not flushed as one of the run', () => {
+    const store = new CheckpointStore(folder);
+    files.fault = (call, path) => (call === 'flush' && path === folder ? 'EIO' : undefined);
+    expectError(() => store.save(sample(1)), 'CHECKPOINT_NOT_WRITTEN', 'EIO');
+    files.fault = () => undefined;
+    for (const step of [2, 3]) store.save(sample(step));
+    expect(entries(folder)).toEqual(['step-00000002', 'step-00000003']);
+  });
+
+  it('that is full leaves nothing of the checkpoint', () => {
+    const store = new CheckpointStore(folder);
+    store.save(sample(1));
+    files.room = 200;
+    expectError(() => store.save(sample(2)), 'CHECKPOINT_NOT_WRITTEN', 'ENOSPC');
+    expect(entries(folder)).toEqual(['step-00000001']);
+  });
+
+  it('is read once for each checkpoint that a run goes on from, and not for its own', () => {
+    const store = new CheckpointStore(folder);
+    const reads = () => files.calls.filter((call) => /^open .*safetensors$/.test(call)).length;
+    store.save(sample(1));
+    const forOne = reads();
+    for (const step of [2, 3, 4]) store.save(sample(step));
+    expect(reads()).toBe(4 * forOne);
   });
 });

@@ -170,7 +170,40 @@ describe('a durable checkpoint', () => {
     await store!.checkpoint(1, { isDurable: true });
     expect(readdirSync(folder)).toEqual(['server.lock', 'step-000000000001.checkpoint']);
   });
+
+  it('does not fail because nothing older than it can be removed', async () => {
+    await start();
+    const [store] = await connect(1);
+    await init([store!]);
+    files.fault = (call, path) => (call === 'remove' && path.endsWith('.checkpoint') ? 'EIO' : undefined);
+    for (const step of [1, 2, 3]) await store!.checkpoint(step, { isDurable: true });
+    expect(log.filter((line) => /0001\.checkpoint is not needed .* EIO/.test(line))).toHaveLength(1);
+    files.fault = (call, path) => (call === 'list' && path === folder && hasPut(4) ? 'EACCES' : undefined);
+    await store!.checkpoint(4, { isDurable: true });
+    expect(readdirSync(folder).filter((name) => name.endsWith('.checkpoint'))).toHaveLength(4);
+    files.fault = () => undefined;
+    await store!.checkpoint(5, { isDurable: true });
+    expect(readdirSync(folder).filter((name) => name.endsWith('.checkpoint'))).toHaveLength(2);
+  });
+
+  it('is not gone back to while the folder cannot be read, and the error names the folder', async () => {
+    await start();
+    const [store] = await connect(1);
+    await init([store!]);
+    await store!.checkpoint(1, { isDurable: true });
+    files.fault = (call, path) => (call === 'list' && path === folder ? 'EACCES' : undefined);
+    const refused = store!.resume();
+    await expect(refused).rejects.toEqual(notWritten);
+    await expect(refused).rejects.toThrow(`The checkpoint folder ${folder} cannot be used: EACCES`);
+    files.fault = () => undefined;
+    expect(await store!.resume()).toBe(1);
+  });
 });
+
+/** The checkpoint of that step has got its name. */
+function hasPut(step: number): boolean {
+  return files.calls.some((call) => call.startsWith('rename ') && call.endsWith(`${step}.checkpoint`));
+}
 
 describe('a folder with the checkpoints of another run', () => {
   /** Lock step from a first value, with a checkpoint at its beginning and one after a step. */
@@ -662,6 +695,36 @@ describe('a flush that failed', () => {
     expect(await count(again!)).toBe(3);
     await push(again!, 1);
     expect(await count(again!)).toBe(4);
+  });
+});
+
+describe('a flush that failed behind the name of a checkpoint', () => {
+  /** Checkpoint 0 has its name, and its folder was not flushed. */
+  async function unflushed(): Promise<RemoteStore> {
+    await start();
+    const [store] = await connect(1);
+    await init([store!]);
+    files.fault = (call, path) => (call === 'flush' && path === folder && hasPut(0) ? 'EIO' : undefined);
+    await expect(store!.checkpoint(0, { isDurable: true })).rejects.toEqual(notWritten);
+    expect(readdirSync(folder)).toContain('step-000000000000.checkpoint');
+    return store!;
+  }
+
+  it('is made good before training goes back to it and calls it written', async () => {
+    const store = await unflushed();
+    files.fault = () => undefined;
+    expect(await store.resume()).toBe(0);
+    await store.checkpoint(0, { isDurable: true });
+    await end();
+    files.cutPower('nothing');
+    await start();
+    expect(readdirSync(folder)).toContain('step-000000000000.checkpoint');
+  });
+
+  it('keeps training from going back to it while it fails again', async () => {
+    const store = await unflushed();
+    await expect(store.resume()).rejects.toEqual(notWritten);
+    await expect(store.checkpoint(0, { isDurable: true })).rejects.toThrow();
   });
 });
 

@@ -143,6 +143,19 @@ describe('a push log', () => {
     expect(readdirSync(folder)).toEqual([]);
   });
 
+  it('keeps nothing of a push for which the disk has not enough room', () => {
+    const files = new FaultyFiles();
+    const log = open(FIRST, true, files);
+    log.append(samplePush(0));
+    files.room = 100;
+    expect(() => log.append(samplePush(5))).toThrow(refused('FILE_NOT_WRITTEN'));
+    expect(files.room).toBe(0);
+    files.room = Infinity;
+    log.append(samplePush(1));
+    log.close();
+    expect(replay(log.path)).toMatchObject({ records: [samplePush(0), samplePush(1)], stop: { why: 'end' } });
+  });
+
   it('that could not be written, nor cut where it was whole, acknowledges nothing more', () => {
     const files = new FaultyFiles();
     const log = open(FIRST, true, files);

@@ -267,6 +267,10 @@ describe('the folder of checkpoints', () => {
     writeFileSync(join(folder, 'file'), '');
     const opened = ServerCheckpoints.open({ host: systemServerHost, folder: join(folder, 'file', 'inside') });
     await expect(opened).rejects.toEqual(refused('CHECKPOINT_NOT_WRITTEN'));
+    // The thread that failed is known by its stack, and the system's own error by the cause.
+    const { stack, cause } = (await opened.catch((error: unknown) => error)) as Error;
+    expect(stack).toContain('checkpoint-folder');
+    expect(cause).toMatchObject({ message: expect.stringMatching(/^ENOTDIR/) as string });
   });
 
   it('is given up when it takes too long', async () => {
