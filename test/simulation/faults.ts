@@ -75,7 +75,7 @@ interface Struck {
 }
 
 /** After so long a checkpoint thread counts as hung. */
-export const DESK_TIMEOUT_MS = 60_000;
+export const DESK_TIMEOUT_MS = 15_000;
 
 /** By fault and point, how often it hit. */
 export type FaultCounts = Map<string, number>;

@@ -224,7 +224,6 @@ class Run {
           this.#visitors.failed(tenant.plan.namespace);
           const isLost = error.code === 'CHECKPOINT_CORRUPT' || this.#isUneven(tenant, error.code);
           if (isLost && tenant.beginAnew(error)) this.#startAllAgain(tenant);
-          // Whoever goes on does so without a new server, but for what is logged before the first push.
           if (isLost || error.code === 'FILE_NOT_WRITTEN') this.#repair();
           this.#startAgain(name);
         },
@@ -242,7 +241,8 @@ class Run {
     // Nothing of them is kept; nor of what was trained in a folder that was given up before the server knew.
     if (code === 'PEER_LOST') return tenant.hasBegunAnew || this.#visitors.tenants.includes(tenant);
     // Pushes that a power cut took with it are pushed no more, and versions may be behind those of checkpoints.
-    const isBehind = /pushed step .* expected step|cannot be written after it/.test(message);
+    const isBehind =
+      /pushed step .* expected step|cannot be written after it/.test(message) || OVERTAKEN.test(message);
     return (
       wasCut && !isLockStep && (code === 'CHECKPOINT_CORRUPT' || isBehind || this.#isUneven(tenant, code))
     );
