@@ -51,6 +51,7 @@ export const FAULTS = {
   'core ended': ['turn'],
   'desk ended': IN_DESK,
   'desk hangs': IN_DESK,
+  'name lost': ['rename'],
 } as const satisfies Record<string, readonly Point[]>;
 export type Fault = keyof typeof FAULTS;
 
@@ -60,7 +61,13 @@ export type Cause = 'disk' | 'server' | 'desk' | 'link' | 'worker';
 const CAUSES: Record<Fault, Cause> = {
   ...{ 'server killed': 'server', 'power cut': 'server', 'torn write': 'server' },
   ...{ 'checkpoint damaged': 'server', 'server stopped': 'server', 'core held up': 'server' },
-  ...{ 'disk full': 'disk', 'write error': 'disk', 'truncate error': 'disk', 'flush error': 'disk' },
+  ...{
+    'disk full': 'disk',
+    'write error': 'disk',
+    'truncate error': 'disk',
+    'flush error': 'disk',
+    'name lost': 'disk',
+  },
   ...{ 'link cut': 'link', 'link cut one way': 'link', 'link slow': 'link', 'connection reset': 'link' },
   ...{ 'core ended': 'server', 'desk ended': 'desk', 'desk hangs': 'desk' },
   ...{ 'worker stopped': 'link', 'worker killed': 'worker' },
@@ -96,8 +103,8 @@ interface Armed {
 const EACH = Object.entries(FAULTS).flatMap(([fault, points]) =>
   points.map((point) => ({ fault: fault as Fault, point: point })),
 );
-/** Logs are cut so seldom that most of these hit nothing. */
-const RARE = EACH.filter(({ point }) => point === 'truncate');
+/** Logs are cut so seldom that most of these hit nothing; of names only that of the first checkpoint can be missed. */
+const RARE = EACH.filter(({ fault, point }) => point === 'truncate' || fault === 'name lost');
 const ALL = [...EACH, ...RARE, ...RARE];
 
 const EVERYWHERE = EACH.filter(({ point }) => point === 'request' || point === 'turn');
@@ -123,6 +130,8 @@ export class Faults implements DiskFaults, Links {
   #heldUpMs = 0;
   /** While the checkpoint thread does something. */
   #desk: DeskThread | undefined;
+  /** The folder of a checkpoint whose name was not flushed; the power is cut when it is looked for. */
+  #unflushed: string | undefined;
   /** The process of a server one of whose cores was ended. */
   #coreless: SimProcess | undefined;
   readonly #struck: Struck[] = [];
@@ -148,8 +157,9 @@ export class Faults implements DiskFaults, Links {
     const { random } = this.#scheduler;
     const { fault, point } = ALL[random.below(ALL.length)]!;
     const isEnd = fault === 'server killed' || fault === 'power cut' || fault === 'server stopped';
-    const isAfter = isEnd && (point === 'write' || (isOnDisk(point) && random.below(2) === 0));
-    const isOfDesk = fault === 'desk ended' || fault === 'desk hangs';
+    const isAfter =
+      fault === 'name lost' || (isEnd && (point === 'write' || (isOnDisk(point) && random.below(2) === 0)));
+    const isOfDesk = fault === 'desk ended' || fault === 'desk hangs' || fault === 'name lost';
     this.#armed.push({ fault, point, isAfter, skips: random.below(4), isOfDesk });
     // A log is cut only where a write to it has failed.
     if (fault === 'truncate error') {
@@ -219,8 +229,14 @@ export class Faults implements DiskFaults, Links {
   inDesk(thread: DeskThread, act: () => void): void {
     this.#desk = thread;
     this.#pass('question', undefined, '');
+    const isLookedFor = this.#unflushed === thread.folder;
     act();
     this.#desk = undefined;
+    if (!isLookedFor) return;
+    this.#unflushed = undefined;
+    const scheduler = this.#scheduler;
+    this.#strike('server');
+    scheduler.after(this.#lastsMs(scheduler.between(2, 20)), undefined, () => this.#endServer('power'));
   }
 
   holdUp(): number {
@@ -334,6 +350,11 @@ export class Faults implements DiskFaults, Links {
       case 'core ended':
         this.#heldUpMs = Infinity;
         this.#coreless = process;
+        return;
+      case 'name lost':
+        // The next flush of the thread is that of the folder.
+        this.#failsFlush = true;
+        this.#unflushed = this.#desk!.folder;
         return;
       case 'desk ended':
         return this.#desk!.end();

@@ -37,6 +37,8 @@ export interface MachineOptions {
 
 /** What can become of a thread, alone of its process. */
 export interface DeskThread {
+  /** Of its checkpoints. */
+  readonly folder: string;
   /** The one who started it hears of it. */
   end(): void;
   /** It does nothing more, and nobody hears of it. */
@@ -130,7 +132,7 @@ export class ServerMachine {
         // What it still tries once it has ended changes nothing.
         const answer = (one: Answer): void => void (thread.isDead || toMain.send(one));
         toDesk.take = (question) =>
-          inDesk({ end: line.end, hang: () => thread.end() }, () => {
+          inDesk({ folder: data.folder, end: line.end, hang: () => thread.end() }, () => {
             if (!thread.isDead) desk.take(question, answer);
           });
         return { ...line, post: (question) => toDesk.send(question) };
@@ -168,7 +170,7 @@ class Lane<Message> {
 function threadLine<Heard>(
   thread: SimThread,
   lane: Lane<Heard>,
-): Omit<ThreadLine<Heard, never>, 'post'> & { end(): void } {
+): Omit<ThreadLine<Heard, never>, 'post'> & { end: () => void } {
   let onEnd: (error: unknown) => void = () => undefined;
   return {
     onMessage: (take) => void (lane.take = take),

@@ -272,7 +272,7 @@ export class Tenant {
       const errors = results.flatMap((one) => (one.status === 'rejected' ? [one.reason as unknown] : []));
       const refused = errors.filter((error): error is TributaryError => isOf(error, 'FILE_NOT_WRITTEN'));
       const other = errors.find((error) => !isOf(error, 'FILE_NOT_WRITTEN'));
-      if (other !== undefined) throw other;
+      if (other !== undefined) throw other as Error;
       open = open.filter((_, i) => results[i]!.status === 'rejected');
       if (open.length === 0) return;
       // A server that was started again and could not begin its logs tries again when keys are initialized, which a store

@@ -143,4 +143,27 @@ export const MUTANTS: readonly Mutant[] = [
       },
     ],
   },
+  {
+    name: 'lost-thread-answers-nobody',
+    fault: 'whoever waits for a checkpoint thread that has ended or hangs waits for ever',
+    changes: [
+      {
+        path: 'src/server/durability/checkpoint-link.ts',
+        from: '    void worker.terminate();\n    this.#rejectAll(why);\n',
+        to: '    void worker.terminate();\n',
+      },
+    ],
+  },
+  {
+    name: 'resumes-without-a-flush',
+    fault:
+      'a checkpoint whose folder could not be flushed is reported to be on the disk after going back to it',
+    changes: [
+      {
+        path: 'src/server/durability/checkpoint-folder.ts',
+        from: '  #flush(): void {\n',
+        to: '  #flush(): void {\n    if (this.#good.size >= 0) return;\n',
+      },
+    ],
+  },
 ];
