@@ -50,16 +50,23 @@ export interface DiskFaults {
   torn(path: string, bytes: number): number | undefined;
   /** Whether a flush is to fail. */
   failsFlush(path: string): boolean;
-  /** How many bytes of a write a full disk takes. */
-  room(bytes: number): number;
+  /** How many bytes of a read or write one call takes, at least one: calls may do less than they are asked for. */
+  taken(bytes: number): number;
 }
 
 export class Disk {
   readonly #root = new Folder();
-  #isFull = false;
+  /** Bytes by which files can still grow. */
+  #roomBytes = Infinity;
 
-  set isFull(value: boolean) {
-    this.#isFull = value;
+  /** Files can grow by so many bytes only; with 0 there is no room for new ones either. */
+  fillUp(roomBytes: number): void {
+    this.#roomBytes = roomBytes;
+  }
+
+  /** Somebody has made room. */
+  clearUp(): void {
+    this.#roomBytes = Infinity;
   }
 
   /** The disk as one process sees it, with descriptors of its own. */
@@ -82,7 +89,7 @@ export class Disk {
         if (node === undefined) {
           const folder = this.#find(dirname(path));
           if (!isCreating || !(folder instanceof Folder)) throw fault('ENOENT', path);
-          if (this.#isFull) throw fault('ENOSPC', path);
+          if (this.#roomBytes === 0) throw fault('ENOSPC', path);
           node = new File();
           folder.entries.set(basename(path), node);
         }
@@ -111,28 +118,31 @@ export class Disk {
       },
       read: (descriptor, into, position) => {
         const { node } = fileOf(descriptor);
-        const part = node.bytes.subarray(position, position + into.length);
+        const asked = into.length === 0 ? 0 : faults.taken(into.length);
+        const part = node.bytes.subarray(position, position + asked);
         into.set(part);
         return part.length;
       },
       write: (descriptor, bytes, position) => {
         const { node, path } = fileOf(descriptor);
         faults.before('write', path);
-        if (this.#isFull && position + bytes.length > node.bytes.length) {
-          // What still has room is written.
-          write(node, bytes.subarray(0, faults.room(bytes.length)), position);
-          throw fault('ENOSPC', path);
-        }
+        // What still has room is written, and the call says how much; only the next one fails.
+        const roomBytes = Math.max(0, node.bytes.length - position) + this.#roomBytes;
+        if (roomBytes === 0 && bytes.length > 0) throw fault('ENOSPC', path);
         const torn = faults.torn(path, bytes.length);
-        write(node, torn === undefined ? bytes : bytes.subarray(0, torn), position);
+        const taken = torn ?? faults.taken(bytes.length);
+        const count = Math.min(roomBytes, taken);
+        this.#roomBytes -= Math.max(0, position + count - node.bytes.length);
+        write(node, bytes.subarray(0, count), position);
         if (torn !== undefined) throw fault('EIO', path);
         faults.after('write', path);
-        return bytes.length;
+        return count;
       },
       truncate: (descriptor, length) => {
         const { node, path } = fileOf(descriptor);
         faults.before('truncate', path);
         if (length === node.bytes.length) return;
+        this.#roomBytes += node.bytes.length - length;
         const bytes = new Uint8Array(length);
         bytes.set(node.bytes.subarray(0, length));
         node.bytes = bytes;
@@ -194,7 +204,7 @@ export class Disk {
 
   /** What was flushed stays; of the rest some comes through, some does not, and some only in part. */
   cutPower(random: Random): void {
-    this.#isFull = false;
+    this.clearUp();
     const visit = (folder: Folder): void => {
       for (const name of new Set([...folder.entries.keys(), ...folder.durable.keys()])) {
         if (folder.entries.get(name) === folder.durable.get(name) || random.below(2) === 0) continue;
@@ -219,7 +229,7 @@ export class Disk {
       sofar += `/${name}`;
       let next = folder.entries.get(name);
       if (next === undefined) {
-        if (this.#isFull) throw fault('ENOSPC', sofar);
+        if (this.#roomBytes === 0) throw fault('ENOSPC', sofar);
         folder.entries.set(name, (next = new Folder()));
         first ??= sofar;
       }

@@ -8,7 +8,7 @@ import type { DiskFaults, DiskPoint } from './disk.ts';
 import type { Links } from './network.ts';
 import type { SimProcess } from './process.ts';
 import type { Scheduler } from './scheduler.ts';
-import type { ServerMachine } from './server-machine.ts';
+import type { DeskThread, ServerMachine } from './server-machine.ts';
 
 export const POINTS = [
   'new log',
@@ -20,13 +20,17 @@ export const POINTS = [
   'acknowledgement',
   'request',
   'turn',
+  'question',
 ] as const;
 export type Point = (typeof POINTS)[number];
 
 const ON_DISK: readonly Point[] = ['before write', 'write', 'flush', 'rename', 'acknowledgement'];
 const ON_WIRE: readonly Point[] = ['acknowledgement', 'request'];
 
-/** Which fault can hit where. */
+/** Of the checkpoint thread: before it does what it was asked for, and in the middle of it. */
+const IN_DESK: readonly Point[] = ['question', 'write', 'flush', 'rename'];
+
+/** Which fault can hit where. A desk is the thread that writes checkpoints. */
 export const FAULTS = {
   'server killed': ON_DISK,
   'power cut': ON_DISK,
@@ -44,8 +48,41 @@ export const FAULTS = {
   'worker stopped': ON_WIRE,
   'worker killed': ON_WIRE,
   'core held up': ['turn'],
+  'core ended': ['turn'],
+  'desk ended': IN_DESK,
+  'desk hangs': IN_DESK,
+  'name lost': ['rename'],
 } as const satisfies Record<string, readonly Point[]>;
 export type Fault = keyof typeof FAULTS;
+
+/** What a fault breaks, by which errors that follow from it are told from others. */
+export type Cause = 'disk' | 'server' | 'desk' | 'link' | 'worker';
+
+const CAUSES: Record<Fault, Cause> = {
+  ...{ 'server killed': 'server', 'power cut': 'server', 'torn write': 'server' },
+  ...{ 'checkpoint damaged': 'server', 'server stopped': 'server', 'core held up': 'server' },
+  ...{
+    'disk full': 'disk',
+    'write error': 'disk',
+    'truncate error': 'disk',
+    'flush error': 'disk',
+    'name lost': 'disk',
+  },
+  ...{ 'link cut': 'link', 'link cut one way': 'link', 'link slow': 'link', 'connection reset': 'link' },
+  ...{ 'core ended': 'server', 'desk ended': 'desk', 'desk hangs': 'desk' },
+  ...{ 'worker stopped': 'link', 'worker killed': 'worker' },
+};
+
+interface Struck {
+  readonly cause: Cause;
+  /** Of a link or a worker: whose. */
+  readonly namespace: string | undefined;
+  /** When it has healed, as far as is known. */
+  untilMs: number;
+}
+
+/** After so long a checkpoint thread counts as hung. */
+export const DESK_TIMEOUT_MS = 15_000;
 
 /** By fault and point, how often it hit. */
 export type FaultCounts = Map<string, number>;
@@ -59,13 +96,15 @@ interface Armed {
   skips: number;
   /** Whether it hits logs only. */
   readonly isOfLog?: boolean;
+  /** Whether it hits the checkpoint thread only. */
+  readonly isOfDesk?: boolean;
 }
 
 const EACH = Object.entries(FAULTS).flatMap(([fault, points]) =>
   points.map((point) => ({ fault: fault as Fault, point: point })),
 );
-/** Logs are cut so seldom that most of these hit nothing. */
-const RARE = EACH.filter(({ point }) => point === 'truncate');
+/** Logs are cut so seldom that most of these hit nothing; of names only that of the first checkpoint can be missed. */
+const RARE = EACH.filter(({ fault, point }) => point === 'truncate' || fault === 'name lost');
 const ALL = [...EACH, ...RARE, ...RARE];
 
 const EVERYWHERE = EACH.filter(({ point }) => point === 'request' || point === 'turn');
@@ -89,8 +128,13 @@ export class Faults implements DiskFaults, Links {
   #failsFlush = false;
   #tears = false;
   #heldUpMs = 0;
-  /** When the last fault has healed, as far as is known. */
-  healedMs = 0;
+  /** While the checkpoint thread does something. */
+  #desk: DeskThread | undefined;
+  /** The folder of a checkpoint whose name was not flushed; the power is cut when it is looked for. */
+  #unflushed: string | undefined;
+  /** The process of a server one of whose cores was ended. */
+  #coreless: SimProcess | undefined;
+  readonly #struck: Struck[] = [];
   hits = 0;
   /** A core is about to be held up, as soon as it may be. */
   beforeHoldUp: () => void = () => undefined;
@@ -113,13 +157,30 @@ export class Faults implements DiskFaults, Links {
     const { random } = this.#scheduler;
     const { fault, point } = ALL[random.below(ALL.length)]!;
     const isEnd = fault === 'server killed' || fault === 'power cut' || fault === 'server stopped';
-    const isAfter = isEnd && (point === 'write' || (isOnDisk(point) && random.below(2) === 0));
-    this.#armed.push({ fault, point, isAfter, skips: random.below(4) });
+    const isAfter =
+      fault === 'name lost' || (isEnd && (point === 'write' || (isOnDisk(point) && random.below(2) === 0)));
+    const isOfDesk = fault === 'desk ended' || fault === 'desk hangs' || fault === 'name lost';
+    this.#armed.push({ fault, point, isAfter, skips: random.below(4), isOfDesk });
     // A log is cut only where a write to it has failed.
     if (fault === 'truncate error') {
       this.#armed.push({ fault: 'write error', point: 'write', isAfter, skips: 0, isOfLog: true });
     }
     if (fault === 'core held up') this.beforeHoldUp();
+  }
+
+  /** When the last fault has healed, as far as is known. */
+  get healedMs(): number {
+    return Math.max(0, ...this.#struck.map(({ untilMs }) => untilMs));
+  }
+
+  /** Whether something of that kind was broken at that time or later, for all tenants or for this one. */
+  hasStruck(causes: readonly Cause[], sinceMs: number, namespace: string): boolean {
+    return this.#struck.some(
+      (one) =>
+        causes.includes(one.cause) &&
+        one.untilMs >= sinceMs &&
+        (one.namespace === undefined || one.namespace === namespace),
+    );
   }
 
   /** So many instead of all that have not hit, where something is passed as long as anybody trains. */
@@ -153,14 +214,29 @@ export class Faults implements DiskFaults, Links {
     return this.#scheduler.random.below(bytes);
   }
 
-  room(bytes: number): number {
-    return this.#scheduler.random.below(bytes);
+  taken(bytes: number): number {
+    const { random } = this.#scheduler;
+    return random.below(16) === 0 ? 1 + random.below(bytes) : bytes;
   }
 
   failsFlush(): boolean {
     const fails = this.#failsFlush;
     this.#failsFlush = false;
     return fails;
+  }
+
+  /** What the checkpoint thread does, all at once. */
+  inDesk(thread: DeskThread, act: () => void): void {
+    this.#desk = thread;
+    this.#pass('question', undefined, '');
+    const isLookedFor = this.#unflushed === thread.folder;
+    act();
+    this.#desk = undefined;
+    if (!isLookedFor) return;
+    this.#unflushed = undefined;
+    const scheduler = this.#scheduler;
+    this.#strike('server');
+    scheduler.after(this.#lastsMs(scheduler.between(2, 20)), undefined, () => this.#endServer('power'));
   }
 
   holdUp(): number {
@@ -208,7 +284,11 @@ export class Faults implements DiskFaults, Links {
   ): void {
     const isOfLog = isLog(path);
     const index = this.#armed.findIndex(
-      (one) => one.point === point && one.isAfter === isAfter && (isOfLog || !one.isOfLog),
+      (one) =>
+        one.point === point &&
+        one.isAfter === isAfter &&
+        (isOfLog || !one.isOfLog) &&
+        (this.#desk || !one.isOfDesk),
     );
     if (index < 0) return;
     const armed = this.#armed[index]!;
@@ -220,16 +300,25 @@ export class Faults implements DiskFaults, Links {
     this.#scheduler.note('fault', `${armed.fault} at ${point}${path === '' ? '' : ` of ${path}`}`);
     const breaksLogs = armed.fault === 'flush error' || armed.fault === 'truncate error';
     if (breaksLogs && isOfLog) this.#broken.add(basename(dirname(path)));
+    const cause = CAUSES[armed.fault];
+    this.#strike(cause, cause === 'link' || cause === 'worker' ? ends!.worker.name.split('.')[0] : undefined);
     this.#hit(armed.fault, ends);
+  }
+
+  #strike(cause: Cause, namespace?: string): void {
+    this.#struck.push({ cause, namespace, untilMs: this.#scheduler.nowMs });
+  }
+
+  /** What struck last takes so long to heal. */
+  #lastsMs(ms: number): number {
+    const last = this.#struck.at(-1)!;
+    last.untilMs = Math.max(last.untilMs, this.#scheduler.nowMs + ms);
+    return ms;
   }
 
   #hit(fault: Fault, ends: { readonly server: SimProcess; readonly worker: SimProcess } | undefined): void {
     const scheduler = this.#scheduler;
-    const forMs = (least: number, most: number): number => {
-      const ms = scheduler.between(least, most);
-      this.healedMs = Math.max(this.healedMs, scheduler.nowMs + ms);
-      return ms;
-    };
+    const forMs = (least: number, most: number): number => this.#lastsMs(scheduler.between(least, most));
     const { disk, process } = this.#machine;
     switch (fault) {
       case 'server killed':
@@ -237,8 +326,9 @@ export class Faults implements DiskFaults, Links {
       case 'power cut':
         return this.#endServer('power');
       case 'disk full':
-        disk.isFull = true;
-        return void scheduler.after(forMs(20, 3000), undefined, () => (disk.isFull = false));
+        // Of most, less than the next record takes.
+        disk.fillUp(scheduler.random.below(2) * scheduler.random.below(500));
+        return void scheduler.after(forMs(20, 3000), undefined, () => disk.clearUp());
       case 'write error':
       case 'truncate error':
         this.#throws = true;
@@ -257,6 +347,20 @@ export class Faults implements DiskFaults, Links {
       case 'core held up':
         this.#heldUpMs = forMs(5, 3000);
         return this.onHeldUp();
+      case 'core ended':
+        this.#heldUpMs = Infinity;
+        this.#coreless = process;
+        return;
+      case 'name lost':
+        // The next flush of the thread is that of the folder.
+        this.#failsFlush = true;
+        this.#unflushed = this.#desk!.folder;
+        return;
+      case 'desk ended':
+        return this.#desk!.end();
+      case 'desk hangs':
+        this.#lastsMs(DESK_TIMEOUT_MS);
+        return this.#desk!.hang();
       case 'connection reset':
         this.#resets = true;
         return;
@@ -300,9 +404,15 @@ export class Faults implements DiskFaults, Links {
     }
   }
 
+  /** Whether a core of the server that runs was ended. */
+  get hasEndedCore(): boolean {
+    return this.#coreless === this.#machine.process;
+  }
+
   /** No fault: the one who runs the server does it. */
   startServerAgain(): void {
     this.#scheduler.note('operator', 'starts the server again');
+    this.#strike('server');
     this.#endServer('kill');
   }
 
@@ -311,8 +421,7 @@ export class Faults implements DiskFaults, Links {
     const machine = this.#machine;
     const dead = machine.process;
     if (dead.isDead) return;
-    const downMs = scheduler.between(10, 3000);
-    this.healedMs = Math.max(this.healedMs, scheduler.nowMs + downMs);
+    const downMs = this.#lastsMs(scheduler.between(10, 3000));
     dead.kill(how === 'power');
     if (how === 'power') {
       machine.disk.cutPower(scheduler.random);

@@ -51,24 +51,28 @@ export class SimProcess {
     this.stoppedUntilMs = Math.max(this.stoppedUntilMs, this.scheduler.nowMs + forMs);
   }
 
-  files(faults: DiskFaults): LockableFiles {
+  /** As one of its threads sees them, or all. */
+  files(
+    faults: DiskFaults,
+    { isDead }: { readonly isDead: () => boolean } = { isDead: () => this.isDead },
+  ): LockableFiles {
     const own: DiskFaults = {
       before: (point, path) => {
-        if (this.isDead) throw new Killed();
+        if (isDead()) throw new Killed();
         faults.before(point, path);
-        if (this.isDead) throw new Killed();
+        if (isDead()) throw new Killed();
       },
       after: (point, path) => {
         faults.after(point, path);
-        if (this.isDead) throw new Killed();
+        if (isDead()) throw new Killed();
       },
       torn: (path, bytes) => faults.torn(path, bytes),
       failsFlush: (path) => faults.failsFlush(path),
-      room: (bytes) => faults.room(bytes),
+      taken: (bytes) => faults.taken(bytes),
     };
     const files = this.#disk.filesFor(own, this);
     const guarded = <R>(call: () => R): R => {
-      if (this.isDead) throw new Killed();
+      if (isDead()) throw new Killed();
       return call();
     };
     return {
@@ -90,6 +94,7 @@ export class SimThread implements Owner {
   #watched: readonly Watched[] = [];
   #asleepUntilMs = 0;
   #isAsleep = false;
+  #hasEnded = false;
   /** What it does when it wakes. */
   #onWake: { readonly act: () => void; callOff: () => void } | undefined;
 
@@ -99,7 +104,12 @@ export class SimThread implements Owner {
   }
 
   get isDead(): boolean {
-    return this.process.isDead;
+    return this.#hasEnded || this.process.isDead;
+  }
+
+  /** Alone of its process. */
+  end(): void {
+    this.#hasEnded = true;
   }
 
   get stoppedUntilMs(): number {

@@ -8,7 +8,7 @@ import { TributaryError } from '../../src/base/index.ts';
 import type { Kernels } from '../../src/kernels/index.ts';
 import { Disk } from './disk.ts';
 import { Faults } from './faults.ts';
-import type { FaultCounts } from './faults.ts';
+import type { Cause, FaultCounts } from './faults.ts';
 import { Network } from './network.ts';
 import { Killed, SimProcess, SimThread } from './process.ts';
 import { Scheduler } from './scheduler.ts';
@@ -25,8 +25,17 @@ const CORES = 2;
 const LEFT_MS = 300_000;
 const MOST_RESTARTS = 200;
 const LEAST_FAULTS = 3;
-/** Errors that faults of the machine may lead to. */
-const EXPECTED = new Set(['UNREACHABLE', 'REFUSED', 'REWOUND', 'FILE_NOT_WRITTEN', 'CHECKPOINT_NOT_WRITTEN']);
+/** Errors that faults of the machine may lead to, and of which. */
+const CAUSES: Readonly<Record<string, readonly Cause[]>> = {
+  FILE_NOT_WRITTEN: ['disk'],
+  CHECKPOINT_NOT_WRITTEN: ['disk', 'desk'],
+  BROKEN_INVARIANT: ['desk'],
+  TIMEOUT: ['desk'],
+  UNREACHABLE: ['server', 'link'],
+  REFUSED: ['server'],
+  REWOUND: ['server', 'link', 'worker'],
+};
+const OVERTAKEN = /some cores had taken that of step|those of later steps|others were asked for since/;
 /** Of all steps, those after which no fault is planned, but those that have not hit are made up for. */
 const LATE = 0.7;
 
@@ -84,12 +93,11 @@ class Run {
     this.#machine = new ServerMachine({
       ...{ scheduler, network: this.#network, kernels, cores: CORES, port: PORT, faults: this.#faults },
       holdUp: () => this.#faults.holdUp(),
-      services: () => [
-        ...this.#tenants.map(({ service }) => service),
-        ...this.#visitors.tenants.map(({ service }) => ({ ...service, folder: undefined })),
-      ],
+      inDesk: (thread, act) => this.#faults.inDesk(thread, act),
+      services: () => [...this.#tenants, ...this.#visitors.tenants].map((tenant) => tenant.serve()),
       onLog: (line) => {
         this.#machine.process.note(line);
+        if (line.startsWith('a core failed') && this.#faults.hasEndedCore) return this.#repair();
         if (line.startsWith('a core failed') || line.startsWith('a server did not start')) this.#found(line);
       },
     });
@@ -101,7 +109,7 @@ class Run {
       (tenant) => this.#startWorker(tenant, 0),
     );
     this.#faults.onPowerCut = () => {
-      for (const tenant of this.#tenants) if (!tenant.plan.isOnDisk) tenant.mayLose = true;
+      for (const tenant of this.#tenants) tenant.powerWasCut();
     };
     this.#faults.onWorkerKilled = ({ name }) => {
       this.#visitors.failed(name.split('.')[0]!);
@@ -152,7 +160,7 @@ class Run {
     return ['first', 'second'].map((namespace) => ({
       ...{ namespace, kind: KINDS[random.below(KINDS.length)]!, workers: random.below(8) === 0 ? 3 : 2 },
       ...{ steps: 20 + random.below(2), checkpointEvery: 3 + random.below(5) },
-      ...{ sharedMemory: random.below(2) === 0, isOnDisk: random.below(2) === 0 },
+      ...{ sharedMemory: random.below(2) === 0, isKept: true, isOnDisk: random.below(2) === 0 },
       goesOn: random.below(2) === 0,
     }));
   }
@@ -195,6 +203,8 @@ class Run {
       address: this.#machine.address,
       note: (what: string) => void (process.isDead || process.note(what)),
       stored: (folder: string) => this.#machine.disk.list(folder),
+      nowMs: () => this.#scheduler.nowMs,
+      isExcused: (error: TributaryError) => this.#isExcused(tenant, worker, error),
       pause: (ms: number) => new Promise<void>((resolve) => thread.clock.after(ms, resolve)),
     };
     this.#scheduler.after(this.#scheduler.between(0, 5), thread, () => {
@@ -206,7 +216,7 @@ class Run {
         },
         (error: unknown) => {
           if (process.isDead) return;
-          if (!(error instanceof TributaryError) || !this.#isExpected(tenant, error)) {
+          if (!(error instanceof TributaryError) || !this.#isExpected(tenant, worker, error)) {
             return this.#found(textOf(error));
           }
           process.note(`fails: ${error.code}: ${error.message}`);
@@ -222,19 +232,38 @@ class Run {
   }
 
   /** Whether faults of the machine may lead to the error, and not only faults of the code. */
-  #isExpected(tenant: Tenant, { code, message }: TributaryError): boolean {
-    const { mayLose } = tenant;
-    if (EXPECTED.has(code)) return true;
+  #isExpected(tenant: Tenant, worker: number, error: TributaryError): boolean {
+    const { wasCut, isLockStep } = tenant;
+    const { code, message } = error;
+    if (this.#isExcused(tenant, worker, error)) return true;
+    // Whoever works for a service that was ended is told so, or cannot find it.
+    if (!tenant.plan.isKept && !this.#visitors.tenants.includes(tenant)) return true;
     // Nothing of them is kept; nor of what was trained in a folder that was given up before the server knew.
     if (code === 'PEER_LOST') return tenant.hasBegunAnew || this.#visitors.tenants.includes(tenant);
     // Pushes that a power cut took with it are pushed no more, and versions may be behind those of checkpoints.
-    const isBehind = /pushed step .* expected step|cannot be written after it/.test(message);
-    return mayLose && (code === 'CHECKPOINT_CORRUPT' || isBehind || this.#isUneven(tenant, code));
+    const isBehind =
+      /pushed step .* expected step|cannot be written after it/.test(message) || OVERTAKEN.test(message);
+    return (
+      wasCut && !isLockStep && (code === 'CHECKPOINT_CORRUPT' || isBehind || this.#isUneven(tenant, code))
+    );
+  }
+
+  /**
+   * Whether something was broken from which the error follows, since the worker last got something done: not in its last
+   * step, whose answers may have been on their way, but since the one before. What is written in the background is reported
+   * with the next checkpoint.
+   */
+  #isExcused(tenant: Tenant, worker: number, { code, message }: TributaryError): boolean {
+    const sinceMs = code === 'CHECKPOINT_NOT_WRITTEN' ? tenant.keptMs(worker) : tenant.steppedMs(worker);
+    const causes = [...(CAUSES[code] ?? [])];
+    // Cores hear of a checkpoint at different times, or not at all, where a request or its answer is lost on its way.
+    if (code === 'CHECKPOINT_NOT_WRITTEN' && OVERTAKEN.test(message)) causes.push('server', 'link', 'worker');
+    return this.#faults.hasStruck(causes, sinceMs, tenant.plan.namespace);
   }
 
   /** Cores that have lost more than others leave workers that wait for each other where staleness is bounded. */
-  #isUneven({ mayLose, plan: { kind } }: Tenant, code: string): boolean {
-    return mayLose && kind === 'bounded' && code === 'TIMEOUT';
+  #isUneven({ wasCut, plan: { kind } }: Tenant, code: string): boolean {
+    return wasCut && kind === 'bounded' && code === 'TIMEOUT';
   }
 
   /** As whoever looks after the server does when its log cannot be written: looks at the disk, and starts it again. */
@@ -305,7 +334,7 @@ const NO_FAULTS = {
   after: () => undefined,
   torn: () => undefined,
   failsFlush: () => false,
-  room: () => 0,
+  taken: (bytes: number) => bytes,
 };
 
 function textOf(error: unknown): string {

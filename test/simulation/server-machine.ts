@@ -14,6 +14,7 @@ import type { ServiceOptions } from '../../src/server/index.ts';
 import type { ServerHost, ThreadLine } from '../../src/server/server-host.ts';
 import { Disk } from './disk.ts';
 import type { DiskFaults } from './disk.ts';
+import { DESK_TIMEOUT_MS } from './faults.ts';
 import type { Network } from './network.ts';
 import { SimProcess, SimThread } from './process.ts';
 import type { Scheduler } from './scheduler.ts';
@@ -25,11 +26,23 @@ export interface MachineOptions {
   readonly cores: number;
   readonly port: number;
   readonly faults: DiskFaults;
-  /** A core is about to act on what it saw; returns for how long it is held up first, in milliseconds. */
+  /** A core is about to act on what it saw; returns for how long it is held up first, in milliseconds; Infinity: it ends. */
   readonly holdUp: () => number;
+  /** The checkpoint thread is about to do what it was asked for. */
+  readonly inDesk: (thread: DeskThread, act: () => void) => void;
   /** The services that it has whenever it starts. */
   readonly services: () => readonly ServiceOptions[];
   readonly onLog: (line: string) => void;
+}
+
+/** What can become of a thread, alone of its process. */
+export interface DeskThread {
+  /** Of its checkpoints. */
+  readonly folder: string;
+  /** The one who started it hears of it. */
+  end(): void;
+  /** It does nothing more, and nobody hears of it. */
+  hang(): void;
 }
 
 export class ServerMachine {
@@ -66,7 +79,8 @@ export class ServerMachine {
       );
       started.then(
         (server) => {
-          if (process.isDead) return;
+          // One that has lost a core already is started again.
+          if (process.isDead || server.failure) return;
           this.server = server;
           for (const service of services()) server.createService(service);
         },
@@ -76,17 +90,20 @@ export class ServerMachine {
   }
 
   #hostOf(process: SimProcess, main: SimThread): ServerHost {
-    const { scheduler, kernels, holdUp, faults } = this.#options;
+    const { scheduler, kernels, holdUp, inDesk, faults } = this.#options;
     const files = process.files(faults);
+    const { clock } = main;
+    // Instead of ten minutes: requests of workers are to outlast a checkpoint thread that hangs.
     return {
       ...main.host(files),
+      clock: { ...clock, after: (ms, act) => clock.after(Math.min(ms, DESK_TIMEOUT_MS), act) },
       startCore(_, coreOptions) {
         const thread = new SimThread(process, false);
         const inbox: ToCore[] = [];
         const toMain = new Lane<ToOffice>(scheduler, main);
-        const line: ThreadLine<ToOffice, ToCore> = {
-          ...threadLine(toMain),
-          post: (message) => void inbox.push(structuredClone(message)),
+        const line = {
+          ...threadLine(thread, toMain),
+          post: (message: ToCore) => void inbox.push(structuredClone(message)),
         };
         const office = new Office({ post: (message) => toMain.send(message), take: () => inbox.shift() });
         const loop = new CoreLoop(kernels, office, coreOptions, thread.host(files));
@@ -98,18 +115,27 @@ export class ServerMachine {
           loop.sleep();
           if (thread.isAsleep && !hasWoken) return thread.soon(() => turn(true));
           thread.getUp();
-          scheduler.after(scheduler.between(0.001, 0.05) + holdUp(), thread, act);
+          const heldUpMs = holdUp();
+          if (heldUpMs === Infinity) return line.end();
+          scheduler.after(scheduler.between(0.001, 0.05) + heldUpMs, thread, act);
         };
         scheduler.after(0, thread, () => turn(false));
         return line;
       },
       startCheckpoints(data) {
         const thread = new SimThread(process, false);
-        const desk = new CheckpointDesk(thread.host(files), data);
+        const own = process.files(faults, { isDead: () => thread.isDead });
+        const desk = new CheckpointDesk(thread.host(own), data);
         const toMain = new Lane<Answer>(scheduler, main);
         const toDesk = new Lane<Question>(scheduler, thread);
-        toDesk.take = (question) => desk.take(question, (answer) => toMain.send(answer));
-        return { ...threadLine(toMain), post: (question) => toDesk.send(question) };
+        const line = threadLine(thread, toMain);
+        // What it still tries once it has ended changes nothing.
+        const answer = (one: Answer): void => void (thread.isDead || toMain.send(one));
+        toDesk.take = (question) =>
+          inDesk({ folder: data.folder, end: line.end, hang: () => thread.end() }, () => {
+            if (!thread.isDead) desk.take(question, answer);
+          });
+        return { ...line, post: (question) => toDesk.send(question) };
       },
     };
   }
@@ -128,20 +154,36 @@ class Lane<Message> {
   }
 
   send(message: Message): void {
+    const copy = structuredClone(message);
+    this.then(() => this.take(copy));
+  }
+
+  /** When everything has arrived that was sent before. */
+  then(act: () => void): void {
     const { nowMs } = this.#scheduler;
     if (this.#to.isDead) return;
-    const copy = structuredClone(message);
     this.#lastMs = Math.max(this.#lastMs, nowMs + this.#scheduler.between(0.005, 0.1));
-    this.#scheduler.after(this.#lastMs - nowMs, this.#to, () => this.take(copy));
+    this.#scheduler.after(this.#lastMs - nowMs, this.#to, act);
   }
 }
 
-function threadLine<Heard>(lane: Lane<Heard>): Omit<ThreadLine<Heard, never>, 'post'> {
+function threadLine<Heard>(
+  thread: SimThread,
+  lane: Lane<Heard>,
+): Omit<ThreadLine<Heard, never>, 'post'> & { end: () => void } {
+  let onEnd: (error: unknown) => void = () => undefined;
   return {
     onMessage: (take) => void (lane.take = take),
-    onEnd: () => undefined,
+    onEnd: (take) => void (onEnd = take),
+    end: () => {
+      thread.end();
+      lane.then(() => onEnd(undefined));
+    },
     ref: () => undefined,
     unref: () => undefined,
-    terminate: () => Promise.resolve(),
+    terminate: () => {
+      thread.end();
+      return Promise.resolve();
+    },
   };
 }

@@ -11,6 +11,7 @@ import { RemoteStore, runSteps } from '../../src/kvstore/index.ts';
 import type { RemoteStoreOptions } from '../../src/kvstore/index.ts';
 import type { Consistency, ServiceOptions } from '../../src/server/index.ts';
 import type { Host } from '../../src/sockets/index.ts';
+import { Tally } from './tally.ts';
 
 export interface TenantPlan {
   readonly namespace: string;
@@ -19,6 +20,8 @@ export interface TenantPlan {
   readonly steps: number;
   readonly checkpointEvery: number;
   readonly sharedMemory: boolean;
+  /** Whether the server has a folder for it. */
+  readonly isKept: boolean;
   /** Whether acknowledged pushes survive a power cut. */
   readonly isOnDisk: boolean;
   /** Whether workers go on when a checkpoint was not written. */
@@ -35,6 +38,9 @@ export interface WorkerPlace {
   readonly note: (what: string) => void;
   /** Settles when so much virtual time has passed. */
   readonly pause: (ms: number) => Promise<void>;
+  readonly nowMs: () => number;
+  /** Whether a fault of the machine led to it. */
+  readonly isExcused: (error: TributaryError) => boolean;
   /** Names in a folder on the server's disk. */
   readonly stored: (folder: string) => readonly string[];
 }
@@ -46,6 +52,8 @@ const CHUNK_BYTES = 64;
 const ROWS_EVERY = 3;
 /** Steps from one look at what was applied to the next. */
 const CHECKED_EVERY = 5;
+/** Longer than a disk is full. */
+const MOST_TRIES = 25;
 
 export class Tenant {
   readonly plan: TenantPlan;
@@ -55,37 +63,62 @@ export class Tenant {
   readonly acknowledged: number[];
   readonly #dense: Tally;
   readonly #rows: Tally;
-  /** Acknowledged pushes may be lost: the power was cut, and nobody asked that they survive it. */
-  mayLose = false;
+  /** The power was cut since it has its folder, and nobody asked that acknowledged pushes survive it. */
+  wasCut = false;
   isDone = false;
   isConnected = false;
   /** Asked by a worker that is connected, again and again. */
   mayBegin: () => boolean = () => true;
   /** Folders that it has had. */
   #folders = 1;
+  /** The one that the server was last started with. */
+  #served = 0;
   /** After the last step, by worker. */
   readonly hashes = new Map<number, string>();
   /** Steps that workers have begun, all together. */
   progress = 0;
   onProgress: () => void = () => undefined;
   readonly #pushed = new Set<number>();
+  /** By worker, when its last two steps ended. */
+  readonly #stepped: Moments;
+  /** By worker, when its last two checkpoints were answered. */
+  readonly #kept: Moments;
 
   constructor(plan: TenantPlan, nonce: string) {
     this.plan = plan;
     this.nonce = nonce;
     this.isLockStep = plan.kind === 'synchronous' || plan.kind === 'held';
     this.acknowledged = new Array<number>(plan.workers).fill(0);
-    this.#dense = new Tally(plan.workers);
-    this.#rows = new Tally(plan.workers);
+    [this.#stepped, this.#kept] = [new Moments(plan.workers), new Moments(plan.workers)];
+    this.#dense = new Tally(plan.workers, LENGTHS);
+    this.#rows = new Tally(plan.workers, [ROWS * ROW_LENGTH]);
   }
 
-  get service(): ServiceOptions {
-    const { namespace, isOnDisk } = this.plan;
+  /** As a server gets it that starts: from then on all is there that was, or nothing in a folder that is new. */
+  serve(): ServiceOptions {
+    const { namespace, isOnDisk, isKept } = this.plan;
+    if (this.#served !== this.#folders || !isKept) {
+      this.#served = this.#folders;
+      this.wasCut = false;
+      this.acknowledged.fill(0);
+      this.#pushed.clear();
+      for (const tally of [this.#dense, this.#rows]) tally.beginAnew();
+    }
     return {
-      ...{ namespace, nonce: this.nonce, folder: this.#folder, graceMs: 1000 },
+      ...{ namespace, nonce: this.nonce, folder: isKept ? this.#folder : undefined, graceMs: 1000 },
       lostWorkers: this.isLockStep ? 'wait' : 'release',
       ...{ durability: isOnDisk ? 'disk' : 'process', maxBytes: 64 * 2 ** 20 },
     };
+  }
+
+  /** When the worker began its last step that ended. */
+  steppedMs(worker: number): number {
+    return this.#stepped.before(worker);
+  }
+
+  /** When the checkpoint before its last one was answered. */
+  keptMs(worker: number): number {
+    return this.#kept.before(worker);
   }
 
   get hasBegunAnew(): boolean {
@@ -102,10 +135,16 @@ export class Tenant {
    */
   beginAnew({ code, message }: TributaryError): boolean {
     if (code === 'CHECKPOINT_CORRUPT' && !message.includes(this.#folder)) return false;
-    this.#folders++;
-    this.acknowledged.fill(0);
-    this.#pushed.clear();
+    // A server that does not know yet still has the one before.
+    if (this.#served === this.#folders) this.#folders++;
     return true;
+  }
+
+  /** What was acknowledged and is not known to be on the disk may be lost, once, unless it was to survive this. */
+  powerWasCut(): void {
+    if (this.plan.isOnDisk) return;
+    this.wasCut = true;
+    for (const tally of [this.#dense, this.#rows]) tally.powerWasCut();
   }
 
   /** The whole life of one process of one worker. */
@@ -146,10 +185,15 @@ export class Tenant {
     }
   }
 
-  async #train(store: RemoteStore, { note, stored }: WorkerPlace): Promise<void> {
+  async #train(store: RemoteStore, { note, stored, nowMs, isExcused }: WorkerPlace): Promise<void> {
     const { steps, checkpointEvery, kind, goesOn } = this.plan;
+    const { rank } = store;
     const keys = await openKeys(store, 0.5);
     await store.setOptimizer({ name: 'sgd', lr: 0.05, momentum: 0.9 });
+    const onProblem = (error: TributaryError): void => {
+      if (!isExcused(error)) throw error;
+      note(`goes on: ${error.message}`);
+    };
     for (;;) {
       try {
         await runSteps(store, {
@@ -159,9 +203,11 @@ export class Tenant {
             this.#checkStored(step, stored);
             await trainStep(store, keys, step, isFirst, kind === 'held');
             note(`step ${step}`);
+            this.#stepped.add(rank, nowMs());
+            if (step % checkpointEvery === 0) this.#kept.add(rank, nowMs());
           },
           onRewind: (step) => note(`goes back, was at step ${step}`),
-          ...(goesOn ? { onProblem: ({ message }) => note(`goes on: ${message}`) } : {}),
+          ...(goesOn ? { onProblem } : {}),
         });
         this.hashes.set(store.rank, await hashOf(store, keys));
         await store.barrier();
@@ -197,71 +243,111 @@ export class Tenant {
     while (this.acknowledged[rank]! < steps) {
       this.#goesOn();
       const pushesRows = this.acknowledged[rank]! % ROWS_EVERY === 0;
-      const [[status]] = await Promise.all([
-        this.#dense.count(rank, store.pushpull(keys)),
-        pushesRows ? this.#rows.count(rank, store.pushRows('table', ALL_ROWS, rows)) : undefined,
+      await this.#push(store, keys, place, [
+        () => this.#dense.count(rank, store.pushpull(keys)),
+        ...(pushesRows ? [() => this.#rows.count(rank, store.pushRows('table', ALL_ROWS, rows))] : []),
       ]);
       this.acknowledged[rank]!++;
+      this.#stepped.add(rank, place.nowMs());
       place.note(`push ${this.acknowledged[rank]} acknowledged`);
       if (rank === 0 && this.acknowledged[rank]! % checkpointEvery === 0)
-        await this.#keep(store, status!.version, place);
+        await this.#keep(store, await versionOf(store, keys), place);
       if (this.acknowledged[rank]! % CHECKED_EVERY === 0) await this.#checkCounts(store, keys);
     }
     await this.#lookOn(rank, place, () => this.#checkCounts(store, keys));
   }
 
+  /**
+   * Those that could not be logged are pushed again by the same store, if the worker is one that goes on: when a new log has
+   * begun with a checkpoint, where the error asks for that.
+   */
+  async #push(
+    store: RemoteStore,
+    keys: Keys,
+    { note, pause, isExcused }: WorkerPlace,
+    pushes: readonly (() => Promise<unknown>)[],
+  ): Promise<void> {
+    for (let [open, tries] = [pushes, 1]; open.length > 0; tries++) {
+      const results = await Promise.allSettled(open.map((push) => push()));
+      const errors = results.flatMap((one) => (one.status === 'rejected' ? [one.reason as unknown] : []));
+      const refused = errors.filter((error): error is TributaryError => isOf(error, 'FILE_NOT_WRITTEN'));
+      const other = errors.find((error) => !isOf(error, 'FILE_NOT_WRITTEN'));
+      if (other !== undefined) throw other as Error;
+      open = open.filter((_, i) => results[i]!.status === 'rejected');
+      if (open.length === 0) return;
+      // A server that was started again and could not begin its logs tries again when keys are initialized, which a store
+      // does that is connected anew.
+      const mayRepeat = this.plan.goesOn && tries < MOST_TRIES;
+      for (const error of refused) if (!mayRepeat || !isExcused(error)) throw error;
+      note(`pushes again: ${refused[0]!.message}`);
+      await pause(200);
+      if (!refused.some(({ message }) => message.includes('call checkpoint()'))) continue;
+      await this.#beginLogs(store, keys, { note, pause, isExcused });
+    }
+  }
+
+  async #beginLogs(
+    store: RemoteStore,
+    keys: Keys,
+    { note, pause, isExcused }: Pick<WorkerPlace, 'note' | 'pause' | 'isExcused'>,
+  ): Promise<void> {
+    for (;;) {
+      try {
+        return await store.checkpoint(await versionOf(store, keys), { isDurable: true });
+      } catch (error) {
+        // Another worker may have begun them meanwhile, at a later version.
+        const isOvertaken =
+          isOf(error, 'CHECKPOINT_NOT_WRITTEN') && /later steps|of step \d+ before/.test(error.message);
+        if (!isOf(error, 'CHECKPOINT_NOT_WRITTEN') || !(isOvertaken || isExcused(error))) throw error;
+        note(`has no new log yet: ${error.message}`);
+        await pause(200);
+      }
+    }
+  }
+
   /** Waits for the disk every other time. */
-  async #keep(store: RemoteStore, step: number, { note }: WorkerPlace): Promise<void> {
+  async #keep(store: RemoteStore, step: number, { note, nowMs, isExcused }: WorkerPlace): Promise<void> {
     const told = async (written: Promise<void>): Promise<void> => {
       try {
         await written;
       } catch (error) {
         const isProblem = error instanceof TributaryError && error.code === 'CHECKPOINT_NOT_WRITTEN';
-        if (!isProblem || !this.plan.goesOn) throw error;
+        if (!isProblem || !this.plan.goesOn || !isExcused(error)) throw error;
         note(`goes on: ${error.message}`);
       }
     };
+    const kept = [this.#dense, this.#rows].map((tally) => tally.checkpoint());
     await told(store.checkpoint(step));
-    if (this.acknowledged[store.rank]! % 2 === 0) await told(store.checkpointsWritten());
+    this.#kept.add(store.rank, nowMs());
+    if (this.acknowledged[store.rank]! % 2 !== 0) return;
+    await told(store.checkpointsWritten().then(() => kept.forEach((isOnDisk) => isOnDisk())));
   }
 
   /** Looking on shows whether a server was started again, which then needs this worker's help. */
-  async #lookOn(rank: number, { pause }: WorkerPlace, look: () => Promise<unknown>): Promise<void> {
+  async #lookOn(rank: number, { pause, nowMs }: WorkerPlace, look: () => Promise<unknown>): Promise<void> {
     this.#pushed.add(rank);
     const isAlone = () => this.#pushed.size < this.plan.workers;
     // Where its pushes may be lost others would wait for them as long as it stays.
-    const mayStay = () => !(this.mayLose && this.plan.kind === 'bounded');
+    const mayStay = () => !(this.wasCut && this.plan.kind === 'bounded');
     for (let ms = 50; isAlone() && mayStay(); ms = Math.min(2 * ms, 2000)) {
       await pause(ms);
       await look();
+      this.#stepped.add(rank, nowMs());
     }
     await look();
     this.isDone = !isAlone();
   }
 
+  /** To be called by a worker none of whose pushes is under way. */
   async #checkCounts(store: RemoteStore, keys: Keys): Promise<void> {
-    const [dense, rows] = [this.#dense.acknowledged, this.#rows.acknowledged];
+    const [dense, rows] = [this.#dense.look(store.rank), this.#rows.look(store.rank)];
     const table = new Float32Array(ROWS * ROW_LENGTH);
     await Promise.all([
       store.pull(keys.map(({ key, into }) => ({ key, into }))),
       store.pullRows('table', ALL_ROWS, table),
     ]);
-    for (const { key, into } of keys) this.#checkCount(key, into.view, dense, this.#dense.sent);
-    this.#checkCount('table', table, rows, this.#rows.sent);
-  }
-
-  #checkCount(key: string, values: Float32Array, least: readonly number[], most: readonly number[]): void {
-    const { workers, namespace } = this.plan;
-    values.forEach((value, e) => {
-      const worker = e % workers;
-      const count = -value;
-      const floor = this.mayLose ? 0 : least[worker]!;
-      if (count >= floor && count <= most[worker]! && Number.isInteger(count)) return;
-      throw new Violation(
-        `'${namespace}', key ${key}, element ${e}: ${count} pushes of worker ${worker} were applied, ` +
-          `but ${least[worker]} were acknowledged and ${most[worker]} sent`,
-      );
-    });
+    const problem = dense(keys.map(({ into }) => into.view)) ?? rows([table]);
+    if (problem !== undefined) throw new Violation(`'${this.plan.namespace}', ${problem}`);
   }
 
   /** Elastic averaging: nothing is counted, but every step ends and all stays finite. */
@@ -273,43 +359,48 @@ export class Tenant {
       this.#goesOn();
       for (const { gradient, into } of keys)
         gradient.view.set(into.view.map((value) => value + 0.01 * (rank + 1)));
-      const [status] = await store.pushpull(keys);
+      await this.#push(store, keys, place, [() => store.pushpull(keys)]);
       this.acknowledged[rank]!++;
+      this.#stepped.add(rank, place.nowMs());
       place.note(`average ${this.acknowledged[rank]}`);
       for (const { key, into } of keys) {
         if (into.view.every((value) => Number.isFinite(value) && Math.abs(value) < 100)) continue;
         throw new Violation(`'${namespace}', key ${key}: the average is ${into.view.join(' ')}`);
       }
       if (rank === 0 && this.acknowledged[rank]! % checkpointEvery === 0)
-        await this.#keep(store, status!.version, place);
+        await this.#keep(store, await versionOf(store, keys), place);
     }
     await this.#lookOn(rank, place, () => store.pull(keys.map(({ key, into }) => ({ key, into }))));
   }
 }
 
-/** How many pushes of each worker were sent, and how many acknowledged. */
-class Tally {
-  readonly #acknowledged: number[];
-  readonly #sent: number[];
+function isOf(error: unknown, code: string): error is TributaryError {
+  return error instanceof TributaryError && error.code === code;
+}
+
+/** The number of the newest state, by which checkpoints are called. */
+async function versionOf(store: RemoteStore, keys: Keys): Promise<number> {
+  const [status] = await store.pull(keys.map(({ key, into }) => ({ key, into })));
+  return status!.version;
+}
+
+/** The last two moments of each worker. */
+class Moments {
+  readonly #last: number[];
+  readonly #before: number[];
 
   constructor(workers: number) {
-    this.#acknowledged = new Array<number>(workers).fill(0);
-    this.#sent = new Array<number>(workers).fill(0);
+    this.#last = new Array<number>(workers).fill(0);
+    this.#before = new Array<number>(workers).fill(0);
   }
 
-  get acknowledged(): readonly number[] {
-    return [...this.#acknowledged];
+  add(worker: number, atMs: number): void {
+    this.#before[worker] = this.#last[worker]!;
+    this.#last[worker] = atMs;
   }
 
-  get sent(): readonly number[] {
-    return [...this.#sent];
-  }
-
-  async count<Answer>(worker: number, push: Promise<Answer>): Promise<Answer> {
-    this.#sent[worker]!++;
-    const answer = await push;
-    this.#acknowledged[worker]!++;
-    return answer;
+  before(worker: number): number {
+    return this.#before[worker]!;
   }
 }
 

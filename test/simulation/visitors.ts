@@ -79,7 +79,7 @@ export class Visitors {
 
   #whenServed(act: () => void): void {
     const { server, process } = this.#machine();
-    if (server !== undefined && !process.isDead) return act();
+    if (server !== undefined && server.failure === undefined && !process.isDead) return act();
     this.#scheduler.after(50, undefined, () => this.#whenServed(act));
   }
 
@@ -88,13 +88,18 @@ export class Visitors {
     const tenant = new Tenant(
       {
         ...{ namespace: `visitor-${this.#count++}`, kind: 'asynchronous', workers: 1, steps },
-        ...{ checkpointEvery: Infinity, sharedMemory: random.below(2) === 0, isOnDisk: false, goesOn: false },
+        ...{
+          checkpointEvery: Infinity,
+          sharedMemory: random.below(2) === 0,
+          isKept: false,
+          isOnDisk: false,
+          goesOn: false,
+        },
       },
       this.#scheduler.randomHex(32),
     );
-    tenant.mayLose = true;
     this.#present.add(tenant);
-    this.#machine().server!.createService({ ...tenant.service, folder: undefined });
+    this.#machine().server!.createService(tenant.serve());
     this.#startWorker(tenant);
     return tenant;
   }

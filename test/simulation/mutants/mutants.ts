@@ -131,4 +131,39 @@ export const MUTANTS: readonly Mutant[] = [
       },
     ],
   },
+  {
+    name: 'writes-once',
+    fault: 'a file is written in one call, and what the system did not take of it is missing',
+    changes: [
+      {
+        path: 'src/base/files.ts',
+        from: 'export function writeFully(files: Files, file: number, bytes: Uint8Array, position: number): void {\n',
+        to: `export function writeFully(files: Files, file: number, bytes: Uint8Array, position: number): void {
+  return void files.write(file, bytes, position);\n`,
+      },
+    ],
+  },
+  {
+    name: 'lost-thread-answers-nobody',
+    fault: 'whoever waits for a checkpoint thread that has ended or hangs waits for ever',
+    changes: [
+      {
+        path: 'src/server/durability/checkpoint-link.ts',
+        from: '    void worker.terminate();\n    this.#rejectAll(why);\n',
+        to: '    void worker.terminate();\n',
+      },
+    ],
+  },
+  {
+    name: 'resumes-without-a-flush',
+    fault:
+      'a checkpoint whose folder could not be flushed is reported to be on the disk after going back to it',
+    changes: [
+      {
+        path: 'src/server/durability/checkpoint-folder.ts',
+        from: '  #flush(): void {\n',
+        to: '  #flush(): void {\n    if (this.#good.size >= 0) return;\n',
+      },
+    ],
+  },
 ];
