@@ -85,7 +85,7 @@ export interface ServiceOptions {
    * checkpoints. Quotas may add up to more than there is; then it is the first who gets it. Default: half of the space.
    */
   readonly maxBytes?: number | undefined;
-  /** Chunks that its keys may have on one core. Default 1,000,000. */
+  /** Keys and chunks of them that it may have on one core; each takes 2 KiB of its quota. Default 131,072. */
   readonly maxChunks?: number | undefined;
 }
 
@@ -214,7 +214,7 @@ export class ParameterServer {
       );
     }
     const { graceMs = 5000, maxBytes = Math.floor(this.capacityBytes / 2) } = options;
-    const { maxChunks = 1_000_000 } = options;
+    const { maxChunks = 131_072 } = options;
     checkCount('graceMs', graceMs, 0, 2 ** 31);
     checkCount('maxBytes', maxBytes, 1, 2 ** 40);
     checkCount('maxChunks', maxChunks, 1, 2 ** 31);

@@ -68,6 +68,25 @@ describe.skipIf(!hasSharedMemory())('the quota of a tenant', () => {
     expect(bytesOf(access)).toBeLessThan(2 * MIB);
   });
 
+  it('counts what a core remembers of pieces without elements', async () => {
+    await start(64 * MIB);
+    const [raw, access] = await worker({ maxBytes: 4 * MIB });
+    const open = (batch: number) => {
+      const pieces = Array.from({ length: 256 }, () => ({ key: 0, start: 0, length: 0, ranges: [] }));
+      const keys = [{ key: batch, length: 0 }];
+      return { op: 'open', batch, keys, pieces, firstPiece: 256 * batch, awaitsValues: false };
+    };
+    let refused: unknown;
+    let batch = 0;
+    for (; batch < 16 && refused === undefined; batch++) refused = errorOf(await raw.ask(open(batch)));
+    expect(refused).toMatchObject({
+      code: 'OUT_OF_SHARED_MEMORY',
+      message: expect.stringContaining('--max-bytes') as string,
+    });
+    expect(batch).toBeLessThanOrEqual(8);
+    expect(bytesOf(access)).toBeGreaterThan(2 * MIB);
+  });
+
   it('counts rows under way by the pages that they take', async () => {
     await start(64 * MIB);
     const settings = { ...SETTINGS, workers: 2, consistency: { kind: 'synchronous' } as const };

@@ -5,7 +5,7 @@
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { afterEach, describe, expect, it } from 'vitest';
+import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { hasSharedMemory } from '../../src/memory/index.ts';
 import type { LockableFiles } from '../../src/memory/index.ts';
 import { Clocks } from '../../src/server/consistency.ts';
@@ -15,7 +15,7 @@ import { systemServerHost } from '../../src/server/server-host.ts';
 import type { ServerHost } from '../../src/server/server-host.ts';
 import { encodeHead } from '../../src/server/wire/frame.ts';
 import { OneThreadHost } from './one-thread-host.ts';
-import { openRequest, pushRequest, RawWorker, SETTINGS, until } from './raw-worker.ts';
+import { bytesOf, openRequest, pushRequest, RawWorker, SETTINGS, until } from './raw-worker.ts';
 import type { Identity } from './raw-worker.ts';
 
 const STAGED = { piece: 0, isInPlace: false };
@@ -252,7 +252,7 @@ describe.skipIf(!hasSharedMemory())('tenants on one core', () => {
     server.createService({ namespace: 'a', nonce: 'a'.padEnd(64, '0'), maxChunks: 1000 });
     const raw = await worker('a');
     await raw.openKey(new Float32Array(1));
-    const entries = Array.from({ length: 600 }, () => STAGED);
+    const entries = Array.from({ length: 4800 }, () => STAGED);
     await raw.done({ op: 'list', list: 1, entries });
     await raw.done({ op: 'list', list: 1, entries });
     const second = await raw.ask({ op: 'list', list: 2, entries });
@@ -268,6 +268,86 @@ describe.skipIf(!hasSharedMemory())('tenants on one core', () => {
     await raw.close();
     const again = await worker('a');
     await again.done({ op: 'list', list: 2, entries });
+  });
+});
+
+/** What touches all pieces of a tenant is done in parts, in its turns. */
+describe.skipIf(!hasSharedMemory())('a request for all pieces of a tenant', () => {
+  const closing: { close(): unknown }[] = [];
+  let server: ParameterServer;
+
+  beforeEach(async () => {
+    const folder = mkdtempSync(join(tmpdir(), 'test-tributary-'));
+    closing.push({ close: () => rmSync(folder, { recursive: true, force: true }) });
+    server = await ParameterServer.start({}, new OneThreadHost({ lookMs: TURN_MS / 10 }));
+    closing.push(server);
+    server.createService({ namespace: 'a', nonce: 'a'.padEnd(64, '0'), folder });
+    server.createService({ namespace: 'b', nonce: 'b'.padEnd(64, '0') });
+  });
+
+  afterEach(async () => {
+    for (const one of closing.splice(0).reverse()) await one.close();
+  });
+
+  async function worker(namespace: string, identity?: Identity): Promise<RawWorker> {
+    const raw = await RawWorker.admitted(server, { namespace, nonce: namespace.padEnd(64, '0') }, identity);
+    closing.push(raw);
+    return raw;
+  }
+
+  const COUNT = 2000;
+  const opened = {
+    ...{ op: 'open', batch: 0, keys: [{ key: 'w', length: COUNT }], firstPiece: 0, awaitsValues: false },
+    pieces: Array.from({ length: COUNT }, (_, i) => ({ key: 0, start: i, length: 1, ranges: [[0, 1]] })),
+  };
+  const values = { op: 'values', batch: 0 };
+  const optimizer = { op: 'optimizer', number: 0, spec: { name: 'adam' } };
+  const checkpoint = { op: 'checkpoint', step: 1, isDurable: true };
+
+  /** The last of the requests is still under way when another tenant has been served often. */
+  async function begin(...requests: readonly object[]): Promise<{ long: RawWorker; short: RawWorker }> {
+    const [long, short] = [await worker('a'), await worker('b')];
+    await short.openKey(new Float32Array(1));
+    const bodyOf = (request: object) => (request === values ? new Uint8Array(4 * COUNT) : undefined);
+    for (const request of requests.slice(0, -1)) await long.done(request, bodyOf(request));
+    const before = long.heardBytes;
+    const last = requests.at(-1)!;
+    long.say({ id: 900, ...last }, bodyOf(last));
+    for (let i = 0; i < 10; i++) await short.pull();
+    expect(long.heardBytes).toBe(before);
+    return { long, short };
+  }
+
+  async function answered(long: RawWorker): Promise<void> {
+    const heard = await long.hear();
+    expect(heard === 'closed' ? heard : heard.header).toMatchObject({ id: 900 });
+    expect(heard === 'closed' ? heard : heard.header.error).toBeUndefined();
+  }
+
+  it.each<[string, readonly object[]]>([
+    ['opening them', [opened]],
+    ['their first values', [opened, values]],
+    ['another optimizer', [opened, values, optimizer]],
+    ['a checkpoint', [opened, values, optimizer, checkpoint]],
+  ])('lets others have their turns in the middle: %s', async (_what, requests) => {
+    const { long } = await begin(...requests);
+    await answered(long);
+  });
+
+  it('lets nobody of the tenant see or change half of it', async () => {
+    const { long, short } = await begin(opened, values, checkpoint);
+    // A push that came into the copy would not be in the log that begins with it.
+    const joining = worker('a', { worker: 1 });
+    for (let i = 0; i < 10; i++) await short.pull();
+    let isWelcome = false;
+    void joining.then(() => (isWelcome = true));
+    expect(isWelcome).toBe(false);
+    await answered(long);
+    const late = await joining;
+    await late.done(opened);
+    await late.done({ op: 'list', list: 0, entries: [{ piece: COUNT - 1, isInPlace: false }] });
+    await late.done({ ...pushRequest(1), list: 0 }, bytesOf(Float32Array.of(3)));
+    expect(await late.pull()).toEqual([3]);
   });
 });
 

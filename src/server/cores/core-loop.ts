@@ -169,6 +169,7 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
         this.#resources.bytes,
         this.#options.index,
         this.#host,
+        this.#turns.isOver,
       ),
     );
   }
@@ -207,8 +208,18 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
   #takeAnswers(tenant: Tenant, mayGoOn: () => boolean): void {
     const waiting = this.#answers.get(tenant) ?? [];
     do waiting.shift()?.();
-    while (waiting.length > 0 && mayGoOn());
+    while (waiting.length > 0 && !tenant.work.isBusy && mayGoOn());
     if (waiting.length === 0) this.#answers.delete(tenant);
+  }
+
+  /** More of what it has begun; what else has come for it is next. */
+  #goOnWith(tenant: Tenant, mayGoOn: () => boolean): void {
+    if (tenant.work.isBusy) tenant.work.goOn();
+    else this.#takeAnswers(tenant, mayGoOn);
+  }
+
+  isBusy(namespace: string): boolean {
+    return this.#tenants.get(namespace)?.work.isBusy ?? false;
   }
 
   nonceOf(namespace: string): string {
@@ -262,16 +273,17 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
     for (const connection of this.#connections) {
       const { stream, session } = connection;
       // What it asks next waits until it has taken what it asked for, and until its tenant may be served.
-      const isPaused = session?.isPaused ?? false;
+      const isPaused = (session ?? connection.stranger)?.isPaused ?? false;
       const waitMs = waitOf(this.#groupOf(connection));
       const wanted = (isPaused ? 0 : POLLIN) | (stream.hasUnsent ? POLLOUT : 0);
       this.#poll.add(stream.fd, waitMs > 0 ? 0 : wanted);
       connection.isHeldOff = waitMs > 0;
       if (waitMs > 0) sleepMs = Math.min(sleepMs, waitMs);
-      else if (session?.hasWork || (stream.isInterrupted && !isPaused)) sleepMs = 0;
+      else if ((session ?? connection.stranger)?.hasWork || (stream.isInterrupted && !isPaused)) sleepMs = 0;
     }
     for (const tenant of this.#tenants.values()) {
-      if (tenant.journal.isDue || this.#answers.has(tenant)) sleepMs = Math.min(sleepMs, waitOf(tenant));
+      const isDue = tenant.journal.isDue || tenant.work.isBusy || this.#answers.has(tenant);
+      if (isDue) sleepMs = Math.min(sleepMs, waitOf(tenant));
     }
     this.#poll.wait(sleepMs);
   }
@@ -283,13 +295,16 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
     }
     const mayGoOn = () => !this.#turns.isOver();
     const itself = (tenant: Tenant): object => tenant;
-    this.#turns.serve([...this.#answers.keys()], itself, (tenant) => this.#takeAnswers(tenant, mayGoOn));
+    const busy = [...this.#tenants.values()].filter(({ work }) => work.isBusy);
+    const begun = [...new Set([...busy, ...this.#answers.keys()])];
+    this.#turns.serve(begun, itself, (tenant) => this.#goOnWith(tenant, mayGoOn));
     const nowMs = this.#host.clock.nowMs();
     const ready = this.#connections.filter((connection, i) => {
       const { stream, session } = connection;
       const found = this.#poll.found(i + 2);
-      if (session?.hasWork) return true;
-      const isReady = !session?.isPaused && (stream.isInterrupted || (found & ~POLLOUT) !== 0);
+      const user = session ?? connection.stranger;
+      if (user?.hasWork) return true;
+      const isReady = !user?.isPaused && (stream.isInterrupted || (found & ~POLLOUT) !== 0);
       if (session && !connection.isHeldOff)
         this.#watch(connection, session, { nowMs, isReady, isTaking: (found & POLLOUT) !== 0 });
       return isReady;
@@ -344,6 +359,7 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
   #release(tenant: Tenant): void {
     this.#ending.shift();
     try {
+      tenant.work.close();
       this.#takeAnswers(tenant, () => true);
       tenant.close();
     } finally {
@@ -357,10 +373,11 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
   #listenTo(connection: Connection): void {
     const { stream, remote, session } = connection;
     try {
-      session?.goOn();
       // A stranger becomes a session on the way.
-      const mayGoOn = () => !this.#turns.isOver() && !connection.session?.isPaused;
-      if (!session?.isPaused) stream.read(mayGoOn);
+      const userOf = () => connection.session ?? connection.stranger;
+      userOf()?.goOn();
+      const mayGoOn = () => !this.#turns.isOver() && !userOf()?.isPaused;
+      if (!userOf()?.isPaused) stream.read(mayGoOn);
     } catch (error) {
       // A fault of ours must not end the thread, on which other tenants depend.
       const text = error instanceof TributaryError ? error.message : String((error as Error).stack ?? error);

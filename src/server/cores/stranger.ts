@@ -16,6 +16,8 @@ export const SERVER_PURPOSE = 'parameter server';
 export interface Doorkeeper {
   /** The nonce of a namespace, or something that nobody knows. */
   nonceOf(namespace: string): string;
+  /** Whether it does something for the namespace now in which nobody may come. */
+  isBusy(namespace: string): boolean;
   /** The other side knows the nonce. Returns what it is told; throws an error that it is told instead. */
   admit(hello: Hello, proof: Proof, stream: MessageStream): Omit<Welcome, 'proof'>;
 }
@@ -30,12 +32,35 @@ export class Stranger implements StreamUser {
   readonly #nonce: string;
   #hello: Hello | undefined;
   #transcript: Transcript | undefined;
+  /** It has proved itself, and is let in when nothing is in the way. */
+  #enter: (() => void) | undefined;
 
   /** `nonce`: a fresh one, for this connection only. */
   constructor(doorkeeper: Doorkeeper, nonce: string, deadlineMs: number) {
     this.#doorkeeper = doorkeeper;
     this.#nonce = nonce;
     this.deadlineMs = deadlineMs;
+  }
+
+  /** Whether it waits to be let in. Nothing more is read from it then. */
+  get isPaused(): boolean {
+    return this.#enter !== undefined;
+  }
+
+  get hasWork(): boolean {
+    return this.#enter !== undefined && !this.#doorkeeper.isBusy(this.#hello!.namespace);
+  }
+
+  goOn(): void {
+    if (!this.hasWork) return;
+    const enter = this.#enter!;
+    this.#enter = undefined;
+    try {
+      enter();
+    } catch (error) {
+      if (!(error instanceof ProtocolFault)) throw error;
+      this.stream.ended ??= error;
+    }
   }
 
   receive(header: Header): Incoming {
@@ -63,6 +88,11 @@ export class Stranger implements StreamUser {
       this.stream.send({ kind: 'refused' });
       throw new ProtocolFault(`does not know the nonce of namespace '${this.#hello!.namespace}'`);
     }
+    this.#enter = () => this.#admit(proof, transcript, key);
+    this.goOn();
+  }
+
+  #admit(proof: Proof, transcript: Transcript, key: Uint8Array): void {
     const say = (message: object): void => {
       transcript.add(message);
       this.stream.send({ ...message, proof: transcript.answer(key, 'listener') });
