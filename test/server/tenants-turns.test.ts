@@ -183,6 +183,34 @@ describe.skipIf(!hasSharedMemory())('tenants on one core', () => {
     });
   });
 
+  it('pay for taking over the answers of the office', async () => {
+    const watched = { nowMs: 0, receivedBytes: 0 };
+    let taken = 0;
+    const onTake = (message: object) => {
+      if (!('answer' in message)) return;
+      taken++;
+      watched.nowMs += 1000 * TURN_MS;
+    };
+    await start(new OneThreadHost({ lookMs: TURN_MS / 100, watched, onTake }));
+    const [busy, other] = [await worker('a'), await worker('b')];
+    await other.openKey(new Float32Array(16));
+    let batch = 0;
+    const open = () => {
+      const keys = [{ key: batch, length: 0 }];
+      busy.say({ id: batch, op: 'open', batch, keys, pieces: [], firstPiece: 0, awaitsValues: false });
+      batch++;
+    };
+    open();
+    const before = taken;
+    for (let i = 0; i < 40; i++) {
+      await other.pull();
+      for (let heard = busy.take(); heard; heard = busy.take()) open();
+    }
+    expect(taken - before).toBeGreaterThan(0);
+    // Without turns there would be one for nearly every pull.
+    expect(taken - before).toBeLessThan(10);
+  });
+
   async function worker(namespace: string, identity?: Identity): Promise<RawWorker> {
     const access = { namespace, nonce: namespace.padEnd(64, '0') };
     if (!server.services.some((one) => one.namespace === namespace)) server.createService(access);

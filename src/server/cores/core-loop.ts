@@ -107,6 +107,8 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
   /** Answers of the office that await their tenant's turn. */
   readonly #answers = new Map<Tenant, (() => void)[]>();
   #connections: Connection[] = [];
+  /** Since when the next message of the office is taken over. */
+  #listensSinceMs = 0;
   #closing = false;
   #evictedLoggedAtMs = -Infinity;
 
@@ -199,6 +201,10 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
   answer(serial: number, take: () => void): void {
     const all = [...this.#tenants.values(), ...this.#ending];
     const tenant = all.find(({ service }) => service.serial === serial);
+    const nowMs = this.#host.clock.nowMs();
+    // Taking over a long answer takes time, too.
+    if (tenant) this.#turns.charge(tenant, nowMs - this.#listensSinceMs);
+    this.#listensSinceMs = nowMs;
     if (tenant === undefined) return take();
     const waiting = this.#answers.get(tenant);
     if (waiting) waiting.push(take);
@@ -289,15 +295,8 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
   }
 
   #act(): void {
-    if (this.#poll.found(0) !== 0) {
-      this.#host.libc.hush(this.#options.doorbell);
-      this.#office.listen(this);
-    }
     const mayGoOn = () => !this.#turns.isOver();
     const itself = (tenant: Tenant): object => tenant;
-    const busy = [...this.#tenants.values()].filter(({ work }) => work.isBusy);
-    const begun = [...new Set([...busy, ...this.#answers.keys()])];
-    this.#turns.serve(begun, itself, (tenant) => this.#goOnWith(tenant, mayGoOn));
     const nowMs = this.#host.clock.nowMs();
     const ready = this.#connections.filter((connection, i) => {
       const { stream, session } = connection;
@@ -310,6 +309,15 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
       return isReady;
     });
     this.#turns.serve(ready, this.#groupOf, (connection) => this.#listenTo(connection));
+    const busy = [...this.#tenants.values()].filter(({ work }) => work.isBusy);
+    const begun = [...new Set([...busy, ...this.#answers.keys()])];
+    this.#turns.serve(begun, itself, (tenant) => this.#goOnWith(tenant, mayGoOn));
+    // Answers wait for the next turn: whoever asked while a long one was taken over is heard of before.
+    if (this.#poll.found(0) !== 0) {
+      this.#host.libc.hush(this.#options.doorbell);
+      this.#listensSinceMs = this.#host.clock.nowMs();
+      this.#office.listen(this);
+    }
     for (const { stranger, stream } of this.#connections) {
       if (stranger && nowMs > stranger.deadlineMs)
         stream.ended ??= new ProtocolFault('said too little in time');

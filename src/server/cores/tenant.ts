@@ -12,6 +12,7 @@ import type { PushRecord, ValuesRecord } from '../durability/index.ts';
 import { ServerCore } from '../server-core.ts';
 import { TenantSpace } from '../tenant-space.ts';
 import { optimizerRule } from '../update-rule.ts';
+import type { UpdateRule } from '../update-rule.ts';
 import type { KeyShape, PieceShape, ServiceSettings } from '../wire/messages.ts';
 import { Attendance } from './attendance.ts';
 import { planText } from './batch.ts';
@@ -22,7 +23,9 @@ import type { StoredBatch } from './journal.ts';
 import { KeptMemory } from './kept-memory.ts';
 import { LongWork } from './long-work.ts';
 import { Meetings } from './meetings.ts';
-import type { KeyMemory, Service, SpaceRange, TenantOffice } from './office.ts';
+import { placesOf } from './key-places.ts';
+import type { KeyMemory, KeyPlaces } from './key-places.ts';
+import type { Service, SpaceRange, TenantOffice } from './office.ts';
 import { rangesIn } from './piece.ts';
 import type { Piece } from './piece.ts';
 import { Recovery } from './recovery.ts';
@@ -317,11 +320,12 @@ export class Tenant {
     this.batches.set(number, batch);
     for (const key of batch.keys) this.#keys.add(key);
     this.pieceCount += pieces.length;
+    const slots = this.#slotNames;
     this.#office.ask(
-      { kind: 'keys', namespace: this.service.namespace, keys, slots: this.#slotNames },
-      (memory) =>
+      { kind: 'keys', namespace: this.service.namespace, keys, slots },
+      (places) =>
         this.work.run(
-          this.#addPieces(batch, keys, pieces, memory),
+          this.#addPieces(batch, { keys, pieces, firstPiece }, places, slots),
           () => {
             done(batch);
             for (const { go } of batch.waiting.splice(0)) go();
@@ -400,16 +404,20 @@ export class Tenant {
 
   *#addPieces(
     batch: Batch,
-    keys: readonly KeyShape[],
-    shapes: readonly PieceShape[],
-    memory: readonly KeyMemory[],
+    { keys, pieces, firstPiece }: BatchPlan,
+    places: KeyPlaces,
+    slots: readonly string[],
   ): Generator<void, void> {
-    for (const { key, slots } of memory) yield this.#rememberSlots(key, slots);
-    for (const [i, shape] of shapes.entries()) {
+    const memory: KeyMemory[] = [];
+    for (const one of placesOf(places, keys, slots)) {
+      memory.push(one);
+      yield this.#rememberSlots(one);
+    }
+    for (const [i, shape] of pieces.entries()) {
       const value = this.#regionOf(memory[shape.key]!.value).slice(shape.start, shape.length);
       const valueBytes = rangesIn(value, shape);
       const bytes = valueBytes.reduce((sum, { byteLength }) => sum + byteLength, 0);
-      this.pieces.set(batch.firstPiece + i, { shape, key: keys[shape.key]!, value, valueBytes, bytes });
+      this.pieces.set(firstPiece + i, { shape, key: keys[shape.key]!, value, valueBytes, bytes });
       yield;
     }
     batch.memory = memory;
@@ -480,29 +488,32 @@ export class Tenant {
       };
       return void opening.waiting.push({ owner: this, go, fail });
     }
-    const set = () => {
-      // Pushes that are logged after it are replayed by it.
-      if (isLogged) this.journal.log({ kind: 'optimizer', spec });
-      this.#slotNames = rule.slots;
-      const isSet = () => {
-        this.#optimizer = spec;
-        if (!isLogged) this.#isOptimizerRecovered = true;
-        done();
-      };
-      this.work.run(this.core.setRuleInSteps(rule), isSet, fail);
-    };
+    const set = (memory: Iterable<KeyMemory>) =>
+      this.work.run(this.#ruleSet(rule, spec, memory, isLogged), done, fail);
     const keys = [...this.batches.values()].flatMap(({ memory }) => memory ?? []).map(({ key }) => key);
     // Other numbers of the same rule need no memory: they count at once.
-    if (keys.every((key) => rule.slots.every((slot) => this.#slots.has(slotName(slot, key))))) return set();
+    if (keys.every((key) => rule.slots.every((slot) => this.#slots.has(slotName(slot, key))))) return set([]);
     const shapes = keys.map((key) => ({ key, length: 0, rowLength: undefined }));
     this.#office.ask(
       { kind: 'keys', namespace: this.service.namespace, keys: shapes, slots: rule.slots },
-      (memory) => {
-        for (const { key, slots } of memory) this.#rememberSlots(key, slots);
-        set();
-      },
+      (places) => set(placesOf(places, shapes, rule.slots)),
       fail,
     );
+  }
+
+  *#ruleSet(
+    rule: UpdateRule,
+    spec: unknown,
+    memory: Iterable<KeyMemory>,
+    isLogged: boolean,
+  ): Generator<void, void> {
+    for (const one of memory) yield this.#rememberSlots(one);
+    // Pushes that are logged after it are replayed by it.
+    if (isLogged) this.journal.log({ kind: 'optimizer', spec });
+    this.#slotNames = rule.slots;
+    yield* this.core.setRuleInSteps(rule);
+    this.#optimizer = spec;
+    if (!isLogged) this.#isOptimizerRecovered = true;
   }
 
   close(): void {
@@ -561,7 +572,7 @@ export class Tenant {
     return this.#regionOf(range).slice(shape.start, shape.length);
   }
 
-  #rememberSlots(key: StoreKey, slots: Readonly<Record<string, SpaceRange>>): void {
+  #rememberSlots({ key, slots }: KeyMemory): void {
     for (const [slot, range] of Object.entries(slots)) this.#slots.set(slotName(slot, key), range);
   }
 
