@@ -87,6 +87,8 @@ export interface ServiceOptions {
   readonly maxBytes?: number | undefined;
   /** Keys and chunks of them that it may have on one core; each takes 2 KiB of its quota. Default 131,072. */
   readonly maxChunks?: number | undefined;
+  /** Connections that it may have to one core: one for each worker. Default 256. */
+  readonly maxConnections?: number | undefined;
 }
 
 interface Tenancy {
@@ -214,17 +216,18 @@ export class ParameterServer {
       );
     }
     const { graceMs = 5000, maxBytes = Math.floor(this.capacityBytes / 2) } = options;
-    const { maxChunks = 131_072 } = options;
+    const { maxChunks = 131_072, maxConnections = 256 } = options;
     checkCount('graceMs', graceMs, 0, 2 ** 31);
     checkCount('maxBytes', maxBytes, 1, 2 ** 40);
     checkCount('maxChunks', maxChunks, 1, 2 ** 31);
+    checkCount('maxConnections', maxConnections, 1, MAX_CONNECTIONS);
     const { folder, lostWorkers = 'release', durability = 'process' } = options;
     if (durability !== 'process' && durability !== 'disk') throw unknownDurability(namespace, durability);
     const settings = options.settings && checkedSettings(options.settings);
     const account = this.#space.allocate(ACCOUNT_BYTES);
     const service: Service = {
       ...{ namespace, nonce, settings, graceMs, lostWorkers, maxBytes, maxChunks, logFolder: folder },
-      ...{ durability, cores: this.cores },
+      ...{ durability, maxConnections, cores: this.cores },
       serial: this.#serials++,
       account: { byteOffset: account.byteOffset, byteLength: account.byteLength },
     };

@@ -6,7 +6,7 @@ import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
-import { hasSharedMemory } from '../../src/memory/index.ts';
+import { hasSharedMemory, SharedSpace } from '../../src/memory/index.ts';
 import type { LockableFiles } from '../../src/memory/index.ts';
 import { Clocks } from '../../src/server/consistency.ts';
 import { FairTurns, LARGE_DEBT_MS, TURN_MS } from '../../src/server/cores/fair-turns.ts';
@@ -234,6 +234,52 @@ describe.skipIf(!hasSharedMemory())('tenants on one core', () => {
     const heard = await long.hear();
     expect(heard === 'closed' ? heard : heard.header.results).toHaveLength(count);
     expect(await long.pull()).toEqual([0]);
+  });
+
+  it('cost nothing in the turns of others while they only keep connections open', async () => {
+    const host = new OneThreadHost();
+    const { poll } = host.libc;
+    const counts = { turns: 0, touched: 0 };
+    let view: DataView | undefined;
+    let base = 0;
+    const startCore = host.startCore.bind(host);
+    host.startCore = (memory, options) => {
+      const space = SharedSpace.fromMemory(memory);
+      [view, base] = [new DataView(space.buffer), Number(space.baseAddress)];
+      return startCore(memory, options);
+    };
+    // The kernel takes both for the same; an entry that was written again has lost the mark.
+    const [POLLIN, MARKED] = [0x1, 0x41];
+    Object.assign(host.libc, {
+      poll(address: number, count: number, timeoutMs: number): number {
+        const at = (i: number) => address - base + 8 * i + 4;
+        counts.turns++;
+        for (let i = 2; i < count; i++) if (view!.getInt16(at(i), true) !== MARKED) counts.touched++;
+        const found = poll(address, count, timeoutMs);
+        for (let i = 2; i < count; i++) {
+          if (view!.getInt16(at(i), true) === POLLIN) view!.setInt16(at(i), MARKED, true);
+        }
+        return found;
+      },
+    });
+    await start(host);
+    const other = await worker('b');
+    await other.openKey(new Float32Array(1));
+    for (let i = 0; i < 40; i++) await worker('a', { worker: i, settings: { ...SETTINGS, workers: 40 } });
+    Object.assign(counts, { turns: 0, touched: 0 });
+    for (let i = 0; i < 20; i++) await other.pull();
+    expect(counts.touched / counts.turns).toBeLessThan(4);
+  });
+
+  it('have as many connections as their service may', async () => {
+    await start(new OneThreadHost());
+    const access = server.createService({ namespace: 'a', maxConnections: 2 });
+    const settings = { ...SETTINGS, workers: 3 };
+    for (let i = 0; i < 2; i++)
+      closing.push(await RawWorker.admitted(server, access, { worker: i, settings }));
+    await expect(RawWorker.admitted(server, access, { worker: 2, settings })).rejects.toThrow(
+      '2 connections',
+    );
   });
 
   it('that do not read answers are not read from either', async () => {

@@ -32,6 +32,8 @@ export interface Service {
   readonly cores: number;
   /** Chunks that all keys may have on one core. */
   readonly maxChunks: number;
+  /** Connections that it may have to one core. */
+  readonly maxConnections: number;
   /** Bytes that it may take: values, slots, gradients on their way, segments of workers, and copies for checkpoints. */
   readonly maxBytes: number;
   /** Where what it takes is counted, for all threads; see `TenantSpace`. */
