@@ -13,6 +13,7 @@ import {
   decodeAddress,
   ECONNABORTED,
   EINTR,
+  FaultLog,
   hostOf,
   MAX_ADDRESS_BYTES,
   NOTHING,
@@ -106,6 +107,7 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
   readonly #remote = new Uint8Array(MAX_ADDRESS_BYTES);
   /** Of the listening socket, when there are no descriptors. */
   readonly #pause: AcceptPause;
+  readonly #faults: FaultLog;
   readonly #table: ConnectionTable;
   readonly #turns: FairTurns;
   /** Answers of the office that await their tenant's turn. */
@@ -132,6 +134,7 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
     this.#resources = new StreamResources(kernels.space, host.libc);
     this.#poll = new PollSet(kernels.space, host.libc);
     this.#pause = new AcceptPause((line) => office.log(line));
+    this.#faults = new FaultLog((line) => office.log(line));
     this.#poll.add(options.doorbell, POLLIN);
     this.#poll.add(options.listeningFd, POLLIN);
   }
@@ -276,6 +279,7 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
     const nowMs = this.#host.clock.nowMs();
     let sleepMs = MAX_SLEEP_MS;
     for (const tenant of this.#tenants.values()) sleepMs = Math.min(sleepMs, tenant.lookAfter(nowMs));
+    this.#faults.look(nowMs);
     const pauseMs = this.#pause.waitMs(nowMs);
     if (pauseMs > 0) sleepMs = Math.min(sleepMs, pauseMs);
     this.#poll.set(0, this.#options.doorbell, POLLIN);
@@ -408,7 +412,7 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
     } catch (error) {
       // A fault of ours must not end the thread, on which other tenants depend.
       const text = error instanceof TributaryError ? error.message : String((error as Error).stack ?? error);
-      this.#office.log(`closed ${remote}${session ? ` (worker ${session.worker})` : ''}: ${text}`);
+      this.#sayFault(connection, `closed ${remote}${session ? ` (worker ${session.worker})` : ''}: ${text}`);
       if (error instanceof TributaryError) stream.send({ kind: 'refused', error: packedForOthers(error) });
       stream.ended ??= 'closed';
     }
@@ -487,7 +491,7 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
       session?.end();
       if (stream.ended instanceof ProtocolFault) {
         const who = session ? `worker ${session.worker} of '${session.tenant.service.namespace}' at ` : '';
-        this.#office.log(`closed ${who}${remote}: it ${stream.ended.message}`);
+        this.#sayFault(connection, `closed ${who}${remote}: it ${stream.ended.message}`);
         if (session) {
           const error = faultOf(`worker ${session.worker}`, stream.ended);
           stream.send({ kind: 'closed', error: packedForOthers(error) });
@@ -498,6 +502,10 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
     }
     // A process may have had several of these connections: its memory is used until the last is closed.
     for (const { session } of gone) if (session) this.#leave(session);
+  }
+
+  #sayFault({ host }: Connection, line: string): void {
+    this.#faults.say(host, line, this.#host.clock.nowMs());
   }
 
   #leave({ tenant, worker, incarnation, isReplaced, hasLeft }: Session): void {
