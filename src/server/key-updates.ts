@@ -43,14 +43,17 @@ export class KeyUpdates {
     this.#rule = updaterRule(options.kernels, options.updater);
   }
 
-  /** From the next update on, at its own learning rate. Slots that a rule of the same name has already are kept. */
-  setRule(rule: UpdateRule, keys: Iterable<Key>): void {
+  /**
+   * From the next update on, at its own learning rate. Slots that a rule of the same name has already are kept. In steps
+   * of one key; no key may be used in between.
+   */
+  *setRule(rule: UpdateRule, keys: Iterable<Key>): Generator<void, void> {
     const all = [...keys];
-    for (const key of all) this.catchUp(key);
+    for (const key of all) yield this.catchUp(key);
     const kept = rule.name !== undefined && rule.name === this.#rule.name ? this.#rule.slots : [];
     this.#rule = rule;
     this.#lr = undefined;
-    for (const key of all) this.giveSlots(key, kept);
+    for (const key of all) yield this.giveSlots(key, kept);
   }
 
   /** Whether the rule has a learning rate. */

@@ -7,7 +7,9 @@ import { keyText, UsageError } from '../base/index.ts';
 import type { StoreKey } from '../base/index.ts';
 import type { Segment } from '../memory/index.ts';
 import type { Host } from '../sockets/index.ts';
-import type { Answers, Holder, KeyMemory, Question, Service, SpaceRange } from './cores/office.ts';
+import { packPlaces } from './cores/key-places.ts';
+import type { KeyPlaces } from './cores/key-places.ts';
+import type { Answers, Holder, Question, Service, SpaceRange } from './cores/office.ts';
 import type { TenantSpace } from './tenant-space.ts';
 import type { KeyShape } from './wire/messages.ts';
 import { segmentPrefix } from './wire/segment-names.ts';
@@ -77,7 +79,7 @@ export class TenantMemory {
    * Keys that are not there yet get a value; all get the slots that they do not have. Length 0 only asks. If it
    * throws, everything is as it was.
    */
-  #openKeys(shapes: readonly KeyShape[], slots: readonly string[]): readonly KeyMemory[] {
+  #openKeys(shapes: readonly KeyShape[], slots: readonly string[]): KeyPlaces {
     const undo: (() => void)[] = [];
     try {
       const fresh = shapes.filter(({ key, length }) => !this.#keys.has(key) && length >= 0);
@@ -93,12 +95,12 @@ export class TenantMemory {
       for (const step of undo.reverse()) step();
       throw error;
     }
-    return shapes.map(({ key }) => {
+    const places = shapes.map(({ key }) => {
       const { value, segment, slots: own } = this.#keys.get(key)!;
       const offsetInSegment = value.byteOffset - segment.byteOffset;
-      const wanted = Object.fromEntries(slots.map((slot) => [slot, own[slot]!]));
-      return { key, value, slots: wanted, segment: segment.name!, offsetInSegment };
+      return { value, slots: own, segment: segment.name!, offsetInSegment };
     });
+    return packPlaces(places, slots);
   }
 
   #allocateValues(shapes: readonly KeyShape[], undo: (() => void)[]): void {

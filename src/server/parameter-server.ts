@@ -85,7 +85,7 @@ export interface ServiceOptions {
    * checkpoints. Quotas may add up to more than there is; then it is the first who gets it. Default: half of the space.
    */
   readonly maxBytes?: number | undefined;
-  /** Chunks that its keys may have on one core. Default 1,000,000. */
+  /** Keys and chunks of them that it may have on one core; each takes 2 KiB of its quota. Default 131,072. */
   readonly maxChunks?: number | undefined;
   /**
    * Bytes that it may write to its logs of pushes between two checkpoints; each core has an equal share. Pushes beyond
@@ -93,6 +93,8 @@ export interface ServiceOptions {
    * must be able to do again.
    */
   readonly maxLogBytes?: number | undefined;
+  /** Connections that it may have to one core: one for each worker. Default 256. */
+  readonly maxConnections?: number | undefined;
 }
 
 interface Tenancy {
@@ -220,18 +222,19 @@ export class ParameterServer {
       );
     }
     const { graceMs = 5000, maxBytes = Math.floor(this.capacityBytes / 2) } = options;
-    const { maxChunks = 1_000_000, maxLogBytes = 64 * 2 ** 30 } = options;
+    const { maxChunks = 131_072, maxConnections = 256, maxLogBytes = 64 * 2 ** 30 } = options;
     checkCount('graceMs', graceMs, 0, 2 ** 31);
     checkCount('maxBytes', maxBytes, 1, 2 ** 40);
     checkCount('maxChunks', maxChunks, 1, 2 ** 31);
     checkCount('maxLogBytes', maxLogBytes, 1, 2 ** 50);
+    checkCount('maxConnections', maxConnections, 1, MAX_CONNECTIONS);
     const { folder, lostWorkers = 'release', durability = 'process' } = options;
     if (durability !== 'process' && durability !== 'disk') throw unknownDurability(namespace, durability);
     const settings = options.settings && checkedSettings(options.settings);
     const account = this.#space.allocate(ACCOUNT_BYTES);
     const service: Service = {
       ...{ namespace, nonce, settings, graceMs, lostWorkers, maxBytes, maxChunks, logFolder: folder },
-      ...{ durability, cores: this.cores, maxLogBytes },
+      ...{ durability, maxConnections, cores: this.cores, maxLogBytes },
       serial: this.#serials++,
       account: { byteOffset: account.byteOffset, byteLength: account.byteLength },
     };

@@ -194,7 +194,13 @@ export class ServerCore {
 
   /** From the next update on. Slots that a rule of the same name has already are kept; others start anew. */
   setRule(rule: UpdateRule): void {
-    this.#updates.setRule(rule, this.#keys.values());
+    const steps = this.setRuleInSteps(rule);
+    while (!steps.next().done);
+  }
+
+  /** The same in steps of one key, between which nothing else may be asked. */
+  setRuleInSteps(rule: UpdateRule): Generator<void, void> {
+    return this.#updates.setRule(rule, this.#keys.values());
   }
 
   /** What a key has seen, to be kept with its value and slots. */

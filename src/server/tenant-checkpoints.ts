@@ -6,7 +6,8 @@
 import { isDeepStrictEqual } from 'node:util';
 import { unpack, UsageError } from '../base/index.ts';
 import type { Answers, CorePart, Question, SpaceRange } from './cores/office.ts';
-import type { CoreSnapshot, PieceSnapshot } from './cores/snapshot.ts';
+import { PiecePacker, piecesOf } from './cores/snapshot.ts';
+import type { CoreSnapshot } from './cores/snapshot.ts';
 import { ServerCheckpoints } from './durability/index.ts';
 import type { Kept, KeyState, ServerState } from './durability/index.ts';
 import type { ServerHost } from './server-host.ts';
@@ -188,7 +189,8 @@ export class TenantCheckpoints {
       0,
     );
     const segment = this.#space.allocate(Math.max(64, 4 * elements) + 64 * 8 * (own.length + 1));
-    const pieces = own.map(({ name, length, version, lastSteps, tensors }): PieceSnapshot => {
+    const packer = new PiecePacker();
+    for (const { name, length, version, lastSteps, tensors } of own) {
       const [, piece, start, ...key] = name.split(' ');
       const copies = tensors.map((tensor) => {
         const region = segment.allocate('float32', tensor.data.length);
@@ -196,13 +198,13 @@ export class TenantCheckpoints {
         return { name: tensor.name, at: { byteOffset: region.byteOffset, byteLength: region.byteLength } };
       });
       const ranges = (tensors[0]?.ranges ?? []).map((range) => [range.start, range.length] as const);
-      return {
+      packer.add({
         ...{ piece: Number(piece), key: key.join(' '), start: Number(start), length, ranges },
         ...{ version, lastSteps, tensors: copies },
-      };
-    });
+      });
+    }
     const { byteOffset, byteLength } = segment;
-    return { ...cores[core]!, snapshot: { pieces, memory: { byteOffset, byteLength } } };
+    return { ...cores[core]!, snapshot: { pieces: packer.end(), memory: { byteOffset, byteLength } } };
   }
 
   async close(): Promise<void> {
@@ -309,21 +311,27 @@ export class TenantCheckpoints {
   }
 
   /** Threads can be handed shared memory, but not the memory of a WebAssembly instance. */
-  #copyOf({ byteOffset, byteLength }: SpaceRange): Float32Array {
-    const copy = new Float32Array(new SharedArrayBuffer(byteLength));
-    copy.set(new Float32Array(this.#space.buffer, byteOffset, byteLength / 4));
+  #copyOf({ byteOffset, byteLength }: SpaceRange): SharedArrayBuffer {
+    const copy = new SharedArrayBuffer(byteLength);
+    new Uint8Array(copy).set(new Uint8Array(this.#space.buffer, byteOffset, byteLength));
     return copy;
   }
 
-  #keysOf(core: number, { pieces }: CoreSnapshot): KeyState[] {
-    return pieces.map(({ piece, key, start, length, ranges, version, lastSteps, tensors }) => ({
-      ...{ name: `${core} ${piece} ${start} ${key}`, length, version, lastSteps },
-      tensors: tensors.map(({ name, at }) => ({
-        name,
-        ranges: ranges.map(([from, count]) => ({ start: from, length: count })),
-        data: this.#copyOf(at),
-      })),
-    }));
+  #keysOf(core: number, snapshot: CoreSnapshot): KeyState[] {
+    const copy = this.#copyOf(snapshot.memory);
+    const dataOf = ({ byteOffset, byteLength }: SpaceRange) =>
+      new Float32Array(copy, byteOffset - snapshot.memory.byteOffset, byteLength / 4);
+    return Array.from(
+      piecesOf(snapshot),
+      ({ piece, key, start, length, ranges, version, lastSteps, tensors }) => ({
+        ...{ name: `${core} ${piece} ${start} ${key}`, length, version, lastSteps },
+        tensors: tensors.map(({ name, at }) => ({
+          name,
+          ranges: ranges.map(([from, count]) => ({ start: from, length: count })),
+          data: dataOf(at),
+        })),
+      }),
+    );
   }
 }
 

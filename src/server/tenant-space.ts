@@ -24,6 +24,8 @@ export class TenantSpace {
   readonly #space: SharedSpace;
   readonly #service: Pick<Service, 'namespace' | 'maxBytes'>;
   readonly #counts: Int32Array;
+  /** What this thread has of the tenant beyond the space. */
+  #outsideBytes = 0;
 
   constructor(space: SharedSpace, service: Pick<Service, 'namespace' | 'maxBytes' | 'account'>) {
     this.#space = space;
@@ -71,6 +73,19 @@ export class TenantSpace {
     return this.#space.adoptSegment(range);
   }
 
+  /** Counts memory of this thread that is not of the space; by whole pages, so that the first page is free. */
+  take(bytes: number): void {
+    const outsideBytes = this.#outsideBytes + bytes;
+    this.#takePages(wholePagesOf(outsideBytes) - wholePagesOf(this.#outsideBytes));
+    this.#outsideBytes = outsideBytes;
+  }
+
+  give(bytes: number): void {
+    const before = wholePagesOf(this.#outsideBytes);
+    this.#outsideBytes -= bytes;
+    Atomics.sub(this.#counts, PAGES, before - wholePagesOf(this.#outsideBytes));
+  }
+
   #counted(byteLength: number, allocate: () => Segment): Segment {
     this.#take(byteLength);
     let inner: Segment;
@@ -87,23 +102,30 @@ export class TenantSpace {
   }
 
   #take(byteLength: number): void {
-    const { maxBytes, namespace } = this.#service;
     const pages = pagesOf(byteLength);
-    const before = Atomics.add(this.#counts, PAGES, pages);
+    this.#takePages(pages);
     const ranges = Atomics.add(this.#counts, RANGES, 1);
     const maxRanges = Math.floor(this.#space.maxRanges * SHARE_OF_RANGES);
-    const isOverBytes = (before + pages) * PAGE_BYTES > maxBytes;
-    if (!isOverBytes && ranges < maxRanges) return;
+    if (ranges < maxRanges) return;
     this.#give(byteLength);
+    const { namespace } = this.#service;
+    throw new UsageError(
+      'OUT_OF_SHARED_MEMORY',
+      `namespace '${namespace}' has ${ranges} ranges of memory, of ${maxRanges} that one tenant may have; await answers, or put tensors together in fewer keys and segments`,
+      { namespace, expected: maxRanges, actual: ranges + 1 },
+    );
+  }
+
+  #takePages(pages: number): void {
+    const { maxBytes, namespace } = this.#service;
+    const before = Atomics.add(this.#counts, PAGES, pages);
+    if ((before + pages) * PAGE_BYTES <= maxBytes || pages === 0) return;
+    Atomics.sub(this.#counts, PAGES, pages);
     const [has, asked] = [before * PAGE_BYTES, pages * PAGE_BYTES];
     throw new UsageError(
       'OUT_OF_SHARED_MEMORY',
-      isOverBytes
-        ? `namespace '${namespace}' has ${has} of ${maxBytes} bytes and asked for ${asked} more; use a smaller model, await answers, or ask for a larger quota (maxBytes of createService, --max-bytes)`
-        : `namespace '${namespace}' has ${ranges} ranges of memory, of ${maxRanges} that one tenant may have; await answers, or put tensors together in fewer keys and segments`,
-      isOverBytes
-        ? { namespace, expected: maxBytes, actual: has + asked }
-        : { namespace, expected: maxRanges, actual: ranges + 1 },
+      `namespace '${namespace}' has ${has} of ${maxBytes} bytes and asked for ${asked} more; use a smaller model, await answers, or ask for a larger quota (maxBytes of createService, --max-bytes)`,
+      { namespace, expected: maxBytes, actual: has + asked },
     );
   }
 
@@ -115,4 +137,8 @@ export class TenantSpace {
 
 function pagesOf(bytes: number): number {
   return Math.ceil(Math.max(1, bytes) / PAGE_BYTES);
+}
+
+function wholePagesOf(bytes: number): number {
+  return Math.floor(bytes / PAGE_BYTES);
 }

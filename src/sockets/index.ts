@@ -1,6 +1,7 @@
 export { AcceptPause, probeDescriptors } from './accept-pause.ts';
 export { challenge, deriveNonce, isNonce, keyOfNonce, keyOfSecret, Transcript } from './credentials.ts';
 export type { Role } from './credentials.ts';
+export { FaultLog } from './fault-log.ts';
 export { systemHost } from './host.ts';
 export type { Host } from './host.ts';
 export * from './libc.ts';

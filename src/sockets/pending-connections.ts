@@ -22,7 +22,7 @@ export function connectionToEvict<T>(pending: Iterable<T>, hostOf: (one: T) => s
 }
 
 /** What one machine can choose its addresses from: an IPv4 address, or the 64 bits of a network of IPv6. */
-function networkOf(host: string): string {
+export function networkOf(host: string): string {
   const plain = host.split('%')[0]!;
   if (!isIPv6(plain)) return plain;
   const groups = ipv6Groups(plain);

@@ -1,6 +1,8 @@
 /**
  * The array of `struct pollfd` with which one system call asks after many sockets. It lies in the shared space, where
- * both JavaScript and the kernel can write. Invariant: results are those of the last `wait`, by the order of adding.
+ * both JavaScript and the kernel can write. Entries may be built anew for each call, or kept and changed. Invariant:
+ * results are those of the last `wait`, by the order of adding, but that the last entry takes the place of one that is
+ * removed.
  */
 import { UsageError } from '../base/index.ts';
 import type { Region, Segment, SharedSpace } from '../memory/index.ts';
@@ -19,6 +21,8 @@ export class PollSet {
   readonly #address: number;
   readonly #libc: Libc;
   #count = 0;
+  /** On how many something happened. */
+  #readyCount = 0;
 
   constructor(space: SharedSpace, libc: Libc) {
     this.#libc = libc;
@@ -39,14 +43,34 @@ export class PollSet {
         { capacity: CAPACITY },
       );
     }
-    this.#region.view[WORDS * this.#count] = fd;
-    this.#region.view[WORDS * this.#count + 1] = events;
-    this.#count++;
+    this.set(this.#count++, fd, events);
+  }
+
+  set(index: number, fd: number, events: number): void {
+    this.#region.view[WORDS * index] = fd;
+    this.#region.view[WORDS * index + 1] = events;
+  }
+
+  /** The last one gets its number. */
+  remove(index: number): void {
+    const last = WORDS * --this.#count;
+    this.#region.view.copyWithin(WORDS * index, last, last + WORDS);
   }
 
   /** Sleeps until something happens on one of them, at most so long; returns on how many. */
   wait(timeoutMs: number): number {
-    return Math.max(0, this.#libc.poll(this.#address, this.#count, Math.ceil(timeoutMs)));
+    this.#readyCount = Math.max(0, this.#libc.poll(this.#address, this.#count, Math.ceil(timeoutMs)));
+    return this.#readyCount;
+  }
+
+  /** The numbers of those on which something happened. */
+  ready(): number[] {
+    const ready: number[] = [];
+    const { view } = this.#region;
+    for (let i = 0; i < this.#count && ready.length < this.#readyCount; i++) {
+      if (view[WORDS * i + 1]! >>> 16 !== 0) ready.push(i);
+    }
+    return ready;
   }
 
   /** What happened on the one that was added as number `index`. */

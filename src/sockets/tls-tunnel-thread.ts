@@ -10,6 +10,7 @@ import type { TLSSocket } from 'node:tls';
 import { parentPort, workerData } from 'node:worker_threads';
 import { AcceptPause, probeDescriptors } from './accept-pause.ts';
 import { channelOf } from './tls-channel.ts';
+import { FaultLog } from './fault-log.ts';
 import { connectionToEvict } from './pending-connections.ts';
 import { addressText, hostOf } from './socket-address.ts';
 import { readTunnelRecord, TUNNEL_RECORD_BYTES, TunnelWord, writeTunnelRecord } from './tunnel-messages.ts';
@@ -28,6 +29,7 @@ const pending = new Map<string, Socket>();
 let closing = false;
 
 const tell = (message: TunnelMessage): void => parentPort!.postMessage(message);
+const faults = new FaultLog((line) => tell({ kind: 'log', line }));
 // The caller may be blocked: it must see the end without being told.
 process.on('exit', () => void Atomics.store(words, TunnelWord.ENDED, 1));
 
@@ -76,7 +78,8 @@ function remoteOf({ remoteAddress = 'somebody', remotePort = 0 }: Socket): strin
 
 function refuse(socket: Socket, reason: string): void {
   Atomics.add(words, TunnelWord.REFUSED, 1);
-  tell({ kind: 'log', line: `refused ${remoteOf(socket)}: TLS: ${reason}` });
+  const remote = remoteOf(socket);
+  faults.say(hostOf(remote), `refused ${remote}: TLS: ${reason}`, performance.now());
 }
 
 /** Callers from outside. */
@@ -182,7 +185,11 @@ async function start(): Promise<void> {
     // Node drops connections without a word when there are no descriptors.
     const pause = new AcceptPause((line) => tell({ kind: 'log', line }));
     outside.on('error', (error: NodeJS.ErrnoException) => pause.failed(error.errno ?? 0, performance.now()));
-    setInterval(() => pause.failed(probeDescriptors(), performance.now()), PROBE_INTERVAL_MS).unref();
+    const probe = (): void => {
+      pause.failed(probeDescriptors(), performance.now());
+      faults.look(performance.now());
+    };
+    setInterval(probe, PROBE_INTERVAL_MS).unref();
   }
   await new Promise<void>((resolve, reject) => {
     inside.once('error', reject);

@@ -35,6 +35,8 @@ export interface OneThreadHostOptions {
   readonly lookMs?: number | undefined;
   /** Default: nothing is watched, and the clock begins at 0. */
   readonly watched?: Watched | undefined;
+  /** Called with each message that a core takes over from its server. Default: nothing is called. */
+  readonly onTake?: ((message: ToCore) => void) | undefined;
 }
 
 export class OneThreadHost implements ServerHost {
@@ -42,9 +44,11 @@ export class OneThreadHost implements ServerHost {
   readonly randomHex = systemServerHost.randomHex;
   readonly files: LockableFiles;
   readonly libc: Libc;
+  readonly #onTake: OneThreadHostOptions['onTake'];
 
   constructor(options: OneThreadHostOptions = {}) {
     const { lookMs = 0, watched = { nowMs: 0, receivedBytes: 0 } } = options;
+    this.#onTake = options.onTake;
     this.files = options.files ?? systemServerHost.files;
     this.clock = { ...systemServerHost.clock, nowMs: () => (watched.nowMs += lookMs) };
     const libc = systemServerHost.libc;
@@ -65,7 +69,11 @@ export class OneThreadHost implements ServerHost {
     let end: (error: unknown) => void = () => undefined;
     const office = new Office({
       post: (message) => void setImmediate(() => hear(message)),
-      take: () => inbox.shift(),
+      take: () => {
+        const message = inbox.shift();
+        if (message) this.#onTake?.(message);
+        return message;
+      },
     });
     const kernels = Kernels.create(SharedSpace.fromMemory(memory));
     const loop = new CoreLoop(kernels, office, options, this);

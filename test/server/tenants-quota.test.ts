@@ -68,6 +68,38 @@ describe.skipIf(!hasSharedMemory())('the quota of a tenant', () => {
     expect(bytesOf(access)).toBeLessThan(2 * MIB);
   });
 
+  it.each<[string, (batch: number) => object]>([
+    [
+      'pieces without elements',
+      (batch) => ({
+        keys: [{ key: batch, length: 0 }],
+        pieces: Array.from({ length: 256 }, () => ({ key: 0, start: 0, length: 0, ranges: [] })),
+        firstPiece: 256 * batch,
+      }),
+    ],
+    [
+      'keys without pieces',
+      (batch) => ({
+        keys: Array.from({ length: 256 }, (_, i) => ({ key: 256 * batch + i, length: 0 })),
+        pieces: [],
+        firstPiece: 0,
+      }),
+    ],
+  ])('counts what a core remembers of %s', async (_what, planOf) => {
+    await start(64 * MIB);
+    const [raw, access] = await worker({ maxBytes: 4 * MIB });
+    const open = (batch: number) => ({ op: 'open', batch, ...planOf(batch), awaitsValues: false });
+    let refused: unknown;
+    let batch = 0;
+    for (; batch < 16 && refused === undefined; batch++) refused = errorOf(await raw.ask(open(batch)));
+    expect(refused).toMatchObject({
+      code: 'OUT_OF_SHARED_MEMORY',
+      message: expect.stringContaining('--max-bytes') as string,
+    });
+    expect(batch).toBeLessThanOrEqual(9);
+    expect(bytesOf(access)).toBeGreaterThan(2 * MIB);
+  });
+
   it('counts rows under way by the pages that they take', async () => {
     await start(64 * MIB);
     const settings = { ...SETTINGS, workers: 2, consistency: { kind: 'synchronous' } as const };

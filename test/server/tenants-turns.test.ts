@@ -5,8 +5,8 @@
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { afterEach, describe, expect, it } from 'vitest';
-import { hasSharedMemory } from '../../src/memory/index.ts';
+import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import { hasSharedMemory, SharedSpace } from '../../src/memory/index.ts';
 import type { LockableFiles } from '../../src/memory/index.ts';
 import { Clocks } from '../../src/server/consistency.ts';
 import { FairTurns, LARGE_DEBT_MS, TURN_MS } from '../../src/server/cores/fair-turns.ts';
@@ -183,6 +183,34 @@ describe.skipIf(!hasSharedMemory())('tenants on one core', () => {
     });
   });
 
+  it('pay for taking over the answers of the office', async () => {
+    const watched = { nowMs: 0, receivedBytes: 0 };
+    let taken = 0;
+    const onTake = (message: object) => {
+      if (!('answer' in message)) return;
+      taken++;
+      watched.nowMs += 1000 * TURN_MS;
+    };
+    await start(new OneThreadHost({ lookMs: TURN_MS / 100, watched, onTake }));
+    const [busy, other] = [await worker('a'), await worker('b')];
+    await other.openKey(new Float32Array(16));
+    let batch = 0;
+    const open = () => {
+      const keys = [{ key: batch, length: 0 }];
+      busy.say({ id: batch, op: 'open', batch, keys, pieces: [], firstPiece: 0, awaitsValues: false });
+      batch++;
+    };
+    open();
+    const before = taken;
+    for (let i = 0; i < 40; i++) {
+      await other.pull();
+      for (let heard = busy.take(); heard; heard = busy.take()) open();
+    }
+    expect(taken - before).toBeGreaterThan(0);
+    // Without turns there would be one for nearly every pull.
+    expect(taken - before).toBeLessThan(10);
+  });
+
   async function worker(namespace: string, identity?: Identity): Promise<RawWorker> {
     const access = { namespace, nonce: namespace.padEnd(64, '0') };
     if (!server.services.some((one) => one.namespace === namespace)) server.createService(access);
@@ -276,6 +304,52 @@ describe.skipIf(!hasSharedMemory())('tenants on one core', () => {
     });
   });
 
+  it('cost nothing in the turns of others while they only keep connections open', async () => {
+    const host = new OneThreadHost();
+    const libc = { ...host.libc };
+    const counts = { turns: 0, touched: 0 };
+    let view: DataView | undefined;
+    let base = 0;
+    const startCore = host.startCore.bind(host);
+    host.startCore = (memory, options) => {
+      const space = SharedSpace.fromMemory(memory);
+      [view, base] = [new DataView(space.buffer), Number(space.baseAddress)];
+      return startCore(memory, options);
+    };
+    // The kernel takes both for the same; an entry that was written again has lost the mark.
+    const [POLLIN, MARKED] = [0x1, 0x41];
+    Object.assign(host.libc, {
+      poll(address: number, count: number, timeoutMs: number): number {
+        const at = (i: number) => address - base + 8 * i + 4;
+        counts.turns++;
+        for (let i = 2; i < count; i++) if (view!.getInt16(at(i), true) !== MARKED) counts.touched++;
+        const found = libc.poll(address, count, timeoutMs);
+        for (let i = 2; i < count; i++) {
+          if (view!.getInt16(at(i), true) === POLLIN) view!.setInt16(at(i), MARKED, true);
+        }
+        return found;
+      },
+    });
+    await start(host);
+    const other = await worker('b');
+    await other.openKey(new Float32Array(1));
+    for (let i = 0; i < 40; i++) await worker('a', { worker: i, settings: { ...SETTINGS, workers: 40 } });
+    Object.assign(counts, { turns: 0, touched: 0 });
+    for (let i = 0; i < 20; i++) await other.pull();
+    expect(counts.touched / counts.turns).toBeLessThan(4);
+  });
+
+  it('have as many connections as their service may', async () => {
+    await start(new OneThreadHost());
+    const access = server.createService({ namespace: 'a', maxConnections: 2 });
+    const settings = { ...SETTINGS, workers: 3 };
+    for (let i = 0; i < 2; i++)
+      closing.push(await RawWorker.admitted(server, access, { worker: i, settings }));
+    await expect(RawWorker.admitted(server, access, { worker: 2, settings })).rejects.toThrow(
+      '2 connections',
+    );
+  });
+
   it('that do not read answers are not read from either', async () => {
     await start(systemServerHost);
     const [deaf, other] = [await worker('a'), await worker('b')];
@@ -320,7 +394,7 @@ describe.skipIf(!hasSharedMemory())('tenants on one core', () => {
     server.createService({ namespace: 'a', nonce: 'a'.padEnd(64, '0'), maxChunks: 1000 });
     const raw = await worker('a');
     await raw.openKey(new Float32Array(1));
-    const entries = Array.from({ length: 600 }, () => STAGED);
+    const entries = Array.from({ length: 4800 }, () => STAGED);
     await raw.done({ op: 'list', list: 1, entries });
     await raw.done({ op: 'list', list: 1, entries });
     const second = await raw.ask({ op: 'list', list: 2, entries });
@@ -336,6 +410,86 @@ describe.skipIf(!hasSharedMemory())('tenants on one core', () => {
     await raw.close();
     const again = await worker('a');
     await again.done({ op: 'list', list: 2, entries });
+  });
+});
+
+/** What touches all pieces of a tenant is done in parts, in its turns. */
+describe.skipIf(!hasSharedMemory())('a request for all pieces of a tenant', () => {
+  const closing: { close(): unknown }[] = [];
+  let server: ParameterServer;
+
+  beforeEach(async () => {
+    const folder = mkdtempSync(join(tmpdir(), 'test-tributary-'));
+    closing.push({ close: () => rmSync(folder, { recursive: true, force: true }) });
+    server = await ParameterServer.start({}, new OneThreadHost({ lookMs: TURN_MS / 10 }));
+    closing.push(server);
+    server.createService({ namespace: 'a', nonce: 'a'.padEnd(64, '0'), folder });
+    server.createService({ namespace: 'b', nonce: 'b'.padEnd(64, '0') });
+  });
+
+  afterEach(async () => {
+    for (const one of closing.splice(0).reverse()) await one.close();
+  });
+
+  async function worker(namespace: string, identity?: Identity): Promise<RawWorker> {
+    const raw = await RawWorker.admitted(server, { namespace, nonce: namespace.padEnd(64, '0') }, identity);
+    closing.push(raw);
+    return raw;
+  }
+
+  const COUNT = 2000;
+  const opened = {
+    ...{ op: 'open', batch: 0, keys: [{ key: 'w', length: COUNT }], firstPiece: 0, awaitsValues: false },
+    pieces: Array.from({ length: COUNT }, (_, i) => ({ key: 0, start: i, length: 1, ranges: [[0, 1]] })),
+  };
+  const values = { op: 'values', batch: 0 };
+  const optimizer = { op: 'optimizer', number: 0, spec: { name: 'adam' } };
+  const checkpoint = { op: 'checkpoint', step: 1, isDurable: true };
+
+  /** The last of the requests is still under way when another tenant has been served often. */
+  async function begin(...requests: readonly object[]): Promise<{ long: RawWorker; short: RawWorker }> {
+    const [long, short] = [await worker('a'), await worker('b')];
+    await short.openKey(new Float32Array(1));
+    const bodyOf = (request: object) => (request === values ? new Uint8Array(4 * COUNT) : undefined);
+    for (const request of requests.slice(0, -1)) await long.done(request, bodyOf(request));
+    const before = long.heardBytes;
+    const last = requests.at(-1)!;
+    long.say({ id: 900, ...last }, bodyOf(last));
+    for (let i = 0; i < 10; i++) await short.pull();
+    expect(long.heardBytes).toBe(before);
+    return { long, short };
+  }
+
+  async function answered(long: RawWorker): Promise<void> {
+    const heard = await long.hear();
+    expect(heard === 'closed' ? heard : heard.header).toMatchObject({ id: 900 });
+    expect(heard === 'closed' ? heard : heard.header.error).toBeUndefined();
+  }
+
+  it.each<[string, readonly object[]]>([
+    ['opening them', [opened]],
+    ['their first values', [opened, values]],
+    ['another optimizer', [opened, values, optimizer]],
+    ['a checkpoint', [opened, values, optimizer, checkpoint]],
+  ])('lets others have their turns in the middle: %s', async (_what, requests) => {
+    const { long } = await begin(...requests);
+    await answered(long);
+  });
+
+  it('lets nobody of the tenant see or change half of it', async () => {
+    const { long, short } = await begin(opened, values, checkpoint);
+    // A push that came into the copy would not be in the log that begins with it.
+    const joining = worker('a', { worker: 1 });
+    for (let i = 0; i < 10; i++) await short.pull();
+    let isWelcome = false;
+    void joining.then(() => (isWelcome = true));
+    expect(isWelcome).toBe(false);
+    await answered(long);
+    const late = await joining;
+    await late.done(opened);
+    await late.done({ op: 'list', list: 0, entries: [{ piece: COUNT - 1, isInPlace: false }] });
+    await late.done({ ...pushRequest(1), list: 0 }, bytesOf(Float32Array.of(3)));
+    expect(await late.pull()).toEqual([3]);
   });
 });
 

@@ -5,9 +5,9 @@
 import { keyName } from '../../base/index.ts';
 import type { StoreKey, TributaryError } from '../../base/index.ts';
 import type { KeyShape, PieceShape } from '../wire/messages.ts';
-import type { KeyMemory } from './office.ts';
+import type { KeyMemory } from './key-places.ts';
 
-/** Characters of names that count as a chunk. */
+/** Characters of a name that count as a chunk more. */
 const NAME_LENGTH = 64;
 
 /** One call of init: keys that were opened together. */
@@ -42,8 +42,8 @@ export function planText({ keys, pieces, firstPiece }: BatchPlan): string {
   return JSON.stringify([keys, pieces, firstPiece]);
 }
 
-/** What a call of init makes a core remember: the call, the names of keys, and the chunks. */
+/** What a call of init makes a core remember: the call, each key with its name, and the chunks. */
 export function chunksOf(keys: readonly KeyShape[], pieces: readonly PieceShape[]): number {
-  const names = keys.reduce((sum, { key }) => sum + Math.floor(keyName(key).length / NAME_LENGTH), 0);
+  const names = keys.reduce((sum, { key }) => sum + 1 + Math.floor(keyName(key).length / NAME_LENGTH), 0);
   return pieces.reduce((sum, { ranges }) => sum + Math.max(1, ranges.length), Math.max(1, names));
 }

@@ -13,6 +13,7 @@ import {
   decodeAddress,
   ECONNABORTED,
   EINTR,
+  FaultLog,
   hostOf,
   MAX_ADDRESS_BYTES,
   NOTHING,
@@ -27,7 +28,7 @@ import type { Host } from '../../sockets/index.ts';
 import { MEMBER_LIMITS, ProtocolFault, STRANGER_LIMITS } from '../wire/frame.ts';
 import { MessageStream, StreamResources } from '../wire/message-stream.ts';
 import type { Hello, Proof, Welcome } from '../wire/messages.ts';
-import { ConnectionTable, MAX_CONNECTIONS } from './connection-table.ts';
+import { ConnectionTable } from './connection-table.ts';
 import { FairTurns } from './fair-turns.ts';
 import type { Office, OfficeNews, Service, SpaceRange } from './office.ts';
 import { faultOf, packedForOthers } from './refusals.ts';
@@ -60,6 +61,10 @@ export interface CoreOptions {
 
 interface Connection {
   readonly stream: MessageStream;
+  /** Among those that the kernel is asked about. */
+  place: number;
+  /** What the kernel has found in this turn. */
+  found: number;
   remote: string;
   /** Where it comes from; behind a tunnel not known before its first bytes. */
   host: string;
@@ -84,8 +89,8 @@ const MAX_SLEEP_MS = 500;
  */
 const ACCEPTS_SHARE = 1 / 4;
 const EVICTION_LOG_INTERVAL_MS = 60_000;
-/** Of all connections that a core can have, so that others get in. */
-const MAX_TENANT_CONNECTIONS = MAX_CONNECTIONS / 4;
+/** Entries of the poll set that are no connections: the doorbell and the listening socket. */
+const FIRST_PLACE = 2;
 
 export class CoreLoop implements Doorkeeper, OfficeNews {
   readonly #options: CoreOptions;
@@ -102,11 +107,19 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
   readonly #remote = new Uint8Array(MAX_ADDRESS_BYTES);
   /** Of the listening socket, when there are no descriptors. */
   readonly #pause: AcceptPause;
+  readonly #faults: FaultLog;
   readonly #table: ConnectionTable;
   readonly #turns: FairTurns;
   /** Answers of the office, and what goes on later, that await their tenant's turn. */
   readonly #answers = new Map<Tenant, (() => void)[]>();
-  #connections: Connection[] = [];
+  readonly #connections = new Map<MessageStream, Connection>();
+  /** By their places. */
+  readonly #placed: Connection[] = [];
+  readonly #strangers = new Set<Connection>();
+  /** All that have something to do or to wait for. Others cost nothing: the kernel says when they have. */
+  readonly #watched = new Set<Connection>();
+  /** Since when the next message of the office is taken over. */
+  #listensSinceMs = 0;
   #closing = false;
   #evictedLoggedAtMs = -Infinity;
 
@@ -121,6 +134,9 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
     this.#resources = new StreamResources(kernels.space, host.libc);
     this.#poll = new PollSet(kernels.space, host.libc);
     this.#pause = new AcceptPause((line) => office.log(line));
+    this.#faults = new FaultLog((line) => office.log(line));
+    this.#poll.add(options.doorbell, POLLIN);
+    this.#poll.add(options.listeningFd, POLLIN);
   }
 
   run(): void {
@@ -151,7 +167,7 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
   }
 
   #end(): void {
-    for (const { stream } of this.#connections) this.#close(stream);
+    for (const connection of [...this.#connections.values()]) this.#close(connection);
     for (const tenant of [...this.#tenants.values(), ...this.#ending]) tenant.close();
     this.#poll.close();
     this.#resources.close();
@@ -170,6 +186,7 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
         this.#options.index,
         this.#host,
         (go) => this.answer(service.serial, go),
+        this.#turns.isOver,
       ),
     );
   }
@@ -179,7 +196,7 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
     if (tenant === undefined) return this.#office.released(serial);
     this.#tenants.delete(tenant.service.namespace);
     this.#ending.push(tenant);
-    for (const { session, stream } of this.#connections) {
+    for (const { session, stream } of this.#connections.values()) {
       if (session?.tenant !== tenant) continue;
       session.isReplaced = true;
       stream.ended ??= 'closed';
@@ -199,6 +216,10 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
   answer(serial: number, take: () => void): void {
     const all = [...this.#tenants.values(), ...this.#ending];
     const tenant = all.find(({ service }) => service.serial === serial);
+    const nowMs = this.#host.clock.nowMs();
+    // Taking over a long answer takes time, too.
+    if (tenant) this.#turns.charge(tenant, nowMs - this.#listensSinceMs);
+    this.#listensSinceMs = nowMs;
     if (tenant === undefined) return take();
     const waiting = this.#answers.get(tenant);
     if (waiting) waiting.push(take);
@@ -208,8 +229,18 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
   #takeAnswers(tenant: Tenant, mayGoOn: () => boolean): void {
     const waiting = this.#answers.get(tenant) ?? [];
     do waiting.shift()?.();
-    while (waiting.length > 0 && mayGoOn());
+    while (waiting.length > 0 && !tenant.work.isBusy && mayGoOn());
     if (waiting.length === 0) this.#answers.delete(tenant);
+  }
+
+  /** More of what it has begun; what else has come for it is next. */
+  #goOnWith(tenant: Tenant, mayGoOn: () => boolean): void {
+    if (tenant.work.isBusy) tenant.work.goOn();
+    else this.#takeAnswers(tenant, mayGoOn);
+  }
+
+  isBusy(namespace: string): boolean {
+    return this.#tenants.get(namespace)?.work.isBusy ?? false;
   }
 
   nonceOf(namespace: string): string {
@@ -223,23 +254,24 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
   admit({ namespace }: Hello, proof: Proof, stream: MessageStream): Omit<Welcome, 'proof'> {
     const tenant = this.#tenants.get(namespace)!;
     const { worker, incarnation, settings } = proof;
-    const own = this.#connections.filter(({ session }) => session?.tenant === tenant);
-    if (own.length >= MAX_TENANT_CONNECTIONS) throw tooMany(namespace, own.length);
+    const own = [...this.#connections.values()].filter(({ session }) => session?.tenant === tenant);
+    if (own.length >= tenant.service.maxConnections) throw tooMany(namespace, own.length);
     const replaced = tenant.incarnationOf(worker);
     tenant.enter(worker, incarnation, settings);
     const isHere = own.some(({ session }) => session!.worker === worker && session!.incarnation === replaced);
     // If its connection is still there, its memory is given back when that is closed.
     if (replaced !== undefined && replaced !== incarnation && !isHere) tenant.forget(worker, replaced);
-    for (const { session, stream: earlier } of this.#connections) {
-      if (session?.tenant !== tenant || session.worker !== worker) continue;
+    for (const { session, stream: earlier } of own) {
+      if (session!.worker !== worker) continue;
       // Its process was started anew, or its connection broke without a word.
-      session.isReplaced = true;
+      session!.isReplaced = true;
       earlier.ended ??= 'closed';
     }
     const office = this.#office.of(tenant.service.serial);
     const { isOver } = this.#turns;
     const session = new Session(tenant, { worker, incarnation }, stream, this.#resources, office, isOver);
-    const connection = this.#connections.find((one) => one.stream === stream)!;
+    const connection = this.#connections.get(stream)!;
+    this.#strangers.delete(connection);
     connection.session = session;
     connection.stranger = undefined;
     stream.user = session;
@@ -249,58 +281,72 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
   }
 
   #sleep(): void {
-    const { listeningFd, doorbell } = this.#options;
     const nowMs = this.#host.clock.nowMs();
     let sleepMs = MAX_SLEEP_MS;
     for (const tenant of this.#tenants.values()) sleepMs = Math.min(sleepMs, tenant.lookAfter(nowMs));
+    this.#faults.look(nowMs);
     const pauseMs = this.#pause.waitMs(nowMs);
     if (pauseMs > 0) sleepMs = Math.min(sleepMs, pauseMs);
-    this.#poll.clear();
-    this.#poll.add(doorbell, POLLIN);
-    this.#poll.add(pauseMs > 0 ? NOTHING : listeningFd, POLLIN);
+    this.#poll.set(0, this.#options.doorbell, POLLIN);
+    this.#poll.set(1, pauseMs > 0 ? NOTHING : this.#options.listeningFd, POLLIN);
     const waits = new Map<object, number>();
     const waitOf = (group: object): number => {
       const known = waits.get(group) ?? this.#turns.waitMs(group);
       waits.set(group, known);
       return known;
     };
-    for (const connection of this.#connections) {
+    for (const connection of this.#watched) {
       const { stream, session } = connection;
       // What it asks next waits until it has taken what it asked for, and until its tenant may be served.
-      const isPaused = session?.isPaused ?? false;
+      const user = session ?? connection.stranger;
+      const isPaused = user?.isPaused ?? false;
       const waitMs = waitOf(this.#groupOf(connection));
       const wanted = (isPaused ? 0 : POLLIN) | (stream.hasUnsent ? POLLOUT : 0);
-      this.#poll.add(stream.fd, waitMs > 0 ? 0 : wanted);
+      this.#poll.set(FIRST_PLACE + connection.place, stream.fd, waitMs > 0 ? 0 : wanted);
       connection.isHeldOff = waitMs > 0;
       if (waitMs > 0) sleepMs = Math.min(sleepMs, waitMs);
-      else if (session?.hasWork || (stream.isInterrupted && !isPaused)) sleepMs = 0;
+      else if (user?.hasWork || (stream.isInterrupted && !isPaused)) sleepMs = 0;
+      else if (session && wanted === POLLIN && !stream.isInMessage && stream.ended === undefined)
+        this.#watched.delete(connection);
     }
     for (const tenant of this.#tenants.values()) {
-      if (tenant.journal.isDue || this.#answers.has(tenant)) sleepMs = Math.min(sleepMs, waitOf(tenant));
+      const isDue = tenant.journal.isDue || tenant.work.isBusy || this.#answers.has(tenant);
+      if (isDue) sleepMs = Math.min(sleepMs, waitOf(tenant));
     }
     this.#poll.wait(sleepMs);
   }
 
   #act(): void {
-    if (this.#poll.found(0) !== 0) {
-      this.#host.libc.hush(this.#options.doorbell);
-      this.#office.listen(this);
-    }
     const mayGoOn = () => !this.#turns.isOver();
     const itself = (tenant: Tenant): object => tenant;
-    this.#turns.serve([...this.#answers.keys()], itself, (tenant) => this.#takeAnswers(tenant, mayGoOn));
     const nowMs = this.#host.clock.nowMs();
-    const ready = this.#connections.filter((connection, i) => {
-      const { stream, session } = connection;
-      const found = this.#poll.found(i + 2);
-      if (session?.hasWork) return true;
-      const isReady = !session?.isPaused && (stream.isInterrupted || (found & ~POLLOUT) !== 0);
+    for (const index of this.#poll.ready()) {
+      const connection = this.#placed[index - FIRST_PLACE];
+      if (connection === undefined) continue;
+      connection.found = this.#poll.found(index);
+      this.#watched.add(connection);
+    }
+    const ready = [...this.#watched].filter((connection) => {
+      const { stream, session, found } = connection;
+      connection.found = 0;
+      const user = session ?? connection.stranger;
+      if (user?.hasWork) return true;
+      const isReady = !user?.isPaused && (stream.isInterrupted || (found & ~POLLOUT) !== 0);
       if (session && !connection.isHeldOff)
         this.#watch(connection, session, { nowMs, isReady, isTaking: (found & POLLOUT) !== 0 });
       return isReady;
     });
     this.#turns.serve(ready, this.#groupOf, (connection) => this.#listenTo(connection));
-    for (const { stranger, stream } of this.#connections) {
+    const busy = [...this.#tenants.values()].filter(({ work }) => work.isBusy);
+    const begun = [...new Set([...busy, ...this.#answers.keys()])];
+    this.#turns.serve(begun, itself, (tenant) => this.#goOnWith(tenant, mayGoOn));
+    // Answers wait for the next turn: whoever asked while a long one was taken over is heard of before.
+    if (this.#poll.found(0) !== 0) {
+      this.#host.libc.hush(this.#options.doorbell);
+      this.#listensSinceMs = this.#host.clock.nowMs();
+      this.#office.listen(this);
+    }
+    for (const { stranger, stream } of this.#strangers) {
       if (stranger && nowMs > stranger.deadlineMs)
         stream.ended ??= new ProtocolFault('said too little in time');
     }
@@ -311,9 +357,9 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
     else this.#turns.serve(due, itself, ({ journal }) => journal.flush());
     for (const { journal } of this.#ending) journal.flush();
     // A request of one may have completed the step of all.
-    const unsent = this.#connections.filter(({ stream }) => stream.hasUnsent);
+    const unsent = [...this.#watched].filter(({ stream }) => stream.hasUnsent);
     this.#turns.serve(unsent, this.#groupOf, ({ stream }) => void stream.write(mayGoOn));
-    if (this.#connections.some(({ stream }) => stream.ended !== undefined)) this.#clear();
+    this.#clear();
     for (let tenant = this.#ending[0]; tenant; tenant = this.#ending[0]) this.#release(tenant);
   }
 
@@ -348,6 +394,7 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
   /** Its connections are closed, so nothing can use its memory once it is closed itself. */
   #release(tenant: Tenant): void {
     try {
+      tenant.work.close();
       // Once each: what goes on later is given up by `close`.
       const waiting = this.#answers.get(tenant)?.splice(0) ?? [];
       for (const take of waiting) take();
@@ -365,14 +412,15 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
   #listenTo(connection: Connection): void {
     const { stream, remote, session } = connection;
     try {
-      session?.goOn();
       // A stranger becomes a session on the way.
-      const mayGoOn = () => !this.#turns.isOver() && !connection.session?.isPaused;
-      if (!session?.isPaused) stream.read(mayGoOn);
+      const userOf = () => connection.session ?? connection.stranger;
+      userOf()?.goOn();
+      const mayGoOn = () => !this.#turns.isOver() && !userOf()?.isPaused;
+      if (!userOf()?.isPaused) stream.read(mayGoOn);
     } catch (error) {
       // A fault of ours must not end the thread, on which other tenants depend.
       const text = error instanceof TributaryError ? error.message : String((error as Error).stack ?? error);
-      this.#office.log(`closed ${remote}${session ? ` (worker ${session.worker})` : ''}: ${text}`);
+      this.#sayFault(connection, `closed ${remote}${session ? ` (worker ${session.worker})` : ''}: ${text}`);
       if (error instanceof TributaryError) stream.send({ kind: 'refused', error: packedForOthers(error) });
       stream.ended ??= 'closed';
     }
@@ -387,15 +435,25 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
       if (fd < 0) return void this.#pause.failed(fd, nowMs);
       this.#pause.succeeded();
       const connection = this.#greet(fd, nowMs);
-      const strangers = [...this.#connections.filter(({ stranger }) => stranger), connection];
+      const strangers = [...this.#strangers, connection];
       if (strangers.length > maxStrangers || this.#table.isFull) {
         const evicted = connectionToEvict(strangers, ({ host }) => host);
         this.#evict(evicted, strangers, nowMs);
         if (evicted === connection) continue;
       }
-      this.#table.add(fd);
-      this.#connections.push(connection);
+      this.#add(connection);
     }
+  }
+
+  #add(connection: Connection): void {
+    const { stream } = connection;
+    connection.place = this.#placed.push(connection) - 1;
+    this.#poll.add(stream.fd, POLLIN);
+    this.#table.add(stream.fd);
+    this.#connections.set(stream, connection);
+    this.#strangers.add(connection);
+    this.#watched.add(connection);
+    stream.onChange = () => this.#watched.add(connection);
   }
 
   #greet(fd: number, nowMs: number): Connection {
@@ -409,7 +467,7 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
     stranger.stream = stream;
     const connection: Connection = {
       ...{ stream, host, remote: addressText(host, port), stranger },
-      ...{ session: undefined, stalledAtMs: undefined, isHeldOff: false },
+      ...{ session: undefined, stalledAtMs: undefined, isHeldOff: false, place: NOTHING, found: 0 },
     };
     if (isTunnelled) {
       const take = (record: Uint8Array): void => {
@@ -425,8 +483,7 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
 
   /** Makes room for whoever came last, at once, since descriptors are few. */
   #evict(evicted: Connection, strangers: readonly Connection[], nowMs: number): void {
-    this.#connections = this.#connections.filter((one) => one !== evicted);
-    this.#close(evicted.stream);
+    this.#close(evicted);
     if (nowMs - this.#evictedLoggedAtMs < EVICTION_LOG_INTERVAL_MS) return;
     this.#evictedLoggedAtMs = nowMs;
     const own = strangers.filter(({ host }) => host === evicted.host).length;
@@ -436,23 +493,27 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
   }
 
   #clear(): void {
-    const gone = this.#connections.filter(({ stream }) => stream.ended !== undefined);
-    this.#connections = this.#connections.filter(({ stream }) => stream.ended === undefined);
-    for (const { stream, session, remote } of gone) {
+    const gone = [...this.#watched].filter(({ stream }) => stream.ended !== undefined);
+    for (const connection of gone) {
+      const { stream, session, remote } = connection;
       session?.end();
       if (stream.ended instanceof ProtocolFault) {
         const who = session ? `worker ${session.worker} of '${session.tenant.service.namespace}' at ` : '';
-        this.#office.log(`closed ${who}${remote}: it ${stream.ended.message}`);
+        this.#sayFault(connection, `closed ${who}${remote}: it ${stream.ended.message}`);
         if (session) {
           const error = faultOf(`worker ${session.worker}`, stream.ended);
           stream.send({ kind: 'closed', error: packedForOthers(error) });
         }
       }
       stream.farewell();
-      this.#close(stream);
+      this.#close(connection);
     }
     // A process may have had several of these connections: its memory is used until the last is closed.
     for (const { session } of gone) if (session) this.#leave(session);
+  }
+
+  #sayFault({ host }: Connection, line: string): void {
+    this.#faults.say(host, line, this.#host.clock.nowMs());
   }
 
   #leave({ tenant, worker, incarnation, isReplaced, hasLeft }: Session): void {
@@ -461,7 +522,16 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
     if (tenant.incarnationOf(worker) !== incarnation) tenant.forget(worker, incarnation);
   }
 
-  #close(stream: MessageStream): void {
+  #close(connection: Connection): void {
+    const { stream, place } = connection;
+    stream.onChange = undefined;
+    if (this.#connections.delete(stream)) {
+      this.#poll.remove(FIRST_PLACE + place);
+      const last = this.#placed.pop()!;
+      if (last !== connection) this.#placed[(last.place = place)] = last;
+    }
+    this.#strangers.delete(connection);
+    this.#watched.delete(connection);
     this.#table.remove(stream.fd);
     stream.close();
   }

@@ -47,6 +47,14 @@ export class FairTurns {
     return Math.max(0, Math.min(leftMs, this.#otherAtMs(group) + ACTIVE_MS - nowMs));
   }
 
+  /** Time that was used for the group outside of its turns, in milliseconds, until now. */
+  charge(group: object, usedMs: number): void {
+    const nowMs = this.#clock.nowMs();
+    this.#pay(group, nowMs - usedMs, 0);
+    this.#balances.set(group, (this.#balances.get(group) ?? 0) - usedMs);
+    this.#paidAtMs.set(group, nowMs);
+  }
+
   /** One round: serves members that are ready, those of a group one after the other until its time is over. */
   serve<Member extends object>(
     ready: readonly Member[],

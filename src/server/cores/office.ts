@@ -7,6 +7,7 @@ import { asTributaryError, unpack } from '../../base/index.ts';
 import type { PackedError, StoreKey, TributaryError } from '../../base/index.ts';
 import type { KeyShape, ServiceSettings } from '../wire/messages.ts';
 import type { CoreState } from '../durability/index.ts';
+import type { KeyPlaces } from './key-places.ts';
 import type { CoreSnapshot } from './snapshot.ts';
 
 export type Durability = 'process' | 'disk';
@@ -31,6 +32,8 @@ export interface Service {
   readonly cores: number;
   /** Chunks that all keys may have on one core. */
   readonly maxChunks: number;
+  /** Connections that it may have to one core. */
+  readonly maxConnections: number;
   /** Bytes that it may take: values, slots, gradients on their way, segments of workers, and copies for checkpoints. */
   readonly maxBytes: number;
   /** Bytes that it may write to its logs of pushes since the last checkpoint; each core has an equal share. */
@@ -43,16 +46,6 @@ export interface Service {
 export interface SpaceRange {
   readonly byteOffset: number;
   readonly byteLength: number;
-}
-
-/** Where a key lies, for all cores. */
-export interface KeyMemory {
-  readonly key: StoreKey;
-  readonly value: SpaceRange;
-  readonly slots: Readonly<Record<string, SpaceRange>>;
-  /** The value as workers on this host find it. */
-  readonly segment: string;
-  readonly offsetInSegment: number;
 }
 
 /** Who has memory of its own on a server: one process of a worker, as one core knows it. */
@@ -97,7 +90,7 @@ export interface CorePart extends CoreState {
 }
 
 export interface Answers {
-  keys: readonly KeyMemory[];
+  keys: KeyPlaces;
   staging: readonly SpaceRange[];
   map: SpaceRange;
   forget: null;

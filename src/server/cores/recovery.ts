@@ -3,14 +3,14 @@
  * to rewind is to give up what is under way, meet, and go back together. What asynchronous training does instead of going
  * back is in `journal.ts`. Invariant: between the loss and the end of the restore nothing is applied.
  */
-import { asTributaryError, pack, PeerError, UsageError } from '../../base/index.ts';
-import type { TributaryError } from '../../base/index.ts';
+import { pack, PeerError, UsageError } from '../../base/index.ts';
+import type { PackedError, TributaryError } from '../../base/index.ts';
 import type { Region } from '../../memory/index.ts';
 import type { SpaceBytes } from '../../sockets/index.ts';
 import type { StoredBatch } from './journal.ts';
 import type { Answers, CorePart, TenantOffice } from './office.ts';
-import { putBack, takeSnapshot } from './snapshot.ts';
-import type { CoreSnapshot } from './snapshot.ts';
+import { piecesOf, putBack, takeSnapshot } from './snapshot.ts';
+import type { CoreSnapshot, PieceSnapshot, SnapshotSource } from './snapshot.ts';
 import { runInTurn } from './task-sequence.ts';
 import type { Task } from './task-sequence.ts';
 import type { Piece } from './piece.ts';
@@ -168,7 +168,7 @@ export class Recovery {
       for (const { batch, plan } of newest.batches as StoredBatch[]) {
         yield* this.#tenant.openAgain({ kind: 'values', batch, plan, values: [] });
       }
-      this.#putBack(newest.snapshot);
+      yield this.#putBack(newest.snapshot);
     } finally {
       this.#tenant.space.releaseRange(newest.snapshot.memory);
     }
@@ -179,21 +179,22 @@ export class Recovery {
   /** The pieces as they are now, to be written in the background. One of the two is called, whatever happens. */
   checkpoint(step: number, written: () => void, fail: Fail): void {
     const { namespace } = this.#tenant.service;
-    let part: CorePart | undefined;
-    let failure: TributaryError | undefined;
-    try {
-      part = this.#takePart();
-    } catch (error) {
-      // The other cores have given their parts, or will: they must hear of it too.
-      failure = asTributaryError(error);
-    }
-    this.#office.ask(
-      { kind: 'checkpoint', namespace, core: this.core, step, part: part ?? { failure: pack(failure) } },
-      ({ firstLog }) => {
-        this.#tenant.journal.written(part!.log, firstLog);
+    const give = (part: CorePart | { readonly failure: PackedError }, isWritten: (first?: number) => void) =>
+      this.#office.ask(
+        { kind: 'checkpoint', namespace, core: this.core, step, part },
+        ({ firstLog }) => isWritten(firstLog),
+        fail,
+      );
+    const taken = (part: CorePart) =>
+      give(part, (firstLog) => {
+        this.#tenant.journal.written(part.log, firstLog);
         written();
-      },
-      fail,
+      });
+    this.#tenant.work.run(
+      this.#takePart(taken),
+      ignore,
+      // The other cores have given their parts, or will: they must hear of it too.
+      (error) => give({ failure: pack(error) }, written),
     );
   }
 
@@ -215,18 +216,25 @@ export class Recovery {
     this.#giveUp?.();
   }
 
-  #takePart(): CorePart {
-    const { core, optimizer, space, journal } = this.#tenant;
-    const sources = [...this.#tenant.openPieces()].map(([number, piece]) => ({
-      ...{ number, piece, ...core.progressOf(String(number)), tensors: this.#tensorsOf(number, piece) },
-    }));
-    const snapshot = takeSnapshot(space, this.#bytes, sources);
+  *#takePart(taken: (part: CorePart) => void): Generator<void, void> {
+    const { optimizer, space, journal } = this.#tenant;
+    const snapshot = yield* takeSnapshot(space, this.#bytes, this.#sources());
+    let part: CorePart;
     try {
       const log = journal.cut();
-      return { optimizer, log, batches: log === null ? [] : this.#tenant.storedBatches(), snapshot };
+      part = { optimizer, log, batches: log === null ? [] : this.#tenant.storedBatches(), snapshot };
     } catch (error) {
       space.releaseRange(snapshot.memory);
       throw error;
+    }
+    taken(part);
+  }
+
+  *#sources(): Generator<SnapshotSource, void> {
+    const { core } = this.#tenant;
+    for (const [number, piece] of this.#tenant.openPieces()) {
+      const progress = core.progressOf(String(number));
+      yield { number, piece, ...progress, tensors: this.#tensorsOf(number, piece) };
     }
   }
 
@@ -243,8 +251,8 @@ export class Recovery {
     try {
       if (log !== null) throw this.#otherTraining(step, 'asynchronous');
       if (optimizer !== null) yield this.#setOptimizer(optimizer);
-      this.#tenant.fillRestored(new Set(snapshot.pieces.map(({ piece }) => piece)));
-      this.#putBack(snapshot);
+      yield this.#inParts(this.#tenant.fillRestored(snapshot));
+      yield this.#putBack(snapshot);
     } finally {
       this.#tenant.space.releaseRange(snapshot.memory);
     }
@@ -273,16 +281,28 @@ export class Recovery {
     return (done, fail) => this.#tenant.setOptimizer(spec, done, fail);
   }
 
-  #putBack({ pieces }: CoreSnapshot): void {
-    const own = pieces.map((state) => {
+  #inParts(steps: Iterator<unknown, void>): Task {
+    return (done, fail) => this.#tenant.work.run(steps, done, fail);
+  }
+
+  #putBack(snapshot: CoreSnapshot): Task {
+    return this.#inParts(this.#putBackPieces(snapshot));
+  }
+
+  /** All of them are looked at before the first is changed. */
+  *#putBackPieces(snapshot: CoreSnapshot): Generator<void, void> {
+    const own: { readonly state: PieceSnapshot; readonly piece: Piece }[] = [];
+    for (const state of piecesOf(snapshot)) {
       const piece = this.#tenant.pieces.get(state.piece);
       const [stored, opened] = [planOf(state), piece && planOf({ ...piece.shape, key: piece.key.key })];
       if (piece === undefined || stored !== opened) throw this.#otherPlan(String(state.key), piece);
-      return { state, piece };
-    });
+      own.push({ state, piece });
+      yield;
+    }
     for (const { state, piece } of own) {
       putBack(this.#bytes, state, piece, this.#tensorsOf(state.piece, piece));
       this.#tenant.core.restore(String(state.piece), state.version, state.lastSteps);
+      yield;
     }
   }
 

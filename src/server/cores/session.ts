@@ -95,16 +95,17 @@ export class Session implements StreamUser {
   /** Whether nothing more is to be read from the connection for now. */
   get isPaused(): boolean {
     if (this.#work !== undefined || this.#stream.heldBytes > MAX_UNSENT_BYTES) return true;
-    return this.tenant.limits.isOverUnsent || this.#stream.isBlocked;
+    const { limits, work } = this.tenant;
+    return work.isBusy || limits.isOverUnsent || this.#stream.isBlocked;
   }
 
   get hasWork(): boolean {
-    return this.#work !== undefined;
+    return this.#work !== undefined && !this.tenant.work.isBusy;
   }
 
   /** Does more of what takes longer than a turn. */
   goOn(): void {
-    if (this.#work?.() ?? true) this.#work = undefined;
+    if (this.hasWork && this.#work!()) this.#work = undefined;
   }
 
   /** The connection is gone: nothing more is done for it, and nobody waits for its answers. */
@@ -354,8 +355,9 @@ export class Session implements StreamUser {
     return {
       into,
       done: () => {
-        if (!batch.isFilled) this.tenant.begin(number, batch);
-        this.#replyLogged(id, {});
+        const reply = () => this.#replyLogged(id, {});
+        if (batch.isFilled) return reply();
+        this.tenant.begin(number, batch, reply, (error) => this.#refuse(id, error));
       },
     };
   }
@@ -481,16 +483,9 @@ export class Session implements StreamUser {
           return settle(i, { version, staleness: 0, duplicate: false });
         }
         const isSkipped = left.has(i);
-        const contribution = {
-          worker: this.worker,
-          key: name,
-          step: steps[i]!,
-          samples,
-          isSkipped,
-          gradient,
-        };
+        const pushed = { worker: this.worker, key: name, step: steps[i]! };
         this.tenant.core.push(
-          contribution,
+          { ...pushed, samples, isSkipped, gradient },
           (reply) => settle(i, reply),
           (error) => settle(i, error),
         );

@@ -21,6 +21,8 @@ export interface Doorkeeper {
   nonceOf(namespace: string): string;
   /** The namespaces that there are, for the log. */
   readonly namespaces: readonly string[];
+  /** Whether it does something for the namespace now in which nobody may come. */
+  isBusy(namespace: string): boolean;
   /** The other side knows the nonce. Returns the answer to it; throws an error that is sent instead. */
   admit(hello: Hello, proof: Proof, stream: MessageStream): Omit<Welcome, 'proof'>;
 }
@@ -35,12 +37,35 @@ export class Stranger implements StreamUser {
   readonly #nonce: string;
   #hello: Hello | undefined;
   #transcript: Transcript | undefined;
+  /** It has proved itself, and is let in when nothing is in the way. */
+  #enter: (() => void) | undefined;
 
   /** `nonce`: a fresh one, for this connection only. */
   constructor(doorkeeper: Doorkeeper, nonce: string, deadlineMs: number) {
     this.#doorkeeper = doorkeeper;
     this.#nonce = nonce;
     this.deadlineMs = deadlineMs;
+  }
+
+  /** Whether it waits to be let in. Nothing more is read from it then. */
+  get isPaused(): boolean {
+    return this.#enter !== undefined;
+  }
+
+  get hasWork(): boolean {
+    return this.#enter !== undefined && !this.#doorkeeper.isBusy(this.#hello!.namespace);
+  }
+
+  goOn(): void {
+    if (!this.hasWork) return;
+    const enter = this.#enter!;
+    this.#enter = undefined;
+    try {
+      enter();
+    } catch (error) {
+      if (!(error instanceof ProtocolFault)) throw error;
+      this.stream.ended ??= error;
+    }
   }
 
   receive(header: Header): Incoming {
@@ -68,6 +93,11 @@ export class Stranger implements StreamUser {
       this.stream.send({ kind: 'refused' });
       throw new ProtocolFault(this.#faultOf(this.#hello!.namespace));
     }
+    this.#enter = () => this.#admit(proof, transcript, key);
+    this.goOn();
+  }
+
+  #admit(proof: Proof, transcript: Transcript, key: Uint8Array): void {
     const say = (message: object): void => {
       transcript.add(message);
       this.stream.send({ ...message, proof: transcript.answer(key, 'listener') });

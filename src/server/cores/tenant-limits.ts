@@ -6,6 +6,9 @@
  */
 import { UsageError } from '../../base/index.ts';
 import type { StreamAccount } from '../wire/message-stream.ts';
+import type { TenantSpace } from '../tenant-space.ts';
+import type { KeyShape, PieceShape } from '../wire/messages.ts';
+import { chunksOf } from './batch.ts';
 import type { Service } from './office.ts';
 
 /** Requests of all workers of a tenant that one core keeps, and bytes of their headers. */
@@ -16,16 +19,26 @@ const MAX_UNFINISHED_BYTES = 32 * 2 ** 20;
 /** Above this nothing is read from the tenant: some answers of many workers, without what they carry. */
 const MAX_UNSENT_BYTES = 16 * 2 ** 20;
 
+/** About what a core remembers of a chunk: the plan, the piece, what the optimizer and each worker have of it. */
+export const CHUNK_BYTES = 2048;
+
+/** Entries of lists that there may be for each chunk that there may be: workers have lists of their own. */
+const ENTRIES_A_CHUNK = 8;
+
 export class TenantLimits implements StreamAccount {
   readonly #service: Service;
+  readonly #space: Pick<TenantSpace, 'take' | 'give'>;
+  #chunks = 0;
   #requests = 0;
   #headerBytes = 0;
   #entries = 0;
   #unfinishedBytes = 0;
   #unsentBytes = 0;
 
-  constructor(service: Service) {
+  /** `space`: where bytes count towards the quota. */
+  constructor(service: Service, space: Pick<TenantSpace, 'take' | 'give'>) {
     this.#service = service;
+    this.#space = space;
   }
 
   hasRoom(headerBytes: number): boolean {
@@ -66,14 +79,42 @@ export class TenantLimits implements StreamAccount {
     this.#headerBytes -= headerBytes;
   }
 
-  /** Entries of the lists of all workers: as many as there may be chunks. */
-  reserveEntries(worker: number, entries: number): void {
-    const { namespace, maxChunks } = this.#service;
-    if (this.#entries + entries > maxChunks) {
+  /** Chunks are counted before they are made. */
+  reserveChunks(keys: readonly KeyShape[], pieces: readonly PieceShape[]): void {
+    const wanted = chunksOf(keys, pieces);
+    const { maxChunks, namespace } = this.#service;
+    if (this.#chunks + wanted > maxChunks) {
       throw new UsageError(
         'INVALID_ARGUMENT',
-        `worker ${worker} announced ${entries} entries more in lists of namespace '${namespace}', which has ${this.#entries} of ${maxChunks} on this core; use the same lists of keys again, or ask for a larger quota (maxChunks)`,
-        { worker, namespace, expected: maxChunks, actual: this.#entries + entries },
+        `${wanted} keys and chunks more are wanted in namespace '${namespace}', which has ${this.#chunks} of ${maxChunks} on this core; use larger chunks or ask for a larger quota (maxChunks)`,
+        { namespace, expected: maxChunks, actual: this.#chunks + wanted },
+      );
+    }
+    this.#space.take(CHUNK_BYTES * wanted);
+    this.#chunks += wanted;
+  }
+
+  giveBackChunks(keys: readonly KeyShape[], pieces: readonly PieceShape[]): void {
+    const count = chunksOf(keys, pieces);
+    this.#space.give(CHUNK_BYTES * count);
+    this.#chunks -= count;
+  }
+
+  /** The tenant is gone. */
+  close(): void {
+    this.#space.give(CHUNK_BYTES * this.#chunks);
+    this.#chunks = 0;
+  }
+
+  /** Entries of the lists of all workers. */
+  reserveEntries(worker: number, entries: number): void {
+    const { namespace } = this.#service;
+    const most = ENTRIES_A_CHUNK * this.#service.maxChunks;
+    if (this.#entries + entries > most) {
+      throw new UsageError(
+        'INVALID_ARGUMENT',
+        `worker ${worker} announced ${entries} entries more in lists of namespace '${namespace}', which has ${this.#entries} of ${most} on this core; use the same lists of keys again, or ask for a larger quota (maxChunks)`,
+        { worker, namespace, expected: most, actual: this.#entries + entries },
       );
     }
     this.#entries += entries;

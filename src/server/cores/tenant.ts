@@ -12,20 +12,26 @@ import type { PushRecord, ValuesRecord } from '../durability/index.ts';
 import { ServerCore } from '../server-core.ts';
 import { TenantSpace } from '../tenant-space.ts';
 import { optimizerRule } from '../update-rule.ts';
+import type { UpdateRule } from '../update-rule.ts';
 import type { KeyShape, PieceShape, ServiceSettings } from '../wire/messages.ts';
 import { Attendance } from './attendance.ts';
-import { chunksOf, planText } from './batch.ts';
+import { planText } from './batch.ts';
 import type { Batch, BatchPlan } from './batch.ts';
 import { CoreCheckpoints } from './core-checkpoints.ts';
 import { Journal } from './journal.ts';
 import type { StoredBatch } from './journal.ts';
 import { KeptMemory } from './kept-memory.ts';
+import { LongWork } from './long-work.ts';
 import { Meetings } from './meetings.ts';
-import type { KeyMemory, Service, SpaceRange, TenantOffice } from './office.ts';
+import { placesOf } from './key-places.ts';
+import type { KeyMemory, KeyPlaces } from './key-places.ts';
+import type { Service, SpaceRange, TenantOffice } from './office.ts';
 import { rangesIn } from './piece.ts';
 import type { Piece } from './piece.ts';
 import { Recovery } from './recovery.ts';
 import { awayTooLong, otherSettings, outdated } from './refusals.ts';
+import { piecesOf } from './snapshot.ts';
+import type { CoreSnapshot } from './snapshot.ts';
 import type { Task } from './task-sequence.ts';
 import { TenantLimits } from './tenant-limits.ts';
 
@@ -39,6 +45,7 @@ export class Tenant {
   readonly limits: TenantLimits;
   /** Goes on in its next turn, or in this one if there is time left. */
   readonly later: (go: () => void) => void;
+  readonly work: LongWork;
   /** What requests under way and held gradients take. */
   readonly kept: KeptMemory;
   readonly batches = new Map<number, Batch>();
@@ -52,7 +59,6 @@ export class Tenant {
   readonly #host: Host;
   readonly #slots = new Map<string, SpaceRange>();
   #slotNames: readonly string[] = [];
-  #chunks = 0;
   #optimizer: unknown = null;
   /** Workers that have pushed before the server was started again. */
   readonly #replayed = new Set<number>();
@@ -74,11 +80,13 @@ export class Tenant {
     core: number,
     host: Host,
     later: (go: () => void) => void,
+    isTurnOver: () => boolean,
   ) {
     this.service = service;
     this.later = later;
-    this.limits = new TenantLimits(service);
     this.space = new TenantSpace(kernels.space, service);
+    this.limits = new TenantLimits(service, this.space);
+    this.work = new LongWork(isTurnOver);
     this.kept = new KeptMemory(this.space, service.maxBytes);
     this.#kernels = kernels;
     this.#office = office;
@@ -198,13 +206,9 @@ export class Tenant {
     this.meetings.leave(worker);
   }
 
-  giveBackChunks(keys: readonly KeyShape[], pieces: readonly PieceShape[]): void {
-    this.#chunks -= chunksOf(keys, pieces);
-  }
-
   /** Counts out those whose time to come back is up; returns the milliseconds until the next one's is. */
   lookAfter(nowMs: number): number {
-    if (this.#attendance === undefined) return Infinity;
+    if (this.#attendance === undefined || this.work.isBusy) return Infinity;
     const { workers, nextMs } = this.#attendance.overdue(nowMs);
     for (const worker of workers) {
       this.#office.log(
@@ -233,10 +237,12 @@ export class Tenant {
   }
 
   /** The keys whose values are about to be put back need no first ones. */
-  fillRestored(pieces: ReadonlySet<number>): void {
+  *fillRestored(snapshot: CoreSnapshot): Generator<void, void> {
+    const pieces = new Set<number>();
+    for (const { piece } of piecesOf(snapshot)) yield void pieces.add(piece);
     for (const batch of this.batches.values()) {
       const isRestored = batch.pieceCount === 0 || pieces.has(batch.firstPiece);
-      if (batch.memory && !batch.isFilled && isRestored) this.fill(batch);
+      if (batch.memory && !batch.isFilled && isRestored) yield* this.#fill(batch);
     }
   }
 
@@ -306,14 +312,19 @@ export class Tenant {
       };
       this.openBatch(number, { keys, pieces, firstPiece }, undefined, opened, fail);
     };
+    yield (done, fail) => this.work.run(this.#refill(batch!, values), done, fail);
+  }
+
+  *#refill(batch: Batch, values: Float32Array | undefined): Generator<void, void> {
     let at = 0;
-    for (const { shape, value } of this.#piecesOf(batch!)) {
+    for (const { shape, value } of this.#piecesOf(batch)) {
       for (const [start, length] of values ? shape.ranges : []) {
         value.view.set(values!.subarray(at, at + length), start);
         at += length;
       }
+      yield;
     }
-    this.fill(batch!);
+    yield* this.#fill(batch);
   }
 
   /** Takes memory for keys; `done` as soon as it is there. `worker`: who asked; undefined: they were there before. */
@@ -324,7 +335,8 @@ export class Tenant {
     done: (batch: Batch) => void,
     fail: (error: TributaryError) => void,
   ): void {
-    this.reserveChunks(worker, keys, pieces);
+    this.#checkProgress(worker, this.#attendance!.known, this.pieceCount + pieces.length);
+    this.limits.reserveChunks(keys, pieces);
     const batch: Batch = {
       keys: new Set(keys.map(({ key }) => key)),
       plan: planText({ keys, pieces, firstPiece }),
@@ -334,17 +346,22 @@ export class Tenant {
     this.batches.set(number, batch);
     for (const key of batch.keys) this.#keys.add(key);
     this.pieceCount += pieces.length;
+    const slots = this.#slotNames;
     this.#office.ask(
-      { kind: 'keys', namespace: this.service.namespace, keys, slots: this.#slotNames },
-      (memory) => {
-        this.addPieces(batch, keys, pieces, memory);
-        done(batch);
-        for (const { go } of batch.waiting.splice(0)) go();
-      },
+      { kind: 'keys', namespace: this.service.namespace, keys, slots },
+      (places) =>
+        this.work.run(
+          this.#addPieces(batch, { keys, pieces, firstPiece }, places, slots),
+          () => {
+            done(batch);
+            for (const { go } of batch.waiting.splice(0)) go();
+          },
+          fail,
+        ),
       (error) => {
         this.batches.delete(number);
         for (const key of batch.keys) this.#keys.delete(key);
-        this.giveBackChunks(keys, pieces);
+        this.limits.giveBackChunks(keys, pieces);
         // Numbers of a batch that came after it stay as they are.
         if (this.pieceCount === firstPiece + pieces.length) this.pieceCount = firstPiece;
         fail(error);
@@ -354,12 +371,16 @@ export class Tenant {
   }
 
   /** The first values of a batch are in its memory: they count as soon as they are safe from a crash. */
-  begin(number: number, batch: Batch): void {
+  begin(number: number, batch: Batch, done: () => void, fail: (error: TributaryError) => void): void {
+    this.work.run(this.#begun(number, batch), done, fail);
+  }
+
+  *#begun(number: number, batch: Batch): Generator<void, void> {
     let isOpen = false;
     try {
       const { plan } = batch;
       // What would be refused after it was logged would be refused again by every restart.
-      this.#openPieces(batch);
+      yield* this.#openPieces(batch);
       isOpen = true;
       const values = [...this.#piecesOf(batch)].flatMap(({ shape, value }) =>
         shape.ranges.map(([start, length]) => value.view.subarray(start, start + length)),
@@ -374,18 +395,19 @@ export class Tenant {
   }
 
   /** Opens what a batch was given memory for; values are those in the memory. */
-  fill(batch: Batch): void {
-    this.#openPieces(batch);
+  *#fill(batch: Batch): Generator<void, void> {
+    yield* this.#openPieces(batch);
     this.#filled(batch);
   }
 
   /** All of them, or none. */
-  #openPieces(batch: Batch): void {
+  *#openPieces(batch: Batch): Generator<void, void> {
     let number = batch.firstPiece;
     try {
       for (const { shape, key, value } of this.#piecesOf(batch)) {
         const chunks = shape.ranges.map(([start, length]) => ({ start, length }));
         this.core.open({ name: String(number++), title: key.key, value, chunks, rowLength: key.rowLength });
+        yield;
       }
     } catch (error) {
       this.#closePieces(batch);
@@ -406,20 +428,25 @@ export class Tenant {
     for (let i = firstPiece; i < firstPiece + pieceCount; i++) yield this.pieces.get(i)!;
   }
 
-  addPieces(
+  *#addPieces(
     batch: Batch,
-    keys: readonly KeyShape[],
-    shapes: readonly PieceShape[],
-    memory: readonly KeyMemory[],
-  ): void {
-    batch.memory = memory;
-    for (const { key, slots } of memory) this.#rememberSlots(key, slots);
-    shapes.forEach((shape, i) => {
+    { keys, pieces, firstPiece }: BatchPlan,
+    places: KeyPlaces,
+    slots: readonly string[],
+  ): Generator<void, void> {
+    const memory: KeyMemory[] = [];
+    for (const one of placesOf(places, keys, slots)) {
+      memory.push(one);
+      yield this.#rememberSlots(one);
+    }
+    for (const [i, shape] of pieces.entries()) {
       const value = this.#regionOf(memory[shape.key]!.value).slice(shape.start, shape.length);
       const valueBytes = rangesIn(value, shape);
       const bytes = valueBytes.reduce((sum, { byteLength }) => sum + byteLength, 0);
-      this.pieces.set(batch.firstPiece + i, { shape, key: keys[shape.key]!, value, valueBytes, bytes });
-    });
+      this.pieces.set(firstPiece + i, { shape, key: keys[shape.key]!, value, valueBytes, bytes });
+      yield;
+    }
+    batch.memory = memory;
   }
 
   /** What it was set to last, for checkpoints. */
@@ -433,21 +460,6 @@ export class Tenant {
 
   hasKey(key: StoreKey): boolean {
     return this.#keys.has(key);
-  }
-
-  /** Chunks are counted before they are made. */
-  reserveChunks(worker: number | undefined, keys: readonly KeyShape[], pieces: readonly PieceShape[]): void {
-    this.#checkProgress(worker, this.#attendance!.known, this.pieceCount + pieces.length);
-    const wanted = chunksOf(keys, pieces);
-    const { maxChunks, namespace } = this.service;
-    if (this.#chunks + wanted > maxChunks) {
-      throw new UsageError(
-        'INVALID_ARGUMENT',
-        `${wanted} chunks more are wanted in namespace '${namespace}', which has ${this.#chunks} of ${maxChunks} on this core; use larger chunks or ask for a larger quota`,
-        { namespace, expected: maxChunks, actual: this.#chunks + wanted },
-      );
-    }
-    this.#chunks += wanted;
   }
 
   /** All workers set it, the first one's counts: the others wait until it has. */
@@ -502,34 +514,41 @@ export class Tenant {
       };
       return void opening.waiting.push({ owner: this, go, fail });
     }
-    const set = () => {
-      // Pushes that are logged after it are replayed by it.
-      if (isLogged) this.journal.log({ kind: 'optimizer', spec });
-      this.#slotNames = rule.slots;
-      this.core.setRule(rule);
-      this.#optimizer = spec;
-      if (!isLogged) this.#isOptimizerRecovered = true;
-      done();
-    };
+    const set = (memory: Iterable<KeyMemory>) =>
+      this.work.run(this.#ruleSet(rule, spec, memory, isLogged), done, fail);
     const keys = [...this.batches.values()].flatMap(({ memory }) => memory ?? []).map(({ key }) => key);
     // Other numbers of the same rule need no memory: they count at once.
-    if (keys.every((key) => rule.slots.every((slot) => this.#slots.has(slotName(slot, key))))) return set();
+    if (keys.every((key) => rule.slots.every((slot) => this.#slots.has(slotName(slot, key))))) return set([]);
     const shapes = keys.map((key) => ({ key, length: 0, rowLength: undefined }));
     this.#office.ask(
       { kind: 'keys', namespace: this.service.namespace, keys: shapes, slots: rule.slots },
-      (memory) => {
-        for (const { key, slots } of memory) this.#rememberSlots(key, slots);
-        set();
-      },
+      (places) => set(placesOf(places, shapes, rule.slots)),
       fail,
     );
   }
 
+  *#ruleSet(
+    rule: UpdateRule,
+    spec: unknown,
+    memory: Iterable<KeyMemory>,
+    isLogged: boolean,
+  ): Generator<void, void> {
+    for (const one of memory) yield this.#rememberSlots(one);
+    // Pushes that are logged after it are replayed by it.
+    if (isLogged) this.journal.log({ kind: 'optimizer', spec });
+    this.#slotNames = rule.slots;
+    yield* this.core.setRuleInSteps(rule);
+    this.#optimizer = spec;
+    if (!isLogged) this.#isOptimizerRecovered = true;
+  }
+
   close(): void {
+    this.work.close();
     this.recovery.close();
     this.#core?.close();
     this.journal.close();
     this.kept.close();
+    this.limits.close();
   }
 
   #begin(settings: ServiceSettings): void {
@@ -579,7 +598,7 @@ export class Tenant {
     return this.#regionOf(range).slice(shape.start, shape.length);
   }
 
-  #rememberSlots(key: StoreKey, slots: Readonly<Record<string, SpaceRange>>): void {
+  #rememberSlots({ key, slots }: KeyMemory): void {
     for (const [slot, range] of Object.entries(slots)) this.#slots.set(slotName(slot, key), range);
   }
 

@@ -89,8 +89,9 @@ export interface Preface {
 
 export class MessageStream {
   readonly fd: number;
-  /** Why nothing can be said or heard any more: an errno name, 'end', 'closed' or a fault of the other side. */
-  ended: string | ProtocolFault | undefined;
+  /** Called when there is something to send, or it has ended. Default: nothing is called. */
+  onChange: (() => void) | undefined;
+  #ended: string | ProtocolFault | undefined;
   limits: FrameLimits;
   /** Receives messages; replaced when the other side has authenticated. */
   user: StreamUser;
@@ -117,6 +118,16 @@ export class MessageStream {
     this.limits = limits;
     this.#resources = resources;
     this.user = user;
+  }
+
+  /** Why nothing can be said or heard any more: an errno name, 'end', 'closed' or a fault of the other side. */
+  get ended(): string | ProtocolFault | undefined {
+    return this.#ended;
+  }
+
+  set ended(reason: string | ProtocolFault | undefined) {
+    this.#ended = reason;
+    this.onChange?.();
   }
 
   get hasUnsent(): boolean {
@@ -158,6 +169,7 @@ export class MessageStream {
     const heldBytes = MESSAGE_BYTES + head.length + RANGE_BYTES * body.length;
     this.#hold(heldBytes);
     this.#queue.push({ head, body: scatter, onSent, heldBytes });
+    this.onChange?.();
   }
 
   /** Before all messages: what a tunnel is to be told. */
