@@ -169,6 +169,7 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
         this.#resources.bytes,
         this.#options.index,
         this.#host,
+        this.#turns.isOver,
       ),
     );
   }
@@ -271,7 +272,9 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
       else if (session?.hasWork || (stream.isInterrupted && !isPaused)) sleepMs = 0;
     }
     for (const tenant of this.#tenants.values()) {
-      if (tenant.journal.isDue || this.#answers.has(tenant)) sleepMs = Math.min(sleepMs, waitOf(tenant));
+      const { journal, work } = tenant;
+      if (journal.isDue || work.isBusy || this.#answers.has(tenant))
+        sleepMs = Math.min(sleepMs, waitOf(tenant));
     }
     this.#poll.wait(sleepMs);
   }
@@ -283,7 +286,12 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
     }
     const mayGoOn = () => !this.#turns.isOver();
     const itself = (tenant: Tenant): object => tenant;
-    this.#turns.serve([...this.#answers.keys()], itself, (tenant) => this.#takeAnswers(tenant, mayGoOn));
+    const busy = [...this.#tenants.values()].filter(({ work }) => work.isBusy);
+    this.#turns.serve(busy, itself, ({ work }) => work.goOn());
+    const answered = [...this.#answers.keys()].filter(({ work }) => !work.isBusy);
+    this.#turns.serve(answered, itself, (tenant) =>
+      this.#takeAnswers(tenant, () => mayGoOn() && !tenant.work.isBusy),
+    );
     const nowMs = this.#host.clock.nowMs();
     const ready = this.#connections.filter((connection, i) => {
       const { stream, session } = connection;

@@ -201,7 +201,7 @@ export class Journal {
       if (record.kind === 'optimizer')
         yield (done, fail) => this.#tenant.setOptimizer(record.spec, done, fail);
       else if (record.kind === 'values') yield* this.#tenant.openAgain(record);
-      else this.#tenant.repeat(record);
+      else yield this.#tenant.repeat(record);
     }
     this.#tenant.endReplay();
     if (chain.torn) this.#office.log(tornText(chain.torn));

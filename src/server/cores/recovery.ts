@@ -3,8 +3,8 @@
  * to rewind is to give up what is under way, meet, and go back together. What asynchronous training does instead of going
  * back is in `journal.ts`. Invariant: between the loss and the end of the restore nothing is applied.
  */
-import { asTributaryError, pack, PeerError, UsageError } from '../../base/index.ts';
-import type { TributaryError } from '../../base/index.ts';
+import { pack, PeerError, UsageError } from '../../base/index.ts';
+import type { PackedError, TributaryError } from '../../base/index.ts';
 import type { Region } from '../../memory/index.ts';
 import type { SpaceBytes } from '../../sockets/index.ts';
 import type { StoredBatch } from './journal.ts';
@@ -179,22 +179,20 @@ export class Recovery {
   /** The pieces as they are now, to be written in the background. One of the two is called, whatever happens. */
   checkpoint(step: number, written: () => void, fail: Fail): void {
     const { namespace } = this.#tenant.service;
-    let part: CorePart | undefined;
-    let failure: TributaryError | undefined;
-    try {
-      part = this.#takePart();
-    } catch (error) {
-      // The other cores have given their parts, or will: they must hear of it too.
-      failure = asTributaryError(error);
-    }
-    this.#office.ask(
-      { kind: 'checkpoint', namespace, core: this.core, step, part: part ?? { failure: pack(failure) } },
-      ({ firstLog }) => {
-        this.#tenant.journal.written(part!.log, firstLog);
-        written();
-      },
-      fail,
-    );
+    let taken: CorePart | undefined;
+    const give = (part: CorePart | { readonly failure: PackedError }) =>
+      this.#office.ask(
+        { kind: 'checkpoint', namespace, core: this.core, step, part },
+        ({ firstLog }) => {
+          this.#tenant.journal.written(taken!.log, firstLog);
+          written();
+        },
+        fail,
+      );
+    const steps = this.#takePart((part) => (taken = part));
+    // Where it fails the other cores have given their parts, or will: they must hear of it too.
+    const failed = (error: TributaryError) => give({ failure: pack(error) });
+    this.#tenant.work.run(steps, () => give(taken!), failed);
   }
 
   /** No copy is taken of that step, which is later than those that are being written allow; the other cores must hear of it. */
@@ -215,15 +213,16 @@ export class Recovery {
     this.#giveUp?.();
   }
 
-  #takePart(): CorePart {
+  *#takePart(take: (part: CorePart) => void): Generator<void, void> {
     const { core, optimizer, space, journal } = this.#tenant;
+    yield* core.catchUpAll();
     const sources = [...this.#tenant.openPieces()].map(([number, piece]) => ({
       ...{ number, piece, ...core.progressOf(String(number)), tensors: this.#tensorsOf(number, piece) },
     }));
     const snapshot = takeSnapshot(space, this.#bytes, sources);
     try {
       const log = journal.cut();
-      return { optimizer, log, batches: log === null ? [] : this.#tenant.storedBatches(), snapshot };
+      take({ optimizer, log, batches: log === null ? [] : this.#tenant.storedBatches(), snapshot });
     } catch (error) {
       space.releaseRange(snapshot.memory);
       throw error;

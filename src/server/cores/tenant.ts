@@ -20,6 +20,7 @@ import { CoreCheckpoints } from './core-checkpoints.ts';
 import { Journal } from './journal.ts';
 import type { StoredBatch } from './journal.ts';
 import { KeptMemory } from './kept-memory.ts';
+import { LongWork } from './long-work.ts';
 import { Meetings } from './meetings.ts';
 import type { KeyMemory, Service, SpaceRange, TenantOffice } from './office.ts';
 import { rangesIn } from './piece.ts';
@@ -37,6 +38,7 @@ export class Tenant {
   readonly journal: Journal;
   readonly checkpoints: CoreCheckpoints;
   readonly limits: TenantLimits;
+  readonly work: LongWork;
   /** What requests under way and held gradients take. */
   readonly kept: KeptMemory;
   readonly batches = new Map<number, Batch>();
@@ -71,9 +73,11 @@ export class Tenant {
     bytes: SpaceBytes,
     core: number,
     host: Host,
+    isTurnOver: () => boolean,
   ) {
     this.service = service;
     this.limits = new TenantLimits(service);
+    this.work = new LongWork(isTurnOver);
     this.space = new TenantSpace(kernels.space, service);
     this.kept = new KeptMemory(this.space, service.maxBytes);
     this.#kernels = kernels;
@@ -176,7 +180,7 @@ export class Tenant {
 
   /** Counts out those whose time to come back is up; returns the milliseconds until the next one's is. */
   lookAfter(nowMs: number): number {
-    if (this.#attendance === undefined) return Infinity;
+    if (this.#attendance === undefined || this.work.isBusy) return Infinity;
     const { workers, nextMs } = this.#attendance.overdue(nowMs);
     for (const worker of workers) {
       this.#office.log(
@@ -213,7 +217,17 @@ export class Tenant {
   }
 
   /** Applies a logged push. Each worker's follow one another: one that does not fit means that others are missing. */
-  repeat(record: PushRecord): void {
+  repeat(record: PushRecord): Task {
+    return (done, fail) => this.work.run(this.#repeated(record), done, fail);
+  }
+
+  *#repeated(record: PushRecord): Generator<void, void> {
+    const parts = this.core.catchUp(record.key, record.kind === 'rows' ? record.indices : undefined);
+    while (parts && !parts.next().done) yield;
+    this.#repeat(record);
+  }
+
+  #repeat(record: PushRecord): void {
     const { worker, key, step, samples } = record;
     const piece = this.pieces.get(Number(key));
     if (!this.#replayed.has(worker)) {
@@ -483,23 +497,31 @@ export class Tenant {
       this.core.setRule(rule);
       this.#optimizer = spec;
       if (!isLogged) this.#isOptimizerRecovered = true;
-      done();
     };
+    const setInTurns = () => this.work.run(this.#caughtUp(set), done, fail);
     const keys = [...this.batches.values()].flatMap(({ memory }) => memory ?? []).map(({ key }) => key);
     // Other numbers of the same rule need no memory: they count at once.
-    if (keys.every((key) => rule.slots.every((slot) => this.#slots.has(slotName(slot, key))))) return set();
+    if (keys.every((key) => rule.slots.every((slot) => this.#slots.has(slotName(slot, key)))))
+      return setInTurns();
     const shapes = keys.map((key) => ({ key, length: 0, rowLength: undefined }));
     this.#office.ask(
       { kind: 'keys', namespace: this.service.namespace, keys: shapes, slots: rule.slots },
       (memory) => {
         for (const { key, slots } of memory) this.#rememberSlots(key, slots);
-        set();
+        setInTurns();
       },
       fail,
     );
   }
 
+  /** When all rows have what they missed. */
+  *#caughtUp(then: () => void): Generator<void, void> {
+    yield* this.core.catchUpAll();
+    then();
+  }
+
   close(): void {
+    this.work.close();
     this.recovery.close();
     this.#core?.close();
     this.journal.close();
