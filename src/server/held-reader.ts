@@ -1,12 +1,13 @@
 /**
  * Copies of combined gradients that a core holds, for workers that look at them before they apply them. What may be looked at,
  * and by whom, is the core's business. Invariants: nothing of what is held changes; the copies are the numbers that an
- * update with scale 1 uses, bit by bit; elements and rows that nobody pushed are zeros.
+ * update with scale 1 uses, bit by bit; elements and rows that nobody pushed are zeros; what is copied takes no room that
+ * grows with it.
  */
 import { keyText, UsageError } from '../base/index.ts';
 import { copyRows } from '../kernels/index.ts';
 import type { Kernels } from '../kernels/index.ts';
-import type { Region, Segment } from '../memory/index.ts';
+import type { Region, Segment, SharedSpace } from '../memory/index.ts';
 import type { Held } from './held-gradient.ts';
 import type { Key } from './key.ts';
 
@@ -23,10 +24,13 @@ const PASS_ELEMENTS = 16_384;
 
 export class HeldReader {
   readonly #kernels: Kernels;
+  readonly #space: Pick<SharedSpace, 'allocate'>;
   #room: Room | undefined;
 
-  constructor(kernels: Kernels) {
+  /** `space`: where its room comes from. */
+  constructor(kernels: Kernels, space: Pick<SharedSpace, 'allocate'>) {
     this.#kernels = kernels;
+    this.#space = space;
   }
 
   /** The elements that are the core's, to their places in a tensor of the key's length. */
@@ -51,9 +55,10 @@ export class HeldReader {
   ): void {
     const rowLength = key.rowLength!;
     checkCovers(held, key);
-    const room = this.#roomFor(rowLength);
-    // Room that was made for longer rows has space for more short ones than there are places to note.
-    const most = Math.min(PASS_ELEMENTS, Math.floor(room.rows.length / rowLength));
+    if (indices.length === 0) return;
+    const room = this.#roomOfPass();
+    if (rowLength > PASS_ELEMENTS) return this.#longRows(held, rowLength, indices, target, positions);
+    const most = Math.floor(PASS_ELEMENTS / rowLength);
     // Other cores write other rows of the same target meanwhile, so that rows are scaled before they go there.
     for (let first = 0; first < indices.length; first += most) {
       const count = Math.min(most, indices.length - first);
@@ -83,13 +88,32 @@ export class HeldReader {
     this.#kernels.scale(values, held.gradientScale);
   }
 
-  #roomFor(rowLength: number): Room {
-    const known = this.#room;
-    if (known && known.rows.length >= rowLength) return known;
-    this.close();
-    const elements = Math.max(PASS_ELEMENTS, rowLength);
-    const segment = this.#kernels.space.allocate(4 * (elements + 2 * PASS_ELEMENTS) + 3 * LINE_BYTES);
-    const rows = segment.allocate('float32', elements);
+  /** The same of rows that are longer than a pass, each in several. */
+  #longRows(
+    held: Held,
+    rowLength: number,
+    indices: Region<'int32'>,
+    target: Region<'float32'>,
+    positions: Region<'int32'> | undefined,
+  ): void {
+    const { rows } = this.#roomOfPass();
+    indices.view.forEach((index, i) => {
+      const to = rowLength * (positions?.view[i] ?? i);
+      const row = rowOf(held, index, rowLength);
+      for (let at = 0; at < rowLength; at += PASS_ELEMENTS) {
+        const pass = rows.slice(0, Math.min(PASS_ELEMENTS, rowLength - at));
+        if (row) this.#kernels.copy(pass, row.slice(at, pass.length));
+        else this.#kernels.fill(pass, 0);
+        this.#scale(held, pass);
+        this.#kernels.copy(target.slice(to + at, pass.length), pass);
+      }
+    });
+  }
+
+  #roomOfPass(): Room {
+    if (this.#room) return this.#room;
+    const segment = this.#space.allocate(3 * (4 * PASS_ELEMENTS + LINE_BYTES));
+    const rows = segment.allocate('float32', PASS_ELEMENTS);
     const [from, into] = [segment.allocate('int32', PASS_ELEMENTS), segment.allocate('int32', PASS_ELEMENTS)];
     return (this.#room = { segment, rows, from, into });
   }
@@ -106,6 +130,13 @@ function find(held: Held, indices: Int32Array, { from, into }: Room): number {
     targets[found++] = i;
   }
   return found;
+}
+
+/** A row that is held; undefined: nobody pushed it. */
+function rowOf(held: Held, index: number, rowLength: number): Region<'float32'> | undefined {
+  if (held.kind === 'nothing') return undefined;
+  const at = held.kind === 'dense' ? index : placeOf(index, held.indices.view);
+  return at < 0 ? undefined : (held.kind === 'dense' ? held.all : held.rows).slice(at * rowLength, rowLength);
 }
 
 /** In an ascending list; -1 if it is not there. */

@@ -13,6 +13,7 @@ import type { Contribution, DenseContribution, RowsContribution } from './contri
 import { HeldGradient } from './held-gradient.ts';
 import type { HeldMemory } from './held-gradient.ts';
 import type { Key } from './key.ts';
+import { HistoryRoom, RowHistory } from './row-history.ts';
 import { updaterRule } from './update-rule.ts';
 import type { Updater, UpdateRule } from './update-rule.ts';
 
@@ -35,6 +36,8 @@ export class KeyUpdates {
   readonly #aggregator: Aggregator;
   #rule: UpdateRule;
   #lr: number | undefined;
+  /** Made with the first history, so that nothing fails later for want of it. */
+  #historyRoom: HistoryRoom | undefined;
 
   constructor(options: KeyUpdatesOptions) {
     this.#options = options;
@@ -69,6 +72,15 @@ export class KeyUpdates {
   /** Memory in which combined gradients of a key wait. */
   heldOf(memory: HeldMemory): HeldGradient {
     return new HeldGradient(this.#kernels, memory, this.#aggregator);
+  }
+
+  /** What remembers the updates that rows of a table have missed. */
+  historyOf({ chunks, rowLength }: Key): RowHistory {
+    const { scratch } = this.#options;
+    this.#historyRoom ??= new HistoryRoom(scratch);
+    // Up to the last row of which something is here; others are nobody's business.
+    const end = chunks.reduce((last, { start, length }) => Math.max(last, start + length), 0);
+    return new RowHistory(scratch, this.#historyRoom, Math.ceil(end / rowLength!));
   }
 
   /** A key's slots for the rule, with the values before the first update, but for those that are kept. */
@@ -149,9 +161,14 @@ export class KeyUpdates {
 
   /** Gives rows, or all of a table, the updates that they missed. */
   catchUp(key: Key, indices?: Int32Array): void {
-    if (key.history === undefined) return;
-    const { value: parameter, slots, rowLength, version } = key;
-    key.history.catchUp(this.#rule, { parameter, slots, rowLength: rowLength!, version }, indices);
+    const parts = this.catchUpInParts(key, indices);
+    while (parts && !parts.next().done);
+  }
+
+  /** The same, a part with each step; undefined: nothing was missed. */
+  catchUpInParts(key: Key, indices?: Int32Array): Iterator<void, void> | undefined {
+    if (!key.history?.isBehind(this.#rule, key, indices)) return undefined;
+    return key.history.catchUp(this.#rule, key, indices);
   }
 
   /** Before an update that does not reach all rows: the others need its rate when they catch up. */
@@ -256,5 +273,6 @@ export class KeyUpdates {
 
   close(): void {
     this.#aggregator.close();
+    this.#historyRoom?.close();
   }
 }

@@ -118,6 +118,29 @@ export function samplesOf({ worker, key, samples = 1 }: Weighed, mayBeNone: bool
   );
 }
 
+export function notHeldNow(worker: number, key: Key, step: number): UsageError {
+  const actual = key.held?.step;
+  return new UsageError(
+    'INVALID_ARGUMENT',
+    `worker ${worker} asked for the combined gradient of step ${step} of key ${keyText(key.title)}, of which ${actual === undefined ? 'nothing' : `step ${actual}`} is held; push it on all workers, await the answers, and ask before apply`,
+    { worker, key: key.title, expected: step, actual },
+  );
+}
+
+/** Some of the workers have not pushed the key that others have pushed. */
+export function tooEarly(
+  key: Key,
+  { worker, step }: { readonly worker: number; readonly step: number },
+  workers: ReadonlySet<number>,
+): UsageError {
+  const missing = [...workers].filter((one) => !key.waiting.has(one));
+  return new UsageError(
+    'INVALID_ARGUMENT',
+    `worker ${worker} asked to apply step ${step} while key ${keyText(key.title)} waits for the push of worker ${missing.join(', ')}; push the same keys on all workers and await the answers before apply`,
+    { worker, step, key: key.title, missing },
+  );
+}
+
 /** The step before it is held. */
 export function notApplied(worker: number, key: Key, step: number): UsageError {
   return new UsageError(

@@ -28,10 +28,11 @@ import {
   checkSameKind,
   checkWaiting,
   notApplied,
+  notHeldNow,
   rowLengthOf,
   samplesOf,
+  tooEarly,
 } from './push-checks.ts';
-import { RowHistory } from './row-history.ts';
 import type { Updater, UpdateRule } from './update-rule.ts';
 
 export interface ServerCoreOptions {
@@ -137,11 +138,12 @@ export class ServerCore {
       scratch: options.scratch ?? kernels.space,
     });
     this.#scratch = options.scratch ?? kernels.space;
-    this.#hasExactRows = options.rows === 'exact';
+    // Averages of whole weights leave out no rows.
+    this.#hasExactRows = options.rows === 'exact' && consistency.kind !== 'elastic';
     this.#beforePush = options.beforePush;
     this.#isHeld = options.isHeld ?? false;
     this.#heldMemory = options.heldMemory ?? memoryOf(kernels);
-    this.#reader = new HeldReader(kernels);
+    this.#reader = new HeldReader(kernels, this.#scratch);
   }
 
   /** A worker whose pushes are waited for from now on. */
@@ -176,9 +178,7 @@ export class ServerCore {
     const staleness = this.#consistency.kind === 'bounded' ? this.#consistency.staleness : Infinity;
     const key = new Key(options, staleness, this.#answers);
     if (staleness !== Infinity) for (const worker of this.#workers) key.clocks.admit(worker);
-    if (this.#hasExactRows && key.rowLength !== undefined) {
-      key.history = new RowHistory(this.#scratch, key.value.length / key.rowLength, 0);
-    }
+    if (this.#hasExactRows && key.rowLength !== undefined) key.history = this.#updates.historyOf(key);
     if (this.#isHeld) key.held = this.#updates.heldOf(this.#heldMemory);
     this.#keys.set(options.name, key);
     this.#updates.giveSlots(key);
@@ -201,6 +201,25 @@ export class ServerCore {
   /** The same in steps of one key, between which nothing else may be asked. */
   setRuleInSteps(rule: UpdateRule): Generator<void, void> {
     return this.#updates.setRule(rule, this.#keys.values());
+  }
+
+  /**
+   * Gives rows of a key, all without indices, the updates that they missed, a part with each step: what is asked for
+   * afterwards finds nothing left to do. That many rows have missed many updates takes long. undefined: nothing is missing.
+   */
+  catchUp(name: StoreKey, indices?: Int32Array): Iterator<void, void> | undefined {
+    const key = this.#keys.get(name);
+    // The next update brings all rows up to date then.
+    return key && this.#updates.catchUpInParts(key, key.history?.isFull ? undefined : indices);
+  }
+
+  /** The same of all keys; `isForApply`: as far as `apply` needs it, where pushes have caught up already. */
+  *catchUpAll(isForApply = false): Generator<void, void> {
+    for (const key of this.#keys.values()) {
+      if (isForApply && !key.history?.isFull) continue;
+      const parts = this.#updates.catchUpInParts(key);
+      while (parts && !parts.next().done) yield;
+    }
   }
 
   /** What a key has seen, to be kept with its value and slots. */
@@ -243,7 +262,7 @@ export class ServerCore {
     key.held?.forget();
     key.pulled.clear();
     key.version = version;
-    key.history?.note(version);
+    key.history?.restart(version);
     key.lastSteps.clear();
     for (const [worker, step] of Object.entries(lastSteps)) key.lastSteps.set(Number(worker), step);
     key.clocks.restart(key.lastSteps);
@@ -325,7 +344,9 @@ export class ServerCore {
     this.#checkWorker(asked.worker);
     this.#checkApply(asked);
     if (!this.#applied.isNext(asked)) return;
-    for (const key of this.#keys.values()) if (key.waiting.size > 0) throw this.#tooEarly(key, asked);
+    for (const key of this.#keys.values()) {
+      if (key.waiting.size > 0) throw tooEarly(key, asked, this.#workers);
+    }
     this.#applied.note(asked);
     for (const key of this.#keys.values()) this.#updates.applyHeld(key, asked);
   }
@@ -511,12 +532,7 @@ export class ServerCore {
     if (key.held === undefined) throw notHeld(worker, 'to look at updates');
     const held = key.waiting.has(worker) ? undefined : key.held.ofStep(step);
     if (held) return held;
-    const actual = key.held.step;
-    throw new UsageError(
-      'INVALID_ARGUMENT',
-      `worker ${worker} asked for the combined gradient of step ${step} of key ${keyText(key.title)}, of which ${actual === undefined ? 'nothing' : `step ${actual}`} is held; push it on all workers, await the answers, and ask before apply`,
-      { worker, key: key.title, expected: step, actual },
-    );
+    throw notHeldNow(worker, key, step);
   }
 
   #checkBetweenSteps(worker: number, key: Key): void {
@@ -539,15 +555,6 @@ export class ServerCore {
       'INVALID_ARGUMENT',
       `worker ${worker} asked to apply with scale ${scale} and learning rate ${lr}; give finite numbers`,
       { worker, scale: String(scale), lr: String(lr) },
-    );
-  }
-
-  #tooEarly(key: Key, { worker, step }: ApplyStep): UsageError {
-    const missing = [...this.#workers].filter((one) => !key.waiting.has(one));
-    return new UsageError(
-      'INVALID_ARGUMENT',
-      `worker ${worker} asked to apply step ${step} while key ${keyText(key.title)} waits for the push of worker ${missing.join(', ')}; push the same keys on all workers and await the answers before apply`,
-      { worker, step, key: key.title, missing },
     );
   }
 
@@ -579,10 +586,7 @@ export class ServerCore {
     throw new UsageError(
       'INVALID_ARGUMENT',
       `worker ${worker} used key ${keyText(name)}, which is not there; init it first`,
-      {
-        worker,
-        key: name,
-      },
+      { worker, key: name },
     );
   }
 }

@@ -59,6 +59,8 @@ export interface UpdateRule {
   readonly slots: readonly string[];
   /** Whether a gradient of zeros changes anything, as momentum does. Default false. */
   readonly movesWithoutGradient?: boolean | undefined;
+  /** Whether an update leaves nothing of what was there, so that of several only the last counts. Default false. */
+  readonly overwrites?: boolean | undefined;
   /** All slots, or those of these names. */
   initialise(slots: Slots, names?: readonly string[]): void;
   update(step: ChunkUpdate): void;
@@ -107,6 +109,7 @@ function assignmentRule(kernels: Kernels): UpdateRule {
     slots: [],
     // A step without a gradient has zeros for one.
     movesWithoutGradient: true,
+    overwrites: true,
     initialise: () => undefined,
     update({ parameter, gradient, gradientScale, lr = 1 }) {
       kernels.copy(parameter, gradient);

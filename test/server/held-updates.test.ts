@@ -1,5 +1,5 @@
 /** Cores that hold updates: pushes are combined and answered by their sum of squares, and take effect by `apply`. */
-import { describe, expect, it } from 'vitest';
+import { describe, expect, it, vi } from 'vitest';
 import { Random } from '../../src/base/index.ts';
 import type { OptimizerSpec } from '../../src/kernels/index.ts';
 import type { Region } from '../../src/memory/index.ts';
@@ -374,6 +374,30 @@ describe('a held step', () => {
     core.pullHeldRows(0, 'short', 1, cores.whole([...values.keys()].reverse()), short!);
     expect(longRow!.view.every((value) => value === 2)).toBe(true);
     expect(short!.view).toEqual(values.reverse());
+  });
+
+  it('is shown through a little room of the tenant, whatever a row takes, and through none where no rows are', () => {
+    const taken: number[] = [];
+    const scratch = {
+      allocate: (bytes: number) => {
+        taken.push(bytes);
+        return cores.space.allocate(bytes);
+      },
+    };
+    const { cores } = open({ workers: 1, scratch });
+    const core = cores.cores[0]!;
+    const long = 2 ** 20;
+    cores.open('long', new Float32Array(long), long);
+    cores.rows(0, 1, [], new Float32Array(0), 1, 'long');
+    const [row, none] = [cores.floats(new Float32Array(long)), cores.floats(new Float32Array(0))];
+    const spied = vi.spyOn(cores.space, 'allocate');
+    const before = taken.length;
+    core.pullHeldRows(0, 'long', 1, cores.whole([]), none);
+    expect(spied).not.toHaveBeenCalled();
+    core.pullHeldRows(0, 'long', 1, cores.whole([0]), row);
+    expect(spied.mock.calls.map(([bytes]) => bytes)).toEqual(taken.slice(before));
+    expect(Math.max(...taken.slice(before))).toBeLessThan(long);
+    spied.mockRestore();
   });
 
   it('is not shown to one that waits with the next push, nor after training went back', () => {

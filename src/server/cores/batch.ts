@@ -2,8 +2,9 @@
  * Keys that one call of init opens together, on one core: what was agreed about them, and who waits for them. What
  * becomes of them is the tenant's business. Invariant: a batch has values only when it has memory.
  */
-import { keyName } from '../../base/index.ts';
+import { keyName, keyText } from '../../base/index.ts';
 import type { StoreKey, TributaryError } from '../../base/index.ts';
+import { ProtocolFault } from '../wire/frame.ts';
 import type { KeyShape, PieceShape } from '../wire/messages.ts';
 import type { KeyMemory } from './key-places.ts';
 
@@ -40,6 +41,46 @@ export interface BatchPlan {
 /** What every worker must say alike, and a log or a checkpoint keeps. */
 export function planText({ keys, pieces, firstPiece }: BatchPlan): string {
   return JSON.stringify([keys, pieces, firstPiece]);
+}
+
+/** Throws unless each piece is some of a key's elements, and no element belongs to two. `pieceCount`: those before them. */
+export function checkPlan({ keys, pieces, firstPiece }: BatchPlan, pieceCount: number): void {
+  if (pieces.length > 0 && firstPiece !== pieceCount) {
+    throw new ProtocolFault(`numbered pieces from ${firstPiece}, expected ${pieceCount}`);
+  }
+  const placed: {
+    readonly piece: number;
+    readonly key: string;
+    readonly from: number;
+    readonly to: number;
+  }[] = [];
+  for (const [i, { key, start, length, ranges }] of pieces.entries()) {
+    const shape = keys[key];
+    if (shape === undefined || start + length > shape.length) {
+      throw new ProtocolFault(
+        `named elements ${start} to ${start + length} of key ${key}, which are not there`,
+      );
+    }
+    if (ranges.length === 0) {
+      throw new ProtocolFault(`named piece ${firstPiece + i} of key ${keyText(shape.key)} without elements`);
+    }
+    for (const [from, count] of ranges) {
+      placed.push({
+        piece: firstPiece + i,
+        key: keyText(shape.key),
+        from: start + from,
+        to: start + from + count,
+      });
+    }
+  }
+  placed.sort((a, b) => Number(a.key > b.key) - Number(a.key < b.key) || a.from - b.from);
+  for (const [i, { piece, key, from, to }] of placed.entries()) {
+    const before = placed[i - 1];
+    if (before === undefined || before.key !== key || before.to <= from) continue;
+    throw new ProtocolFault(
+      `gave elements ${from} to ${Math.min(to, before.to)} of key ${key} to pieces ${before.piece} and ${piece}`,
+    );
+  }
 }
 
 /** What a call of init makes a core remember: the call, each key with its name, and the chunks. */

@@ -29,7 +29,8 @@ export class FairTurns {
     atMs: -Infinity,
   };
   #before = this.#latest;
-  #deadlineMs = Infinity;
+  /** When who is served now has had its time; between rounds nobody has any. */
+  #deadlineMs = -Infinity;
   #rounds = 0;
 
   constructor(clock: Clock) {
@@ -92,7 +93,7 @@ export class FairTurns {
       this.#balances.set(group, balance - (endMs - startMs));
       this.#paidAtMs.set(group, endMs);
     }
-    this.#deadlineMs = Infinity;
+    this.#deadlineMs = -Infinity;
   }
 
   #note(group: object, atMs: number): void {

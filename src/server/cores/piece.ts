@@ -16,6 +16,18 @@ export interface Piece {
   readonly bytes: number;
 }
 
+/** An entry of a list with all that an exchange needs, found once. */
+export interface PreparedEntry {
+  readonly name: string;
+  readonly piece: Piece;
+  readonly gradient: Region<'float32'>;
+  /** Where the gradient goes when it comes in a body. */
+  readonly staged: readonly ByteRange[] | undefined;
+  /** Where the value is copied to, range by range; undefined: it goes in the body of the reply, or nowhere. */
+  readonly into: readonly ByteRange[] | undefined;
+  readonly isInPlace: boolean;
+}
+
 /** The ranges of a piece in a tensor of its length. */
 export function rangesIn(tensor: { readonly byteOffset: number }, { ranges }: PieceShape): ByteRange[] {
   return joined(

@@ -217,7 +217,8 @@ export class Recovery {
   }
 
   *#takePart(taken: (part: CorePart) => void): Generator<void, void> {
-    const { optimizer, space, journal } = this.#tenant;
+    const { core, optimizer, space, journal } = this.#tenant;
+    yield* core.catchUpAll();
     const snapshot = yield* takeSnapshot(space, this.#bytes, this.#sources());
     let part: CorePart;
     try {

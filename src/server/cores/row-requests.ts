@@ -13,6 +13,7 @@ import { ProtocolFault } from '../wire/frame.ts';
 import type { Incoming } from '../wire/message-stream.ts';
 import { behindIndices, resultOf } from '../wire/messages.ts';
 import type { PieceResult, Place, Request, SharedRows } from '../wire/messages.ts';
+import type { CatchUp } from './catch-up.ts';
 import type { Piece } from './piece.ts';
 import type { Tenant } from './tenant.ts';
 
@@ -21,6 +22,7 @@ export type RowRequest = Extract<Request, { op: 'push-rows' | 'pull-rows' }>;
 export interface RowHost {
   readonly tenant: Tenant;
   readonly worker: number;
+  readonly catchUp: CatchUp;
   /** Throws if it is not the worker's, or reaches outside. */
   tensorAt<T extends DType>(place: Place, dtype: T, length: number): Region<T>;
   /** `isLogged`: it acknowledges a push. */
@@ -68,17 +70,22 @@ export class RowRequests {
     return {
       into: shared ? [] : into.filter(({ byteLength }) => byteLength > 0),
       done: () => {
-        if (isPush) this.#push(request, buffer);
-        else this.#pull(request, buffer);
+        if (isPush) this.#upToDate(request, buffer, () => this.#push(request, buffer));
+        else if (request.heldStep !== undefined) this.#pull(request, buffer);
+        else this.#upToDate(request, buffer, () => this.#pull(request, buffer));
       },
       dropped: () => this.#giveBack(buffer),
     };
   }
 
-  #push(
-    { id, piece, step, samples, isSkipped, pulls }: Extract<RowRequest, { op: 'push-rows' }>,
-    buffer: RowBuffer,
-  ): void {
+  /** Acts when the rows have what they missed. */
+  #upToDate({ id, piece }: RowRequest, buffer: RowBuffer, act: () => void): void {
+    const rows = { piece: String(piece), indices: buffer.indices.view };
+    this.#host.catchUp.before(id, rows, act, () => this.#giveBack(buffer));
+  }
+
+  #push(request: Extract<RowRequest, { op: 'push-rows' }>, buffer: RowBuffer): void {
+    const { id, piece, step, samples, isSkipped, pulls } = request;
     const { tenant, worker } = this.#host;
     const { core } = tenant;
     const { indices, rows, positions, answer } = buffer;
@@ -88,11 +95,16 @@ export class RowRequests {
       this.#host.refuse(id, error);
     };
     const reply = (pushed: PushReply) => {
+      const send = () => this.#reply(id, resultOf(pushed), buffer, answer, true);
+      if (!answer || !(pushed.duplicate || isSkipped)) return send();
       // What was applied before, or not at all, has not written its answer.
-      if (answer && (pushed.duplicate || isSkipped)) core.pullRows(worker, key, indices, answer, positions);
-      this.#reply(id, resultOf(pushed), buffer, answer, true);
+      this.#upToDate(request, buffer, () => {
+        core.pullRows(worker, key, indices, answer, positions);
+        send();
+      });
     };
     try {
+      tenant.recovery.check();
       const push = { worker, key, step, samples, isSkipped, indices, rows, positions, answer, pulls };
       core.pushRows(push, reply, refuse);
     } catch (error) {
@@ -107,6 +119,7 @@ export class RowRequests {
     const { indices, rows, positions } = buffer;
     const [key, asked] = [String(piece), [indices, rows, positions] as const];
     try {
+      tenant.recovery.check();
       const { version } =
         heldStep === undefined
           ? core.pullRows(worker, key, ...asked)

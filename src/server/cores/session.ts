@@ -13,11 +13,12 @@ import type { Header, Incoming, MessageStream, StreamResources, StreamUser } fro
 import { countOf } from '../wire/fields.ts';
 import { readRequest, resultOf } from '../wire/messages.ts';
 import type { ListEntry, PieceResult, Place, Request } from '../wire/messages.ts';
-import { planText } from './batch.ts';
+import { checkPlan, planText } from './batch.ts';
 import type { Batch } from './batch.ts';
+import { CatchUp } from './catch-up.ts';
 import type { SpaceRange, TenantOffice } from './office.ts';
 import { rangesIn } from './piece.ts';
-import type { Piece } from './piece.ts';
+import type { Piece, PreparedEntry } from './piece.ts';
 import { faultOf, keepsNone, notAsStored, otherPlan, packedForOthers } from './refusals.ts';
 import { expectBytes, RowRequests } from './row-requests.ts';
 import type { RowRequest } from './row-requests.ts';
@@ -27,18 +28,6 @@ import type { Tenant } from './tenant.ts';
 import { RequestsUnderWay } from './tenant-limits.ts';
 
 type RequestOf<Op extends Request['op']> = Extract<Request, { op: Op }>;
-
-/** An entry of a list with all that an exchange needs, found once. */
-interface PreparedEntry {
-  readonly name: string;
-  readonly piece: Piece;
-  readonly gradient: Region<'float32'>;
-  /** Where the gradient goes when it comes in a body. */
-  readonly staged: readonly ByteRange[] | undefined;
-  /** Where the value is copied to, range by range; undefined: it goes in the body of the reply, or nowhere. */
-  readonly into: readonly ByteRange[] | undefined;
-  readonly isInPlace: boolean;
-}
 
 const MAX_LISTS = 2048;
 /** What answers that are not sent yet may take before no more is read from the connection; see `TenantLimits`, too. */
@@ -58,6 +47,7 @@ export class Session implements StreamUser {
   readonly #office: TenantOffice;
   readonly #lists = new Map<number, readonly PreparedEntry[]>();
   readonly #segments = new Map<string, SpaceRange>();
+  readonly #catchUp: CatchUp;
   readonly #rows: RowRequests;
   readonly #state: StateRequests;
   readonly #isTurnOver: () => boolean;
@@ -83,13 +73,14 @@ export class Session implements StreamUser {
     this.#office = office;
     this.#isTurnOver = isTurnOver;
     this.#underWay = new RequestsUnderWay(tenant.limits);
+    const refuse = (id: number, error: unknown) => this.#refuse(id, error);
+    this.#catchUp = new CatchUp({ tenant, refuse, attempt: (...args) => this.#attempt(...args) });
     this.#rows = new RowRequests({
-      ...{ tenant, worker: this.worker },
+      ...{ tenant, worker: this.worker, catchUp: this.#catchUp, refuse },
       tensorAt: (place, dtype, length) => this.#tensorAt(place, dtype, length),
       reply: (...args) => this.#reply(...args),
-      refuse: (id, error) => this.#refuse(id, error),
     });
-    this.#state = new StateRequests(tenant, this.worker, (...args) => this.#reply(...args));
+    this.#state = new StateRequests(tenant, this.worker, this.#catchUp, (...args) => this.#reply(...args));
   }
 
   /** Whether nothing more is to be read from the connection for now. */
@@ -112,6 +103,7 @@ export class Session implements StreamUser {
   end(): void {
     this.#hasEnded = true;
     this.#work = undefined;
+    this.#catchUp.end();
     this.#underWay.end();
     for (const batch of this.tenant.batches.values()) {
       batch.waiting = batch.waiting.filter(({ owner }) => owner !== this);
@@ -169,9 +161,11 @@ export class Session implements StreamUser {
         return this.#addList(request);
       case 'apply': {
         const { step, scale, lr } = request;
-        this.tenant.recovery.check();
-        this.tenant.core.apply({ worker: this.worker, step, scale, lr });
-        return this.#reply(id, {});
+        return this.#catchUp.beforeApply(id, () => {
+          this.tenant.recovery.check();
+          this.tenant.core.apply({ worker: this.worker, step, scale, lr });
+          this.#reply(id, {});
+        });
       }
       case 'map':
         return this.#map(
@@ -303,14 +297,7 @@ export class Session implements StreamUser {
         ? notAsStored(worker, tenant.service, number)
         : otherPlan(worker, keys[0]?.key ?? '');
     }
-    for (const { key, start, length } of pieces) {
-      const shape = keys[key];
-      if (shape === undefined || start + length > shape.length || firstPiece !== tenant.pieceCount) {
-        throw new ProtocolFault(
-          `named elements ${start} to ${start + length} of key ${key}, which are not there`,
-        );
-      }
-    }
+    checkPlan({ keys, pieces, firstPiece }, tenant.pieceCount);
     for (const { key } of keys) if (tenant.hasKey(key)) throw otherPlan(worker, key);
     const fail = (error: TributaryError) => this.#refuse(id, error);
     tenant.openBatch(number, { keys, pieces, firstPiece }, worker, there, fail);
@@ -461,15 +448,16 @@ export class Session implements StreamUser {
     let open = entries.length;
     const settle = (i: number, result: PushReply | Error) => {
       results[i] = result instanceof Error ? packedForOthers(result) : resultOf(result);
-      if (pull && !(result instanceof Error)) this.#hand(entries[i]!, request);
-      if (--open === 0)
-        this.#reply(
-          id,
-          { results },
-          pull ? this.#bodyOf(entries, results, request) : NOTHING,
-          undefined,
-          push,
-        );
+      const isHanded = pull && !(result instanceof Error);
+      const finish = () => {
+        if (isHanded) this.#hand(entries[i]!, request);
+        if (--open > 0) return;
+        const body = pull ? this.#bodyOf(entries, results, request) : NOTHING;
+        this.#reply(id, { results }, body, undefined, push);
+      };
+      // Others may have pushed rows since.
+      if (isHanded && push) this.#catchUp.before(id, { piece: entries[i]!.name }, finish);
+      else finish();
     };
     if (open === 0) return this.#reply(id, { results });
     const one = ({ name, gradient }: PreparedEntry, i: number) => {
@@ -495,8 +483,12 @@ export class Session implements StreamUser {
     };
     let next = 0;
     const work = () => {
-      do one(entries[next]!, next);
-      while (++next < entries.length && !this.#isTurnOver() && !this.#hasEnded);
+      do {
+        const i = next++;
+        const entry = entries[i]!;
+        if (fromHeld) one(entry, i);
+        else this.#catchUp.before(id, { piece: entry.name }, () => one(entry, i));
+      } while (next < entries.length && !this.#isTurnOver() && !this.#hasEnded && !this.tenant.work.isBusy);
       return next === entries.length;
     };
     // Keys do not depend on each other; requests of others may come in between.

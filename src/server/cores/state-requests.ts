@@ -1,14 +1,17 @@
 /**
  * Requests for what the update rule keeps of a piece, of one session: it goes out, or comes in, from and to where the rule has
  * it, some elements at a time. It is no checkpoint: which of it is of the same moment is the worker's business, who is told
- * how many updates each answer has seen. Invariant: only slots of the tenant's own pieces are touched, and within them.
+ * how many updates each answer has seen. Invariants: only slots of the tenant's own pieces are touched, and within them;
+ * what comes in waits in memory of its own until rows have the updates that they missed.
  */
 import { keyText, UsageError } from '../../base/index.ts';
+import type { Segment } from '../../memory/index.ts';
 import type { ByteRange } from '../../sockets/index.ts';
 import { ProtocolFault } from '../wire/frame.ts';
 import type { Incoming } from '../wire/message-stream.ts';
 import type { Request } from '../wire/messages.ts';
 import { windowOf } from '../wire/scattered-bytes.ts';
+import type { CatchUp } from './catch-up.ts';
 import { rangesIn } from './piece.ts';
 import type { Piece } from './piece.ts';
 import { expectBytes } from './row-requests.ts';
@@ -22,23 +25,46 @@ type Reply = (id: number, header: object, body?: readonly ByteRange[]) => void;
 export class StateRequests {
   readonly #tenant: Tenant;
   readonly #worker: number;
+  readonly #catchUp: CatchUp;
   readonly #reply: Reply;
 
-  constructor(tenant: Tenant, worker: number, reply: Reply) {
+  constructor(tenant: Tenant, worker: number, catchUp: CatchUp, reply: Reply) {
     this.#tenant = tenant;
     this.#worker = worker;
+    this.#catchUp = catchUp;
     this.#reply = reply;
   }
 
   place(request: StateRequest, piece: Piece, bodyBytes: number): Incoming {
-    expectBytes(bodyBytes, request.op === 'push-state' ? 4 * request.count : 0);
-    // Slots stay where they are as long as there is the tenant.
-    const into = request.op === 'push-state' ? this.#windowOf(request, piece).bytes : [];
-    return { into, done: () => this.#answer(request, piece) };
+    const given = request.op === 'push-state' ? 4 * request.count : 0;
+    expectBytes(bodyBytes, given);
+    if (given === 0) return { into: [], done: () => this.#upToDate(request, piece, undefined) };
+    const { kept } = this.#tenant;
+    const segment = kept.take(this.#worker, given);
+    return {
+      into: [{ byteOffset: segment.byteOffset, byteLength: given }],
+      done: () => this.#upToDate(request, piece, segment),
+      dropped: () => kept.drop(this.#worker, segment),
+    };
   }
 
-  #answer(request: StateRequest, piece: Piece): void {
-    const { core } = this.#tenant;
+  #upToDate(request: StateRequest, piece: Piece, given: Segment | undefined): void {
+    const drop = () => {
+      if (given) this.#tenant.kept.drop(this.#worker, given);
+    };
+    const answer = () => {
+      try {
+        this.#tenant.recovery.check();
+        this.#answer(request, piece, given);
+      } finally {
+        drop();
+      }
+    };
+    this.#catchUp.before(request.id, { piece: String(request.piece) }, answer, drop);
+  }
+
+  #answer(request: StateRequest, piece: Piece, given: Segment | undefined): void {
+    const { core, space } = this.#tenant;
     const { id } = request;
     switch (request.op) {
       case 'state': {
@@ -49,8 +75,15 @@ export class StateRequests {
         const { bytes, version } = this.#windowOf(request, piece);
         return this.#reply(id, { version }, bytes);
       }
-      case 'push-state':
+      case 'push-state': {
+        const { bytes } = this.#windowOf(request, piece);
+        const memory = new Uint8Array(space.buffer);
+        let at = given?.byteOffset ?? 0;
+        for (const { byteOffset, byteLength } of bytes) {
+          memory.copyWithin(byteOffset, at, (at += byteLength));
+        }
         return this.#reply(id, {});
+      }
       case 'set-steps':
         core.setVersion(this.#worker, String(request.piece), request.steps);
         return this.#reply(id, {});

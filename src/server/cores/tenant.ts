@@ -247,7 +247,17 @@ export class Tenant {
   }
 
   /** Applies a logged push. Each worker's follow one another: one that does not fit means that others are missing. */
-  repeat(record: PushRecord): void {
+  repeat(record: PushRecord): Task {
+    return (done, fail) => this.work.run(this.#repeated(record), done, fail);
+  }
+
+  *#repeated(record: PushRecord): Generator<void, void> {
+    const parts = this.core.catchUp(record.key, record.kind === 'rows' ? record.indices : undefined);
+    while (parts && !parts.next().done) yield;
+    this.#repeat(record);
+  }
+
+  #repeat(record: PushRecord): void {
     const { worker, key, step, samples } = record;
     const piece = this.pieces.get(Number(key));
     // One that came later than the others may have pushed, and is not here yet, or has left while logs are read.
@@ -533,6 +543,8 @@ export class Tenant {
     memory: Iterable<KeyMemory>,
     isLogged: boolean,
   ): Generator<void, void> {
+    // What rows have missed is made up for by the rule before.
+    yield* this.core.catchUpAll();
     for (const one of memory) yield this.#rememberSlots(one);
     // Pushes that are logged after it are replayed by it.
     if (isLogged) this.journal.log({ kind: 'optimizer', spec });
