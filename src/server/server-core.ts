@@ -66,10 +66,7 @@ export interface ServerCoreOptions {
   readonly scratch?: Pick<SharedSpace, 'allocate'> | undefined;
   /** Where a slot of a key is kept, a region of the key's length; cores of one server share it. */
   readonly slotRegion: (key: StoreKey, slot: string, length: number) => Region<'float32'>;
-  /**
-   * Called, where pushes take effect by themselves, with each that is sound and new, before it does. If it throws, the push is
-   * refused and changes nothing. Default: nothing is called.
-   */
+  /** Called before a sound new push takes effect by itself; if it throws, the push is refused. Default: nothing. */
   readonly beforePush?: ((key: StoreKey, push: Contribution, isSkipped: boolean) => void) | undefined;
 }
 
@@ -203,10 +200,7 @@ export class ServerCore {
     return this.#updates.setRule(rule, this.#keys.values());
   }
 
-  /**
-   * Gives rows of a key, all without indices, the updates that they missed, a part with each step: what is asked for
-   * afterwards finds nothing left to do. That many rows have missed many updates takes long. undefined: nothing is missing.
-   */
+  /** Gives rows of a key, all without indices, the updates that they missed, a part with each step. undefined: none. */
   catchUp(name: StoreKey, indices?: Int32Array): Iterator<void, void> | undefined {
     const key = this.#keys.get(name);
     // The next update brings all rows up to date then.

@@ -70,10 +70,10 @@ describe.skipIf(!hasSharedMemory())('the quota of a tenant', () => {
 
   it.each<[string, (batch: number) => object]>([
     [
-      'pieces without elements',
+      'pieces of one element',
       (batch) => ({
-        keys: [{ key: batch, length: 0 }],
-        pieces: Array.from({ length: 256 }, () => ({ key: 0, start: 0, length: 0, ranges: [] })),
+        keys: [{ key: batch, length: 256 }],
+        pieces: Array.from({ length: 256 }, (_, i) => ({ key: 0, start: i, length: 1, ranges: [[0, 1]] })),
         firstPiece: 256 * batch,
       }),
     ],

@@ -206,7 +206,7 @@ export class Journal {
       if (record.kind === 'optimizer')
         yield (done, fail) => this.#tenant.setOptimizer(record.spec, done, fail);
       else if (record.kind === 'values') yield* this.#tenant.openAgain(record);
-      else yield this.#tenant.repeat(record);
+      else yield this.#tenant.replay.repeat(record);
       yield this.#rest;
     }
     this.#tenant.endReplay();

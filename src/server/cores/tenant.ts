@@ -8,7 +8,7 @@ import type { StoreKey, TributaryError } from '../../base/index.ts';
 import type { Kernels } from '../../kernels/index.ts';
 import type { Region } from '../../memory/index.ts';
 import type { Host, SpaceBytes } from '../../sockets/index.ts';
-import type { PushRecord, ValuesRecord } from '../durability/index.ts';
+import type { ValuesRecord } from '../durability/index.ts';
 import { ServerCore } from '../server-core.ts';
 import { TenantSpace } from '../tenant-space.ts';
 import { optimizerRule } from '../update-rule.ts';
@@ -28,6 +28,7 @@ import type { KeyMemory, KeyPlaces } from './key-places.ts';
 import type { Service, SpaceRange, TenantOffice } from './office.ts';
 import { rangesIn } from './piece.ts';
 import type { Piece } from './piece.ts';
+import { PushReplay } from './push-replay.ts';
 import { Recovery } from './recovery.ts';
 import { awayTooLong, otherSettings, outdated } from './refusals.ts';
 import { piecesOf } from './snapshot.ts';
@@ -60,8 +61,7 @@ export class Tenant {
   readonly #slots = new Map<string, SpaceRange>();
   #slotNames: readonly string[] = [];
   #optimizer: unknown = null;
-  /** Workers that have pushed before the server was started again. */
-  readonly #replayed = new Set<number>();
+  readonly replay = new PushReplay(this);
   #optimizersSet = 0;
   /** It came from a log or a checkpoint. */
   #isOptimizerRecovered = false;
@@ -246,64 +246,12 @@ export class Tenant {
     }
   }
 
-  /** Applies a logged push. Each worker's follow one another: one that does not fit means that others are missing. */
-  repeat(record: PushRecord): Task {
-    return (done, fail) => this.work.run(this.#repeated(record), done, fail);
-  }
-
-  *#repeated(record: PushRecord): Generator<void, void> {
-    const parts = this.core.catchUp(record.key, record.kind === 'rows' ? record.indices : undefined);
-    while (parts && !parts.next().done) yield;
-    this.#repeat(record);
-  }
-
-  #repeat(record: PushRecord): void {
-    const { worker, key, step, samples } = record;
-    const piece = this.pieces.get(Number(key));
-    // One that came later than the others may have pushed, and is not here yet, or has left while logs are read.
-    this.core.admit(worker);
-    this.#replayed.add(worker);
-    const expected = piece && this.core.nextStep(worker, key);
-    if (piece === undefined || expected !== step) throw this.#gap(record, expected);
-    const push = { worker, key, step, samples };
-    if (record.kind === 'skipped')
-      return this.core.push({ ...push, gradient: piece.value, isSkipped: true }, ignore);
-    const elements = record.kind === 'rows' ? record.rows.length : piece.value.length;
-    const indexCount = record.kind === 'rows' ? record.indices.length : 0;
-    const segment = this.space.allocate(4 * (elements + indexCount) + 128);
-    try {
-      const values = segment.allocate('float32', elements);
-      if (record.kind === 'rows') {
-        const indices = segment.allocate('int32', indexCount);
-        indices.view.set(record.indices);
-        values.view.set(record.rows);
-        this.core.pushRows({ ...push, indices, rows: values }, ignore);
-      } else {
-        for (const { start, values: part } of record.pieces) values.view.set(part, start);
-        this.core.push({ ...push, gradient: values }, ignore);
-      }
-    } finally {
-      segment.close();
-    }
-  }
-
   /** Nobody waits for a worker that has pushed and is gone, or for ever for one that left before the restart. */
   endReplay(): void {
     const isRecovered = [...this.batches.values()].some((batch) => batch.isRecovered);
     if (isRecovered) this.#attendance!.loseUnseen(this.#host.clock.nowMs());
-    for (const worker of this.#replayed) if (!this.#attendance!.isCounted(worker)) this.core.release(worker);
-    this.#replayed.clear();
-  }
-
-  #gap({ worker, key, step }: PushRecord, expected: number | undefined): UsageError {
-    const { namespace, logFolder: path } = this.service;
-    return new UsageError(
-      'CHECKPOINT_CORRUPT',
-      expected === undefined
-        ? `A push log of '${namespace}' in ${path} has a push of piece ${key}, whose first values are in none. Restore the logs from a copy, or give another folder.`
-        : `A push log of '${namespace}' in ${path} goes on with push ${step} of piece ${key} by worker ${worker}, expected push ${expected}. Restore the logs from a copy, or give another folder.`,
-      { namespace, path, worker, piece: key, expected, actual: step },
-    );
+    for (const worker of this.replay.end())
+      if (!this.#attendance!.isCounted(worker)) this.core.release(worker);
   }
 
   /** What a checkpoint keeps of the batches that have values. */

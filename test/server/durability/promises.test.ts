@@ -149,7 +149,7 @@ describe('a durable checkpoint', () => {
   it('for which there is no memory fails for all workers, and so does the next attempt', async () => {
     const maxBytes = 16 * 2 ** 20;
     await start({ maxBytes }, SharedSpace.create({ maxBytes }));
-    const both = await connect(2);
+    const both = await connect(2, { chunkBytes: 2 ** 20 });
     const value = new Float32Array(2.5 * 2 ** 20);
     await Promise.all(both.map((store) => store.init({ key: 'large', value })));
     for (const step of [1, 1, 2]) {

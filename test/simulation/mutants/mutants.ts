@@ -84,7 +84,7 @@ export const MUTANTS: readonly Mutant[] = [
         to: '',
       },
       {
-        path: `${CORES}/tenant.ts`,
+        path: `${CORES}/push-replay.ts`,
         from: 'if (piece === undefined || expected !== step) throw this.#gap(record, expected);',
         to: 'if (piece === undefined || expected !== step) return;',
       },
