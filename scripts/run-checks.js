@@ -7,7 +7,7 @@ import { spawn } from 'node:child_process';
 
 const RESULTS = '--results=';
 /** Of the simulation. */
-const SEEDS = 250;
+const SEEDS = 2000;
 const [first, ...rest] = process.argv.slice(2);
 const isContinuous = first?.startsWith(RESULTS) ?? false;
 const quick = [

@@ -52,8 +52,6 @@ const CHUNK_BYTES = 64;
 const ROWS_EVERY = 3;
 /** Steps from one look at what was applied to the next. */
 const CHECKED_EVERY = 5;
-/** Longer than a disk is full. */
-const MOST_TRIES = 25;
 
 export class Tenant {
   readonly plan: TenantPlan;
@@ -267,7 +265,7 @@ export class Tenant {
     { note, pause, isExcused }: WorkerPlace,
     pushes: readonly (() => Promise<unknown>)[],
   ): Promise<void> {
-    for (let [open, tries] = [pushes, 1]; open.length > 0; tries++) {
+    for (let open = pushes; open.length > 0;) {
       const results = await Promise.allSettled(open.map((push) => push()));
       const errors = results.flatMap((one) => (one.status === 'rejected' ? [one.reason as unknown] : []));
       const refused = errors.filter((error): error is TributaryError => isOf(error, 'FILE_NOT_WRITTEN'));
@@ -275,10 +273,7 @@ export class Tenant {
       if (other !== undefined) throw other as Error;
       open = open.filter((_, i) => results[i]!.status === 'rejected');
       if (open.length === 0) return;
-      // A server that was started again and could not begin its logs tries again when keys are initialized, which a store
-      // does that is connected anew.
-      const mayRepeat = this.plan.goesOn && tries < MOST_TRIES;
-      for (const error of refused) if (!mayRepeat || !isExcused(error)) throw error;
+      for (const error of refused) if (!this.plan.goesOn || !isExcused(error)) throw error;
       note(`pushes again: ${refused[0]!.message}`);
       await pause(200);
       if (!refused.some(({ message }) => message.includes('call checkpoint()'))) continue;

@@ -103,6 +103,9 @@ export class CoreLine implements StreamUser, Pumped {
   #transcript: Transcript | undefined;
   #isChallenged = false;
   #isOpen = false;
+  /** The server was started again and refuses what it must be told, since when and whether to dial later for it. */
+  #refusedSinceMs: number | undefined;
+  #isPutOff = false;
   /** The process that the server was when it was met first. */
   #run: string | undefined;
   #isHeld = false;
@@ -331,16 +334,27 @@ export class CoreLine implements StreamUser, Pumped {
         // Unless it broke again meanwhile: then a server that was started again has to be told once more.
         if (this.#stream !== stream) return;
         this.#run = welcome.run;
+        this.#refusedSinceMs = undefined;
         this.#release(waiting);
       },
       (error: TributaryError) => {
-        if (error.code !== 'REWOUND') return this.close(error);
+        if (error.code !== 'REWOUND' && !this.#mayPass(error)) return this.close(error);
+        if (this.#stream !== stream) return;
         // Going back tells the server everything that it needs.
-        if (this.#stream === stream) this.#release(waiting);
+        if (error.code === 'REWOUND') return this.#release(waiting);
+        stream!.ended ??= error.message;
+        this.#isPutOff = true;
       },
     );
     this.#whenOpen?.resolve(welcome);
     this.#whenOpen = undefined;
+  }
+
+  /** A server that was started again and cannot write yet is told again, as one that is not reached is dialled again. */
+  #mayPass({ code }: TributaryError): boolean {
+    const nowMs = this.#now();
+    this.#refusedSinceMs ??= nowMs;
+    return code === 'FILE_NOT_WRITTEN' && nowMs - this.#refusedSinceMs < this.options.reconnectTimeoutMs;
   }
 
   #release(waiting: readonly number[]): void {
@@ -369,13 +383,14 @@ export class CoreLine implements StreamUser, Pumped {
       : 'it closed the connection';
     if (this.#isDoubted) this.#failed(reason, true);
     else this.#failed(this.#lastWords !== undefined || reason === 'end' ? closed : reason);
-    this.#isDoubted = false;
+    if (this.#isDoubted || this.#isPutOff) this.#retryAtMs = this.#now() + REFUSED_RETRY_MS;
+    this.#isDoubted = this.#isPutOff = false;
   }
 
   #failed(why: string, isUnproven = false): void {
     this.#why = why;
     this.#isUnproven = isUnproven;
-    this.#retryAtMs = this.#now() + (isUnproven ? REFUSED_RETRY_MS : RETRY_MS);
+    this.#retryAtMs = this.#now() + RETRY_MS;
   }
 
   /** The server has done something for this worker: from here on it has all the time again. */

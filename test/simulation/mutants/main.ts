@@ -9,8 +9,8 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { compile, compilePrograms } from '../../support/compile-programs.ts';
 import { compiledFolder, compiledName, packageFolder } from '../../support/test-program.ts';
-import { MUTANTS } from './mutants.ts';
-import type { Change, Mutant } from './mutants.ts';
+import { mutated, MUTANTS } from './mutants.ts';
+import type { Mutant } from './mutants.ts';
 
 const SEEDS = 2000;
 
@@ -39,7 +39,7 @@ function isFound({ name, fault, changes }: Mutant): boolean {
     symlinkSync(join(packageFolder, 'node_modules'), join(folder, 'node_modules'));
     const paths = new Set(changes.map(({ path }) => path));
     for (const path of paths) {
-      const text = mutated(readFileSync(join(packageFolder, path), 'utf8'), name, path, changes);
+      const text = mutated(readFileSync(join(packageFolder, path), 'utf8'), path, { name, changes });
       writeFileSync(join(folder, 'programs', compiledName(path)), compile(text, join(packageFolder, path)));
     }
     const program = join(folder, 'programs/test/simulation/main.js');
@@ -54,17 +54,4 @@ function isFound({ name, fault, changes }: Mutant): boolean {
   } finally {
     rmSync(folder, { recursive: true, force: true });
   }
-}
-
-function mutated(text: string, name: string, path: string, changes: readonly Change[]): string {
-  return changes
-    .filter((change) => change.path === path)
-    .reduce((changed, { from, to }) => {
-      const parts = changed.split(from);
-      if (parts.length === 2) return parts.join(to);
-      throw new Error(
-        `the mutant '${name}' no longer applies: ${path} has ${parts.length - 1} places like ${JSON.stringify(from)}; ` +
-          'write it anew, so that it brings the same fault back',
-      );
-    }, text);
 }

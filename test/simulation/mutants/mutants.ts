@@ -167,3 +167,21 @@ export const MUTANTS: readonly Mutant[] = [
     ],
   },
 ];
+
+/** The text of a source with a mutant's changes of it. */
+export function mutated(
+  text: string,
+  path: string,
+  { name, changes }: Pick<Mutant, 'name' | 'changes'>,
+): string {
+  return changes
+    .filter((change) => change.path === path)
+    .reduce((changed, { from, to }) => {
+      const parts = changed.split(from);
+      if (parts.length === 2) return parts.join(to);
+      throw new Error(
+        `the mutant '${name}' no longer applies: ${path} has ${parts.length - 1} places like ${JSON.stringify(from)}; ` +
+          'write it anew, so that it brings the same fault back',
+      );
+    }, text);
+}
