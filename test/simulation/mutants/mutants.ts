@@ -109,8 +109,8 @@ export const MUTANTS: readonly Mutant[] = [
     changes: [
       {
         path: `${CORES}/recovery.ts`,
-        from: 'failure = asTributaryError(error);\n',
-        to: 'return fail(asTributaryError(error));\n',
+        from: '(error) => give({ failure: pack(error) }, written),',
+        to: 'fail,',
       },
     ],
   },
