@@ -5,7 +5,11 @@ import { CoreCheckpoints } from '../../src/server/cores/core-checkpoints.ts';
 /** A disk that writes when it is told to. */
 function slowDisk() {
   const writing = new Map<number, () => void>();
+  let needsAnother = false;
   const checkpoints = new CoreCheckpoints('a', {
+    get needsAnother() {
+      return needsAnother;
+    },
     checkpoint: (step, written) => void writing.set(step, written),
     refuse: () => undefined,
     announce: () => undefined,
@@ -19,6 +23,14 @@ function slowDisk() {
         () => undefined,
         () => undefined,
       ),
+    /** Takes one that is to be on the disk. */
+    keep: (worker: number, step: number) =>
+      checkpoints.take(
+        { worker, step, isDurable: true },
+        () => heard.push(`${worker} has ${step}`),
+        ({ message }) => heard.push(message),
+      ),
+    breakLog: () => (needsAnother = true),
     settle: (worker: number) =>
       checkpoints.settle(
         worker,
@@ -60,5 +72,24 @@ describe('a worker that waits until its checkpoints are written', () => {
       write(step - 1);
     }
     expect(heard).toEqual(['0 settled']);
+  });
+});
+
+describe('a worker whose pushes are refused until a checkpoint is written', () => {
+  it('is not answered by one that is written already', () => {
+    const { keep, write, breakLog, heard } = slowDisk();
+    keep(0, 5);
+    write(5);
+    keep(1, 5);
+    breakLog();
+    keep(2, 5);
+    keep(2, 6);
+    write(6);
+    expect(heard).toEqual([
+      '0 has 5',
+      '1 has 5',
+      expect.stringContaining("step 5 of 'a' is on the disk already") as string,
+      '2 has 6',
+    ]);
   });
 });

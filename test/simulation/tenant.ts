@@ -286,10 +286,14 @@ export class Tenant {
     keys: Keys,
     { note, pause, isExcused }: Pick<WorkerPlace, 'note' | 'pause' | 'isExcused'>,
   ): Promise<void> {
-    for (;;) {
+    for (let later = 0; ;) {
       try {
-        return await store.checkpoint(await versionOf(store, keys), { isDurable: true });
+        return await store.checkpoint(later + (await versionOf(store, keys)), { isDurable: true });
       } catch (error) {
+        if (isOf(error, 'CHECKPOINT_NOT_WRITTEN') && error.message.includes('with a later step')) {
+          later++;
+          continue;
+        }
         // Another worker may have begun them meanwhile, at a later version.
         const isOvertaken =
           isOf(error, 'CHECKPOINT_NOT_WRITTEN') && /later steps|of step \d+ before/.test(error.message);

@@ -45,6 +45,8 @@ const ignore = () => undefined;
 
 /** What the checkpoints of one core need of the recovery. None of it throws. */
 export interface CheckpointWriter {
+  /** Whether pushes are refused until a checkpoint is written that is not there yet. */
+  readonly needsAnother: boolean;
   /** Takes and writes a checkpoint; calls one of the two, once. */
   checkpoint(step: number, written: () => void, fail: Fail): void;
   /** Tells the other cores that this one gives no part. */
@@ -81,6 +83,9 @@ export class CoreCheckpoints {
     const { worker, step, isDurable } = request;
     const isAwaited = this.#awaiting.some(({ request: other }) => other.step === step);
     let round = isAwaited && request.isRepeated ? undefined : this.#known(request);
+    // It would bring no new log, which the worker asks for.
+    if (round?.result === 'written' && !request.isRepeated && this.#writer.needsAnother)
+      return fail(this.#needsLater(step));
     if (round === undefined && (!request.isRepeated || isAwaited)) {
       if (!this.#mayBegin(step)) return this.#await(request, done, fail);
       round = this.#begin(request);
@@ -243,6 +248,14 @@ export class CoreCheckpoints {
       `Checkpoint ${step} of '${namespace}' was not written, because ${MAX_AWAITING} requests for others wait for the disk. ` +
         'Call checkpoint() less often, or use a faster disk.',
       { namespace, step },
+    );
+  }
+
+  #needsLater(step: number): UsageError {
+    return new UsageError(
+      'CHECKPOINT_NOT_WRITTEN',
+      `the checkpoint of step ${step} of '${this.#namespace}' is on the disk already, and pushes are refused until another one is: call checkpoint() with a later step`,
+      { namespace: this.#namespace, step },
     );
   }
 

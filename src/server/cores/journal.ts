@@ -90,6 +90,11 @@ export class Journal {
     if (this.isOn && this.#log === undefined) throw this.#notReady();
   }
 
+  /** Whether pushes are refused until a checkpoint brings a new log. */
+  get needsCheckpoint(): boolean {
+    return this.#log !== undefined && (this.#log.failure !== undefined || this.#room.isFull);
+  }
+
   /** Before something takes effect that is to be acknowledged. If it throws, nothing may. */
   log(record: LogRecord): void {
     this.#log?.append(record);

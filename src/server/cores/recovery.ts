@@ -176,6 +176,10 @@ export class Recovery {
     yield* journal.replay(newest.log, problems);
   }
 
+  get needsAnother(): boolean {
+    return this.#tenant.journal.needsCheckpoint;
+  }
+
   /** The pieces as they are now, to be written in the background. One of the two is called, whatever happens. */
   checkpoint(step: number, written: () => void, fail: Fail): void {
     const { namespace } = this.#tenant.service;
