@@ -72,9 +72,12 @@ export class Clocks {
     this.#answers = answers;
   }
 
-  /** A newcomer starts where the slowest is: it holds nobody back for what it missed. */
-  admit(worker: number): void {
-    if (!this.#steps.has(worker)) this.#set(worker, this.#least()?.step ?? 0);
+  /**
+   * A newcomer starts where the slowest is: it holds nobody back for what it missed. One that comes back with more steps
+   * behind it (`step`) has them: it may never push again.
+   */
+  admit(worker: number, step = 0): void {
+    if (!this.#steps.has(worker)) this.#set(worker, Math.max(step, this.#least()?.step ?? 0));
   }
 
   release(worker: number): void {

@@ -149,7 +149,7 @@ export class ServerCore {
     this.#workers.add(worker);
     this.#applied.admit(worker);
     if (this.#consistency.kind !== 'bounded') return;
-    for (const key of this.#keys.values()) key.clocks.admit(worker);
+    for (const { clocks, lastSteps } of this.#keys.values()) clocks.admit(worker, lastSteps.get(worker));
   }
 
   /** A worker that is gone: what it pushed of unfinished steps is dropped, and nobody waits for it any more. */

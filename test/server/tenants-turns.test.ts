@@ -108,6 +108,18 @@ describe('clocks of many workers', () => {
     expect(gone.at(-1)).toBe('1:4');
   });
 
+  it('start a worker that comes back where it was, so that it holds nobody back when it has nothing left to do', () => {
+    const clocks = new Clocks(3, { count: 0 });
+    let isGone = false;
+    for (const worker of [0, 1]) clocks.admit(worker);
+    clocks.done(0, 15, () => undefined);
+    clocks.done(1, 20, () => undefined);
+    clocks.release(1);
+    clocks.admit(1, 20);
+    clocks.done(0, 19, () => (isGone = true));
+    expect(isGone).toBe(true);
+  });
+
   it('keep one answer for each step of a worker, however often it asks', () => {
     const answers = { count: 0 };
     const clocks = new Clocks(0, answers);

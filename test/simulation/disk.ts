@@ -22,6 +22,8 @@ class File {
   /** As after a power cut, if nothing of the dirty bytes came through. */
   durable = new Uint8Array(0);
   dirty: Range[] = [];
+  /** Where a write ended that took a part of what it was given: what follows there is the rest of the same. */
+  partEnd: number | undefined;
   /** Of failed flushes. */
   lost: Range[] = [];
   /** Who has locked it, by which descriptor. */
@@ -134,6 +136,7 @@ export class Disk {
         const count = Math.min(roomBytes, taken);
         this.#roomBytes -= Math.max(0, position + count - node.bytes.length);
         write(node, bytes.subarray(0, count), position);
+        node.partEnd = count < bytes.length ? position + count : undefined;
         if (torn !== undefined) throw fault('EIO', path);
         faults.after('write', path);
         return count;
@@ -258,7 +261,9 @@ function write(file: File, bytes: Uint8Array, position: number): void {
     file.bytes = grown;
   }
   file.bytes.set(bytes, position);
-  file.dirty.push({ start: position, end });
+  // A device does not lose the beginning of a sector whose end it has.
+  const part = file.partEnd === position ? file.dirty.pop() : undefined;
+  file.dirty.push({ start: part?.start ?? position, end });
   file.lost = file.lost.filter(({ start, end: to }) => start < position || to > end);
 }
 

@@ -232,6 +232,8 @@ export class Faults implements DiskFaults, Links {
     const isLookedFor = this.#unflushed === thread.folder;
     act();
     this.#desk = undefined;
+    // A thread that has ended before it flushed leaves the flushes of others alone.
+    this.#failsFlush = false;
     if (!isLookedFor) return;
     this.#unflushed = undefined;
     const scheduler = this.#scheduler;
