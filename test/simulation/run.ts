@@ -222,7 +222,7 @@ class Run {
           process.note(`fails: ${error.code}: ${error.message}`);
           process.kill();
           this.#visitors.failed(tenant.plan.namespace);
-          const isLost = error.code === 'CHECKPOINT_CORRUPT' || this.#isUneven(tenant, error.code);
+          const isLost = error.code === 'CHECKPOINT_CORRUPT' || this.#isUneven(tenant, error);
           if (isLost && tenant.beginAnew(error)) this.#startAllAgain(tenant);
           if (isLost || error.code === 'FILE_NOT_WRITTEN') this.#repair();
           this.#startAgain(name);
@@ -244,7 +244,7 @@ class Run {
     const isBehind =
       /pushed step .* expected step|cannot be written after it/.test(message) || OVERTAKEN.test(message);
     return (
-      wasCut && !isLockStep && (code === 'CHECKPOINT_CORRUPT' || isBehind || this.#isUneven(tenant, code))
+      wasCut && !isLockStep && (code === 'CHECKPOINT_CORRUPT' || isBehind || this.#isUneven(tenant, error))
     );
   }
 
@@ -262,8 +262,8 @@ class Run {
   }
 
   /** Cores that have lost more than others leave workers that wait for each other where staleness is bounded. */
-  #isUneven({ wasCut, plan: { kind } }: Tenant, code: string): boolean {
-    return wasCut && kind === 'bounded' && code === 'TIMEOUT';
+  #isUneven({ wasCut, plan: { kind } }: Tenant, { code, message }: TributaryError): boolean {
+    return wasCut && kind === 'bounded' && code === 'TIMEOUT' && message.includes('has waited');
   }
 
   /** As whoever looks after the server does when its log cannot be written: looks at the disk, and starts it again. */
