@@ -92,6 +92,8 @@ const QUIET_MS = 2000;
 const BEAT_SHARE = 1 / 4;
 const SILENCE_SHARE = 1 / 2;
 const NO_ANSWER = 'it did not answer';
+/** Errors of a server whose disk cannot be used for the moment. */
+const DISK_FAULTS = new Set(['FILE_NOT_WRITTEN', 'CHECKPOINT_NOT_WRITTEN']);
 
 export class CoreLine implements StreamUser, Pumped {
   readonly options: LineOptions;
@@ -354,7 +356,7 @@ export class CoreLine implements StreamUser, Pumped {
   #mayPass({ code }: TributaryError): boolean {
     const nowMs = this.#now();
     this.#refusedSinceMs ??= nowMs;
-    return code === 'FILE_NOT_WRITTEN' && nowMs - this.#refusedSinceMs < this.options.reconnectTimeoutMs;
+    return DISK_FAULTS.has(code) && nowMs - this.#refusedSinceMs < this.options.reconnectTimeoutMs;
   }
 
   #release(waiting: readonly number[]): void {
