@@ -292,10 +292,12 @@ class Run {
     this.#starting.add(name);
     if (++this.#restarts > MOST_RESTARTS)
       return this.#found(`workers were started again ${MOST_RESTARTS} times`);
-    this.#scheduler.after(this.#scheduler.between(10, 2000), undefined, () => {
+    const start = (): void => {
+      if (!tenant.isServed) return void this.#scheduler.after(100, undefined, start);
       this.#starting.delete(name);
       if (!tenant.isDone) this.#startWorker(tenant, Number(worker));
-    });
+    };
+    this.#scheduler.after(this.#scheduler.between(10, 2000), undefined, start);
   }
 
   #compareHashes(): void {

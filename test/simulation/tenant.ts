@@ -138,6 +138,11 @@ export class Tenant {
     return true;
   }
 
+  /** Whether its folder is that of the server: before, its workers would train what is given up. */
+  get isServed(): boolean {
+    return this.#served === this.#folders;
+  }
+
   /** What was acknowledged and is not known to be on the disk may be lost, once, unless it was to survive this. */
   powerWasCut(): void {
     if (this.plan.isOnDisk) return;
