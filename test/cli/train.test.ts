@@ -337,7 +337,7 @@ describe('what cannot be trained', () => {
       { config: { model: 'lenet' } },
       'INVALID_CONFIG',
       "model 'lenet'",
-      'inputShape',
+      'needs images',
     ],
     [
       'a model option that the data decides',
