@@ -3,7 +3,7 @@
  * good, which may go. All calls block; they run in the checkpoint thread. Whoever asks holds the
  * lock of the folder. Invariants: under its final name a file is complete (written beside, flushed,
  * renamed, folder flushed); older ones are removed only after that, and never one of the newest two
- * that are good, or four where no pushes are logged; what `list` and `read` give survives a power cut.
+ * that are good; what `list` and `read` give survives a power cut.
  */
 import { endianness } from 'node:os';
 import { join } from 'node:path';
@@ -25,11 +25,6 @@ import type { Manifest } from './server-state.ts';
 const FINAL_NAME = /^step-(\d{12,16})\.checkpoint$/;
 const TEMPORARY_NAME = /^\.writing-step-\d{12,16}-[0-9a-f]{16}$/;
 const KEPT = 2;
-/**
- * Without logs all servers of a training go back to the newest one that they have in common. One of them may have written
- * three more than another, whose disk has two copies before it while a third is asked for.
- */
-const KEPT_WITHOUT_LOGS = 4;
 
 /** A good checkpoint, and for each core the push log that follows it. */
 export interface Kept {
@@ -161,7 +156,7 @@ export class CheckpointFolder {
     }
     const kept = keepNewest({
       newestFirst,
-      keep: written.logs.every((log) => log === null) ? KEPT_WITHOUT_LOGS : KEPT,
+      keep: KEPT,
       isGood: (step) => this.#isGood(step),
       remove: (step) => {
         this.#good.delete(step);

@@ -1,6 +1,6 @@
 /**
  * The checkpoints of a parameter server, for its main thread: written in the background by a thread of their own,
- * atomic, checksummed, the last two kept, or four where no pushes are logged. Not for the core threads. Invariants: once `write` is done the checkpoint
+ * atomic, checksummed, the last two kept. Not for the core threads. Invariants: once `write` is done the checkpoint
  * survives a kill and a power cut, and whatever happens before leaves the earlier ones as they were; from `open` to
  * `close` no other process has the folder, in which the cores keep their logs, too.
  */
@@ -62,7 +62,7 @@ export class ServerCheckpoints {
   }
 
   /**
-   * Writes a checkpoint; done when it is durable and older ones than those that stay are removed, as
+   * Writes a checkpoint; done when it is durable and older ones than the last two are removed, as
    * far as they can be. The tensors must stand still until then: what changes meanwhile is written
    * half old, half new. Steps grow; the newest may be rewritten. Gives those that are kept, oldest
    * first.

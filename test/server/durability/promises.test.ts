@@ -176,14 +176,14 @@ describe('a durable checkpoint', () => {
     const [store] = await connect(1);
     await init([store!]);
     files.fault = (call, path) => (call === 'remove' && path.endsWith('.checkpoint') ? 'EIO' : undefined);
-    for (const step of [1, 2, 3, 4, 5]) await store!.checkpoint(step, { isDurable: true });
+    for (const step of [1, 2, 3]) await store!.checkpoint(step, { isDurable: true });
     expect(log.filter((line) => /0001\.checkpoint is not needed .* EIO/.test(line))).toHaveLength(1);
-    files.fault = (call, path) => (call === 'list' && path === folder && hasPut(6) ? 'EACCES' : undefined);
-    await store!.checkpoint(6, { isDurable: true });
-    expect(readdirSync(folder).filter((name) => name.endsWith('.checkpoint'))).toHaveLength(6);
-    files.fault = () => undefined;
-    await store!.checkpoint(7, { isDurable: true });
+    files.fault = (call, path) => (call === 'list' && path === folder && hasPut(4) ? 'EACCES' : undefined);
+    await store!.checkpoint(4, { isDurable: true });
     expect(readdirSync(folder).filter((name) => name.endsWith('.checkpoint'))).toHaveLength(4);
+    files.fault = () => undefined;
+    await store!.checkpoint(5, { isDurable: true });
+    expect(readdirSync(folder).filter((name) => name.endsWith('.checkpoint'))).toHaveLength(2);
   });
 
   it('is not gone back to while the folder cannot be read, and the error names the folder', async () => {
