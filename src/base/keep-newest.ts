@@ -1,14 +1,16 @@
 /**
- * Which checkpoints of a folder stay: the newest that are good, and everything that is newer than
- * the oldest of those. It knows nothing of what they hold, nor how they are told apart. Invariant:
- * nothing is removed before so many newer ones were found good, and what cannot be removed costs
- * room, not safety: nothing fails, and the next call tries again.
+ * Which checkpoints of a folder stay: the newest that are good, everything that is newer than the
+ * oldest of those, and those that somebody still needs. It knows nothing of what they hold, nor how
+ * they are told apart. Invariant: nothing is removed before so many newer ones were found good, and
+ * what cannot be removed costs room, not safety: nothing fails, and the next call tries again.
  */
 export interface KeepNewestOptions<Name> {
   readonly newestFirst: readonly Name[];
   /** How many good ones stay. */
   readonly keep: number;
   readonly isGood: (name: Name) => boolean;
+  /** Whether it stays however old it is. Default: none does. */
+  readonly isNeeded?: ((name: Name) => boolean) | undefined;
   readonly remove: (name: Name) => void;
   /** Receives each one that could not be removed, and why. */
   readonly onNotRemoved: (name: Name, reason: string) => void;
@@ -16,10 +18,10 @@ export interface KeepNewestOptions<Name> {
 
 /** Returns the good ones that stay, newest first. */
 export function keepNewest<Name>(options: KeepNewestOptions<Name>): Name[] {
-  const { newestFirst, keep, isGood, remove, onNotRemoved } = options;
+  const { newestFirst, keep, isGood, isNeeded, remove, onNotRemoved } = options;
   const kept: Name[] = [];
   for (const name of newestFirst) {
-    if (kept.length < keep) {
+    if (kept.length < keep || isNeeded?.(name)) {
       if (isGood(name)) kept.push(name);
       continue;
     }

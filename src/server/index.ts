@@ -7,6 +7,7 @@ export { ServerCore } from './server-core.ts';
 export type { DensePush, RowsMode, RowsPush, ServerCoreOptions } from './server-core.ts';
 export { accumulationRule, optimizerRule } from './update-rule.ts';
 export type { ChunkUpdate, RowsUpdate, Updater, UpdateRule } from './update-rule.ts';
+export type { Common } from './durability/index.ts';
 export { SERVER_PURPOSE } from './cores/stranger.ts';
 export { ParameterServer } from './parameter-server.ts';
 export type { ParameterServerOptions, ServiceOptions } from './parameter-server.ts';

@@ -9,7 +9,7 @@ import type { Answers, CorePart, Question, SpaceRange } from './cores/office.ts'
 import { PiecePacker, piecesOf } from './cores/snapshot.ts';
 import type { CoreSnapshot } from './cores/snapshot.ts';
 import { ServerCheckpoints } from './durability/index.ts';
-import type { Kept, KeyState, ServerState } from './durability/index.ts';
+import type { Common, Kept, KeyState, ServerState } from './durability/index.ts';
 import type { ServerHost } from './server-host.ts';
 import type { TenantSpace } from './tenant-space.ts';
 
@@ -59,6 +59,8 @@ export class TenantCheckpoints {
   /** Steps that some cores were told are on the disk already. */
   readonly #confirmed = new Set<number>();
   #written = 0;
+  /** The newest that workers have named since training went back. */
+  #common: Common;
   #isClosed = false;
   /** Writes follow each other. */
   #writing: Promise<void> = Promise.resolve();
@@ -79,7 +81,7 @@ export class TenantCheckpoints {
   }
 
   /** Resolves when the parts of all cores are on the disk, with the oldest log that the core may still need. */
-  async add({ core, step, part }: Part): Promise<Answered> {
+  async add({ core, step, part, common }: Part): Promise<Answered> {
     // One that is on the disk since before a restart is not gathered again: some cores may never be asked for it.
     const isKept = async () => step >= this.#newest && (await this.#stepsBefore()).includes(step);
     if ('log' in part && part.log === null && (await isKept())) {
@@ -100,11 +102,13 @@ export class TenantCheckpoints {
     if (earlier) this.#release(earlier);
     gathering.parts.set(core, part);
     gathering.arrived.add(core);
+    this.#common = newerOf(this.#common, common);
     if (gathering.parts.size === this.#cores) this.#settle(step, gathering);
     const kept = await gathering.written;
     // Two that are good must be left to go back to, or all that was logged since the beginning.
     const logs = kept.map((one) => one.logs[core] ?? 0);
-    return { firstLog: kept.length < 2 ? undefined : Math.min(...logs) };
+    const firstLog = kept.length < 2 ? undefined : Math.min(...logs);
+    return { firstLog, kept: kept.map((one) => one.step) };
   }
 
   /**
@@ -144,7 +148,7 @@ export class TenantCheckpoints {
       try {
         // Going back to a checkpoint of the folder continues its run.
         if (!this.#hasRestored) await this.#checkSame(core, step, part);
-        return { firstLog: undefined };
+        return { firstLog: undefined, kept: [step] };
       } finally {
         this.#release(part);
       }
@@ -171,11 +175,33 @@ export class TenantCheckpoints {
     const { steps, problems } = await (await this.#open()).look();
     const step = steps.at(-1);
     if (step === undefined) return { newest: undefined, problems };
-    return { newest: { step, ...(await this.restore(core, step)) }, problems };
+    return { newest: { step, ...(await this.#read(core, step)) }, problems };
   }
 
-  /** What one core had at that step, in memory that the core gives back. */
+  /**
+   * All cores go back to that checkpoint, and nothing is left of what was trained after it. What the core had then, in
+   * memory that it gives back.
+   */
   async restore(core: number, step: number): Promise<CorePart> {
+    for (const later of this.#gathering.keys()) this.#giveUp(later, this.#goneBack(later, step));
+    const reading = this.#writing.then(async () => {
+      const part = await this.#read(core, step);
+      try {
+        await (await this.#open()).goBackTo(step);
+      } catch (error) {
+        this.#space.releaseRange(part.snapshot.memory);
+        throw error;
+      }
+      this.#newest = this.#written = step;
+      this.#common = undefined;
+      this.#confirmed.clear();
+      return part;
+    });
+    this.#writing = reading.then(ignore, ignore);
+    return reading;
+  }
+
+  async #read(core: number, step: number): Promise<CorePart> {
     const state = await (await this.#open()).read(step);
     if (this.#isClosed) throw this.#ended();
     const { cores } = state;
@@ -245,7 +271,8 @@ export class TenantCheckpoints {
       const written = new Promise<readonly Kept[]>((done, failed) => ([resolve, reject] = [done, failed]));
       // Nobody may have given a part yet, and so nobody need hear of its end.
       written.catch(() => undefined);
-      if (this.#gathering.size >= MAX_GATHERING) this.#giveUp(Math.min(...this.#gathering.keys()), step);
+      if (this.#gathering.size >= MAX_GATHERING)
+        this.#giveUpBefore(1 + Math.min(...this.#gathering.keys()), step);
       gathering = { parts: new Map(), arrived: new Set(), written, resolve, reject };
       this.#gathering.set(step, gathering);
       this.#onBegun(step);
@@ -265,15 +292,16 @@ export class TenantCheckpoints {
     this.#writing = this.#writing.then(() => this.#write(step, parts as CorePart[], gathering));
   }
 
-  #giveUpBefore(step: number): void {
-    for (const other of this.#gathering.keys()) if (other < step) this.#giveUp(other, step);
+  #giveUpBefore(step: number, newest = step): void {
+    for (const other of this.#gathering.keys())
+      if (other < step) this.#giveUp(other, this.#tooLate(other, newest));
   }
 
-  #giveUp(step: number, newest: number): void {
+  #giveUp(step: number, why: UsageError): void {
     const { parts, reject } = this.#gathering.get(step)!;
     this.#gathering.delete(step);
     for (const part of parts.values()) this.#release(part);
-    reject(this.#tooLate(step, newest));
+    reject(why);
   }
 
   async #write(step: number, parts: readonly CorePart[], gathering: Gathering): Promise<void> {
@@ -281,7 +309,7 @@ export class TenantCheckpoints {
       const keys = parts.flatMap(({ snapshot }, core) => this.#keysOf(core, snapshot));
       const cores = parts.map(({ optimizer, log, batches }) => ({ optimizer, log, batches }));
       const state: ServerState = { namespace: this.#namespace, cores, generation: 0, keys };
-      gathering.resolve(await (await this.#open()).write(step, state));
+      gathering.resolve(await (await this.#open()).write(step, state, this.#common));
       this.#written = step;
     } catch (error) {
       if (this.#newest === step) this.#newest = this.#written;
@@ -303,6 +331,15 @@ export class TenantCheckpoints {
       `Checkpoint ${step} of '${namespace}' was not written, because some cores had taken that of step ${newest} before. ` +
         'Let one worker call checkpoint(), or give steps that grow.',
       { namespace, step, newest },
+    );
+  }
+
+  #goneBack(step: number, to: number): UsageError {
+    const namespace = this.#namespace;
+    return new UsageError(
+      'CHECKPOINT_NOT_WRITTEN',
+      `Checkpoint ${step} of '${namespace}' was not written, because training went back to that of step ${to}.`,
+      { namespace, step, to },
     );
   }
 
@@ -343,6 +380,11 @@ function contentOf({ name, length, version, tensors }: KeyState): unknown {
 }
 
 const ignore = () => undefined;
+
+function newerOf(a: Common, b: Common): Common {
+  if (typeof a === 'number' && typeof b === 'number') return Math.max(a, b);
+  return typeof a === 'number' ? a : (b ?? a);
+}
 
 function otherCores(folder: string, step: number, expected: number, actual: number): UsageError {
   return new UsageError(

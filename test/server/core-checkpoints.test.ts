@@ -4,13 +4,13 @@ import { CoreCheckpoints } from '../../src/server/cores/core-checkpoints.ts';
 
 /** A disk that writes when it is told to. */
 function slowDisk() {
-  const writing = new Map<number, () => void>();
+  const writing = new Map<number, (kept: readonly number[]) => void>();
   let needsAnother = false;
   const checkpoints = new CoreCheckpoints('a', {
     get needsAnother() {
       return needsAnother;
     },
-    checkpoint: (step, written) => void writing.set(step, written),
+    checkpoint: (step, _common, written) => void writing.set(step, written),
     refuse: () => undefined,
     announce: () => undefined,
   });
@@ -40,7 +40,7 @@ function slowDisk() {
     write: (step: number) => {
       const written = writing.get(step)!;
       writing.delete(step);
-      written();
+      written([step]);
     },
   };
 }

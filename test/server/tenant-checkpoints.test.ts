@@ -43,12 +43,12 @@ describe.skipIf(!hasSharedMemory())('a checkpoint that is there since before a r
     const { byteOffset, byteLength } = space.allocate(64);
     const snapshot = { pieces: [], memory: { byteOffset, byteLength } };
     const part = { snapshot, optimizer: null, log: null, batches: [] };
-    return checkpoints.add({ kind: 'checkpoint', namespace: 'a', core, step, part });
+    return checkpoints.add({ kind: 'checkpoint', namespace: 'a', core, step, part, common: undefined });
   }
 
   function fail(core: number, step: number): Promise<unknown> {
     const part = { failure: pack(noMemory) };
-    return checkpoints.add({ kind: 'checkpoint', namespace: 'a', core, step, part });
+    return checkpoints.add({ kind: 'checkpoint', namespace: 'a', core, step, part, common: undefined });
   }
 
   it('is answered by each core for itself', async () => {

@@ -6,6 +6,7 @@
 import { PeerError } from '../../base/index.ts';
 import type { OptimizerSpec } from '../../kernels/index.ts';
 import type { Host } from '../../sockets/index.ts';
+import type { CommonCheckpoint } from './common-checkpoint.ts';
 import type { CoreLine } from './core-line.ts';
 import type { KeyTable } from './key-table.ts';
 
@@ -21,6 +22,7 @@ export class StoreRecovery {
   readonly #keys: KeyTable;
   readonly #told: readonly Told[];
   readonly #isSynchronous: boolean;
+  readonly #common: CommonCheckpoint;
   readonly #randomHex: Host['randomHex'];
   /** Servers that were started again and know nothing of the keys. */
   readonly #restarted = new Set<CoreLine>();
@@ -40,6 +42,7 @@ export class StoreRecovery {
     keys: KeyTable,
     told: readonly Told[],
     isSynchronous: boolean,
+    common: CommonCheckpoint,
     { randomHex }: Pick<Host, 'randomHex'>,
   ) {
     this.#randomHex = randomHex;
@@ -48,6 +51,7 @@ export class StoreRecovery {
     this.#keys = keys;
     this.#told = told;
     this.#isSynchronous = isSynchronous;
+    this.#common = common;
   }
 
   check(): void {
@@ -159,6 +163,7 @@ export class StoreRecovery {
     );
     check();
     this.#keys.setSteps(restored);
+    this.#common.wentBackTo(step);
     // What the servers have now is more than the first values, also for a process that has not pushed yet.
     if (step !== undefined) this.hasBegun();
     return step ?? 0;

@@ -11,7 +11,7 @@ import type { OptimizerSpec } from '../../kernels/index.ts';
 import { SharedSpace } from '../../memory/index.ts';
 import type { Region } from '../../memory/index.ts';
 import { segmentPrefix, StreamResources } from '../../server/index.ts';
-import type { Updater } from '../../server/index.ts';
+import type { Header, Updater } from '../../server/index.ts';
 import { systemHost, TlsTunnel } from '../../sockets/index.ts';
 import type { Host } from '../../sockets/index.ts';
 import type {
@@ -24,6 +24,7 @@ import type {
   PushOptions,
   StoreTensor as Tensor,
 } from '../kv-store.ts';
+import { CommonCheckpoint } from './common-checkpoint.ts';
 import { ExchangeLists } from './exchange-lists.ts';
 import type { Exchanged } from './exchange-lists.ts';
 import { HeldSteps } from './held-steps.ts';
@@ -60,6 +61,8 @@ export class RemoteStore implements KVStore {
   readonly #tunnel: TlsTunnel | undefined;
   readonly #keys: KeyTable;
   readonly #recovery: StoreRecovery;
+  /** Of several servers in synchronous training. */
+  readonly #common: CommonCheckpoint;
   /** Where updates are held. */
   readonly #held: HeldSteps | undefined;
   #optimizers = 0;
@@ -98,7 +101,8 @@ export class RemoteStore implements KVStore {
     const isSynchronous = (options.consistency?.kind ?? 'synchronous') === 'synchronous';
     this.#state = new StateExchange({ worker, lines: lines.lines, space: kernels.space, isSynchronous });
     const told = [this.#lists, this.#rows];
-    this.#recovery = new StoreRecovery(options.worker, lines.lines, this.#keys, told, isSynchronous, host);
+    const common = (this.#common = new CommonCheckpoint(isSynchronous && lines.servers > 1));
+    this.#recovery = new StoreRecovery(worker, lines.lines, this.#keys, told, isSynchronous, common, host);
   }
 
   /** Resolves when all cores of all servers have let this worker in. `host`: the machine it runs on. Default: this one. */
@@ -337,9 +341,7 @@ export class RemoteStore implements KVStore {
    * reported by the next call, whose own checkpoint is taken all the same, or by `checkpointsWritten`.
    */
   async checkpoint(step: number, { isDurable = false } = {}): Promise<void> {
-    await this.#answered(() =>
-      Promise.resolve([this.#askAllForCheckpoints({ op: 'checkpoint', step, isDurable })]),
-    );
+    await this.#answered(() => Promise.resolve([this.#askForCheckpoint(step, isDurable)]));
     this.#recovery.hasMet();
   }
 
@@ -383,8 +385,14 @@ export class RemoteStore implements KVStore {
     this.#resources.close();
   }
 
+  async #askForCheckpoint(step: number, isDurable: boolean): Promise<void> {
+    const common = this.#common.step;
+    const answers = await this.#askAllForCheckpoints({ op: 'checkpoint', step, isDurable, common });
+    this.#common.answered(answers.map(({ kept }) => (Array.isArray(kept) ? (kept as number[]) : [])));
+  }
+
   /** All cores of all servers; a service that keeps checkpoints on some servers only is none that keeps none. */
-  async #askAllForCheckpoints(request: object): Promise<void> {
+  async #askAllForCheckpoints(request: object): Promise<readonly Header[]> {
     const { lines } = this.#lines;
     const noneKept = (error: TributaryError) => {
       if (error.code !== 'NO_CHECKPOINTS') throw error;
@@ -394,7 +402,7 @@ export class RemoteStore implements KVStore {
     // for, which may be this worker.
     const answers = await allAnswered(lines.map((line) => line.request(request).catch(noneKept)));
     const without = answers.filter((one) => one instanceof UsageError);
-    if (without.length === 0) return;
+    if (without.length === 0) return answers as Header[];
     if (without.length === lines.length) throw without[0]!;
     throw new UsageError(
       'CHECKPOINT_NOT_WRITTEN',

@@ -7,11 +7,13 @@
  */
 import { UsageError } from '../../base/index.ts';
 import type { TributaryError } from '../../base/index.ts';
+import type { Common } from '../durability/index.ts';
 
 type Fail = (error: TributaryError) => void;
 
 interface Round {
   readonly step: number;
+  readonly common: Common;
   /** In synchronous training: the meeting of the workers that asked for it. */
   readonly meeting: object | undefined;
   result: 'written' | TributaryError | undefined;
@@ -27,6 +29,8 @@ export interface CheckpointRequest {
   readonly step: number;
   /** Whether it is answered only when the checkpoint is on the disk. */
   readonly isDurable: boolean;
+  /** What all servers of the training are known to have. Default: there is only this one. */
+  readonly common?: Common;
   /** In synchronous training: the same object for all workers that have met for it. */
   readonly meeting?: object | undefined;
   /** The request was made before, and its answer was lost. */
@@ -47,8 +51,8 @@ const ignore = () => undefined;
 export interface CheckpointWriter {
   /** Whether pushes are refused until a checkpoint is written that is not there yet. */
   readonly needsAnother: boolean;
-  /** Takes and writes a checkpoint; calls one of the two, once. */
-  checkpoint(step: number, written: () => void, fail: Fail): void;
+  /** Takes and writes a checkpoint; calls one of the two, once, the first with the steps of those that are kept. */
+  checkpoint(step: number, common: Common, written: (kept: readonly number[]) => void, fail: Fail): void;
   /** Tells the other cores that this one gives no part. */
   refuse(step: number, why: TributaryError): void;
   /**
@@ -61,8 +65,10 @@ export interface CheckpointWriter {
 export class CoreCheckpoints {
   readonly #namespace: string;
   readonly #writer: CheckpointWriter;
-  /** Rounds without a result, by step. */
-  readonly #unwritten = new Map<number, number>();
+  /** Rounds without a result. */
+  readonly #unwritten = new Set<Round>();
+  /** Steps of the checkpoints that are on the disk, as far as this core has heard. */
+  #kept: readonly number[] = [];
   /** Requests that wait until there may be another copy, in their order. */
   #awaiting: { readonly request: CheckpointRequest; readonly done: () => void; readonly fail: Fail }[] = [];
   #round: Round | undefined;
@@ -74,6 +80,11 @@ export class CoreCheckpoints {
   constructor(namespace: string, writer: CheckpointWriter) {
     this.#namespace = namespace;
     this.#writer = writer;
+  }
+
+  /** Steps of the checkpoints that are on the disk, as far as this core has heard; older ones may be gone by now. */
+  get kept(): readonly number[] {
+    return this.#kept;
   }
 
   /**
@@ -124,16 +135,12 @@ export class CoreCheckpoints {
     this.#letSettle();
   }
 
-  /** Training has gone back to this one: it is on the disk. */
+  /** Training has gone back to this one: it is on the disk, and nobody needs to hear of later ones. */
   restored(step: number): void {
-    this.#round = {
-      step,
-      meeting: undefined,
-      result: 'written',
-      waiting: [],
-      asked: new Set(),
-      gone: new Set(),
-    };
+    this.#round = { ...roundOf({ step }), result: 'written' };
+    this.#kept = [step];
+    for (const round of this.#unwritten) round.gone.clear();
+    this.#unreported.clear();
   }
 
   /** The round that the request takes part in; undefined: one of its own, if it was not made before. */
@@ -149,13 +156,14 @@ export class CoreCheckpoints {
 
   /** A copy of a step that has one takes its place. */
   #mayBegin(step: number): boolean {
-    return this.#unwritten.size < MAX_UNWRITTEN || this.#unwritten.has(step);
+    const steps = this.#unwrittenSteps();
+    return steps.size < MAX_UNWRITTEN || steps.has(step);
   }
 
   #await(request: CheckpointRequest, done: () => void, fail: Fail): void {
     const { step } = request;
     // Cores that wait for each other's parts would wait for ever; and it has no place after a later one.
-    const isOvertaken = step < Math.max(...this.#unwritten.keys());
+    const isOvertaken = step < Math.max(...this.#unwrittenSteps());
     if (isOvertaken || this.#awaiting.length >= MAX_AWAITING) {
       const why = isOvertaken ? this.#overtaken(step) : this.#tooMany(step);
       this.#writer.refuse(step, why);
@@ -165,13 +173,18 @@ export class CoreCheckpoints {
     this.#awaiting.push({ request, done, fail });
   }
 
-  #begin({ step, meeting }: Pick<CheckpointRequest, 'step' | 'meeting'>): Round {
-    const round: Round = { step, meeting, result: undefined, waiting: [], asked: new Set(), gone: new Set() };
+  #begin(request: Pick<CheckpointRequest, 'step' | 'meeting' | 'common'>): Round {
+    const round = roundOf(request);
+    const { step, common } = round;
     this.#round = round;
-    this.#unwritten.set(step, 1 + (this.#unwritten.get(step) ?? 0));
+    this.#unwritten.add(round);
     this.#writer.checkpoint(
       step,
-      () => this.#end(round, 'written'),
+      common,
+      (kept) => {
+        this.#kept = kept;
+        this.#end(round, 'written');
+      },
       (error) => this.#end(round, this.#notWritten(step, error)),
     );
     return round;
@@ -179,9 +192,7 @@ export class CoreCheckpoints {
 
   #end(round: Round, result: 'written' | TributaryError): void {
     round.result = result;
-    const others = this.#unwritten.get(round.step)! - 1;
-    if (others > 0) this.#unwritten.set(round.step, others);
-    else this.#unwritten.delete(round.step);
+    this.#unwritten.delete(round);
     if (result !== 'written') for (const worker of round.gone) this.#unreported.set(worker, result);
     for (const { done, fail } of round.waiting.splice(0)) {
       if (result === 'written') done();
@@ -195,7 +206,11 @@ export class CoreCheckpoints {
 
   /** Steps of checkpoints that are being written or wait for it. */
   #unsettled(): number[] {
-    return [...this.#unwritten.keys(), ...this.#awaiting.map(({ request }) => request.step)];
+    return [...this.#unwrittenSteps(), ...this.#awaiting.map(({ request }) => request.step)];
+  }
+
+  #unwrittenSteps(): Set<number> {
+    return new Set(Array.from(this.#unwritten, ({ step }) => step));
   }
 
   #letSettle(): void {
@@ -267,4 +282,8 @@ export class CoreCheckpoints {
       { namespace, step },
     );
   }
+}
+
+function roundOf({ step, meeting, common }: Pick<CheckpointRequest, 'step' | 'meeting' | 'common'>): Round {
+  return { step, common, meeting, result: undefined, waiting: [], asked: new Set(), gone: new Set() };
 }

@@ -6,7 +6,7 @@
 import { asTributaryError, unpack } from '../../base/index.ts';
 import type { PackedError, StoreKey, TributaryError } from '../../base/index.ts';
 import type { KeyShape, ServiceSettings } from '../wire/messages.ts';
-import type { CoreState } from '../durability/index.ts';
+import type { Common, CoreState } from '../durability/index.ts';
 import type { KeyPlaces } from './key-places.ts';
 import type { CoreSnapshot } from './snapshot.ts';
 
@@ -74,6 +74,8 @@ export type Question = { readonly namespace: string } & (
       readonly core: number;
       readonly step: number;
       readonly part: CorePart | { readonly failure: PackedError };
+      /** As workers said; see there. */
+      readonly common: Common;
     }
   /** The core gives its part when its earlier ones are written or given up. */
   | { readonly kind: 'await-checkpoint'; readonly core: number; readonly step: number }
@@ -94,8 +96,11 @@ export interface Answers {
   staging: readonly SpaceRange[];
   map: SpaceRange;
   forget: null;
-  /** The oldest log that a restart may need; undefined: all that there are. */
-  checkpoint: { readonly firstLog: number | undefined };
+  /**
+   * The oldest log that a restart may need; undefined: all that there are. `kept`: steps of the checkpoints that are on
+   * the disk.
+   */
+  checkpoint: { readonly firstLog: number | undefined; readonly kept: readonly number[] };
   'await-checkpoint': null;
   checkpoints: readonly number[];
   restore: CorePart;

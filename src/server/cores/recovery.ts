@@ -8,6 +8,7 @@ import type { PackedError, TributaryError } from '../../base/index.ts';
 import type { Region } from '../../memory/index.ts';
 import type { SpaceBytes } from '../../sockets/index.ts';
 import type { StoredBatch } from './journal.ts';
+import type { Common } from '../durability/index.ts';
 import type { Answers, CorePart, TenantOffice } from './office.ts';
 import { piecesOf, putBack, takeSnapshot } from './snapshot.ts';
 import type { CoreSnapshot, PieceSnapshot, SnapshotSource } from './snapshot.ts';
@@ -29,6 +30,8 @@ export class Recovery {
   readonly core: number;
   /** Why nothing can be done until all have gone back. */
   #rewound: PeerError | undefined;
+  /** How often that was so. */
+  #losses = 0;
   #isRestoring = false;
   /** The attempt of each worker that counts. */
   readonly #attempts = new Map<number, string>();
@@ -66,6 +69,7 @@ export class Recovery {
       `training of '${namespace}' goes back to a checkpoint, because ${why}; call resume() and go on after the step that it returns`,
       { namespace, why },
     );
+    this.#losses++;
     this.#tenant.core.abandon(this.#rewound);
     this.#tenant.meetings.clear(this.#rewound, REWIND);
     this.#tenant.checkpoints.abandon(this.#rewound);
@@ -181,24 +185,25 @@ export class Recovery {
   }
 
   /** The pieces as they are now, to be written in the background. One of the two is called, whatever happens. */
-  checkpoint(step: number, written: () => void, fail: Fail): void {
+  checkpoint(step: number, common: Common, written: (kept: readonly number[]) => void, fail: Fail): void {
     const { namespace } = this.#tenant.service;
-    const give = (part: CorePart | { readonly failure: PackedError }, isWritten: (first?: number) => void) =>
+    const losses = this.#losses;
+    const give = (part: CorePart | { readonly failure: PackedError }) =>
       this.#office.ask(
-        { kind: 'checkpoint', namespace, core: this.core, step, part },
-        ({ firstLog }) => isWritten(firstLog),
+        { kind: 'checkpoint', namespace, core: this.core, step, part, common },
+        ({ firstLog, kept }) => {
+          if ('snapshot' in part) this.#tenant.journal.written(part.log, firstLog);
+          written(kept);
+        },
         fail,
       );
-    const taken = (part: CorePart) =>
-      give(part, (firstLog) => {
-        this.#tenant.journal.written(part.log, firstLog);
-        written();
-      });
+    // In lock step it is of what was given up: after going back it must not meet the new parts of other cores.
+    const isGivenUp = () => this.#tenant.isSynchronous && this.#losses !== losses;
     this.#tenant.work.run(
-      this.#takePart(taken),
+      this.#takePart(give, isGivenUp),
       ignore,
       // The other cores have given their parts, or will: they must hear of it too.
-      (error) => give({ failure: pack(error) }, written),
+      (error) => (isGivenUp() ? fail(error) : give({ failure: pack(error) })),
     );
   }
 
@@ -206,7 +211,15 @@ export class Recovery {
   refuse(step: number, why: TributaryError): void {
     const { namespace } = this.#tenant.service;
     const part = { failure: pack(why) };
-    this.#office.ask({ kind: 'checkpoint', namespace, core: this.core, step, part }, ignore, ignore);
+    const question = {
+      kind: 'checkpoint',
+      namespace,
+      core: this.core,
+      step,
+      part,
+      common: undefined,
+    } as const;
+    this.#office.ask(question, ignore, ignore);
   }
 
   /** The checkpoint of that step waits until earlier ones are written or given up. */
@@ -220,12 +233,13 @@ export class Recovery {
     this.#giveUp?.();
   }
 
-  *#takePart(taken: (part: CorePart) => void): Generator<void, void> {
+  *#takePart(taken: (part: CorePart) => void, isGivenUp: () => boolean): Generator<void, void> {
     const { core, optimizer, space, journal } = this.#tenant;
     yield* core.catchUpAll();
     const snapshot = yield* takeSnapshot(space, this.#bytes, this.#sources());
     let part: CorePart;
     try {
+      if (isGivenUp()) throw this.#again();
       const log = journal.cut();
       part = { optimizer, log, batches: log === null ? [] : this.#tenant.storedBatches(), snapshot };
     } catch (error) {

@@ -267,14 +267,14 @@ export class Session implements StreamUser {
   }
 
   /** In synchronous training between two steps of all workers; otherwise whenever one asks. */
-  #checkpoint({ id, step, isDurable }: RequestOf<'checkpoint'>): void {
+  #checkpoint({ id, step, isDurable, common }: RequestOf<'checkpoint'>): void {
     const { tenant, worker } = this;
     if (tenant.service.logFolder === undefined) throw keepsNone(tenant.service.namespace);
     const fail = (error: TributaryError) => this.#refuse(id, error);
     const take = (meeting?: object, isRepeated = false) =>
       tenant.checkpoints.take(
-        { worker, step, isDurable, meeting, isRepeated },
-        () => this.#reply(id, {}),
+        { worker, step, isDurable, common, meeting, isRepeated },
+        () => this.#reply(id, { kept: tenant.checkpoints.kept }),
         fail,
       );
     if (!tenant.isSynchronous) return take();

@@ -8,7 +8,7 @@ import type { PackedError } from '../../base/index.ts';
 import type { Host } from '../../sockets/index.ts';
 import type { CheckpointContent } from './checkpoint-file.ts';
 import { CheckpointFolder } from './checkpoint-folder.ts';
-import type { Listing, Written } from './checkpoint-folder.ts';
+import type { Common, Listing, Written } from './checkpoint-folder.ts';
 import type { Manifest } from './server-state.ts';
 
 /** What can be asked, and what is answered. */
@@ -18,7 +18,8 @@ export interface Questions {
   /** Removes what killed writes have left. */
   clear: { ask: null; answer: null };
   /** The data lies on shared memory. */
-  write: { ask: { manifest: Manifest; data: Float32Array[] }; answer: Written };
+  write: { ask: { manifest: Manifest; data: Float32Array[]; common: Common }; answer: Written };
+  goBackTo: { ask: number; answer: null };
   read: { ask: number; answer: CheckpointContent };
   list: { ask: null; answer: Listing };
 }
@@ -72,7 +73,9 @@ function answerTo(question: Question, folder: CheckpointFolder): Questions[Quest
       folder.clear();
       return null;
     case 'write':
-      return folder.write(question.ask.manifest, question.ask.data);
+      return folder.write(question.ask.manifest, question.ask.data, question.ask.common);
+    case 'goBackTo':
+      return folder.goBackTo(question.ask);
     case 'read':
       return folder.read(question.ask);
     case 'list':

@@ -2,8 +2,8 @@
  * The checkpoints of one server in one folder, a file for each step: which there are, which are
  * good, which may go. All calls block; they run in the checkpoint thread. Whoever asks holds the
  * lock of the folder. Invariants: under its final name a file is complete (written beside, flushed,
- * renamed, folder flushed); older ones are removed only after that, and never one of the newest two
- * that are good; what `list` and `read` give survives a power cut.
+ * renamed, folder flushed); older ones are removed only after that, and never one of the newest
+ * good ones that are to stay; what `list` and `read` give survives a power cut.
  */
 import { endianness } from 'node:os';
 import { join } from 'node:path';
@@ -24,13 +24,25 @@ import type { Manifest } from './server-state.ts';
 
 const FINAL_NAME = /^step-(\d{12,16})\.checkpoint$/;
 const TEMPORARY_NAME = /^\.writing-step-\d{12,16}-[0-9a-f]{16}$/;
+/** One to go back to, and one in case the newest is damaged. */
 const KEPT = 2;
+/**
+ * Of a server that shares the training with others. Another one may be three behind (two copies before its disk, a
+ * third asked for), and what workers know of this one may be one checkpoint old.
+ */
+const KEPT_AMONG_SERVERS = 4;
 
 /** A good checkpoint, and for each core the push log that follows it. */
 export interface Kept {
   readonly step: number;
   readonly logs: readonly (number | null)[];
 }
+
+/**
+ * What several servers of a training in lock step need: the newest checkpoint that all of them are known to have; null:
+ * none is known. Undefined: this server needs only its own.
+ */
+export type Common = number | null | undefined;
 
 export interface Listing {
   /** Steps of the good ones, ascending. */
@@ -84,7 +96,7 @@ export class CheckpointFolder {
     }
   }
 
-  write(manifest: Manifest, data: readonly Float32Array[]): Written {
+  write(manifest: Manifest, data: readonly Float32Array[], common?: Common): Written {
     const { step } = manifest;
     const path = this.#pathOf(step);
     const written = keptOf(manifest);
@@ -106,7 +118,24 @@ export class CheckpointFolder {
         cause,
       );
     }
-    return this.#prune(written);
+    return this.#prune(written, common);
+  }
+
+  /**
+   * Training goes on from that checkpoint, which must be good: newer ones are removed, and stay removed after a power
+   * cut. The newest go first, so that those that are left are always the first of a sequence.
+   */
+  goBackTo(step: number): null {
+    for (const newer of this.#stored().filter((other) => other > step)) {
+      this.#good.delete(newer);
+      try {
+        this.#files.remove(this.#pathOf(newer));
+      } catch (cause) {
+        throw notRemoved(this.#pathOf(newer), step, cause);
+      }
+    }
+    this.#flush();
+    return null;
   }
 
   read(step: number): CheckpointContent {
@@ -145,7 +174,7 @@ export class CheckpointFolder {
   }
 
   /** The checkpoint itself is written, so nothing fails. */
-  #prune(written: Kept): Written {
+  #prune(written: Kept, common: Common): Written {
     const problems: string[] = [];
     let newestFirst: number[];
     try {
@@ -156,8 +185,9 @@ export class CheckpointFolder {
     }
     const kept = keepNewest({
       newestFirst,
-      keep: KEPT,
+      keep: common === undefined ? KEPT : KEPT_AMONG_SERVERS,
       isGood: (step) => this.#isGood(step),
+      isNeeded: (step) => step === common,
       remove: (step) => {
         this.#good.delete(step);
         this.#files.remove(this.#pathOf(step));
@@ -215,6 +245,16 @@ function unusable(folder: string, cause: unknown): UsageError {
     'CHECKPOINT_NOT_WRITTEN',
     `The checkpoint folder ${folder} cannot be used: ${messageOf(cause)}. Give another folder.`,
     { path: folder },
+    cause,
+  );
+}
+
+function notRemoved(path: string, step: number, cause: unknown): UsageError {
+  return new UsageError(
+    'CHECKPOINT_NOT_WRITTEN',
+    `Training cannot go back to step ${step} while the later checkpoint ${path} is there, ` +
+      `which could not be removed: ${messageOf(cause)}. Check the permissions of the folder and the disk, and start again.`,
+    { path, step },
     cause,
   );
 }

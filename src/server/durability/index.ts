@@ -1,4 +1,4 @@
-export type { Kept } from './checkpoint-folder.ts';
+export type { Common, Kept } from './checkpoint-folder.ts';
 export { LogChain } from './log-chain.ts';
 export type { ChainOptions } from './log-chain.ts';
 export { LogReplay, readLogOrigin } from './log-replay.ts';

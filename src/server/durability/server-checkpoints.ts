@@ -1,6 +1,6 @@
 /**
  * The checkpoints of a parameter server, for its main thread: written in the background by a thread of their own,
- * atomic, checksummed, the last two kept. Not for the core threads. Invariants: once `write` is done the checkpoint
+ * atomic, checksummed, the last ones kept. Not for the core threads. Invariants: once `write` is done the checkpoint
  * survives a kill and a power cut, and whatever happens before leaves the earlier ones as they were; from `open` to
  * `close` no other process has the folder, in which the cores keep their logs, too.
  */
@@ -9,7 +9,7 @@ import { OWNER_FILE, UsageError } from '../../base/index.ts';
 import type { Clock } from '../../base/index.ts';
 import { FolderLock } from '../../memory/index.ts';
 import type { ServerHost } from '../server-host.ts';
-import type { Kept, Listing } from './checkpoint-folder.ts';
+import type { Common, Kept, Listing } from './checkpoint-folder.ts';
 import { CheckpointLink } from './checkpoint-link.ts';
 import { assembleState, describeState, isCount } from './server-state.ts';
 import type { ServerState } from './server-state.ts';
@@ -62,15 +62,16 @@ export class ServerCheckpoints {
   }
 
   /**
-   * Writes a checkpoint; done when it is durable and older ones than the last two are removed, as
-   * far as they can be. The tensors must stand still until then: what changes meanwhile is written
+   * Writes a checkpoint; done when it is durable and those that nobody needs are removed, as far as
+   * they can be: all but the last two, or, among several servers, the last four and the one that
+   * they have in common. The tensors must stand still until then: what changes meanwhile is written
    * half old, half new. Steps grow; the newest may be rewritten. Gives those that are kept, oldest
    * first.
    */
-  async write(step: number, state: ServerState): Promise<readonly Kept[]> {
+  async write(step: number, state: ServerState, common?: Common): Promise<readonly Kept[]> {
     const { manifest, data } = describeState(step, state);
     const copied = await onSharedMemory(data, this.#clock);
-    const { kept, problems } = await this.#link.ask('write', { manifest, data: copied });
+    const { kept, problems } = await this.#link.ask('write', { manifest, data: copied, common });
     for (const problem of problems) this.#onProblem(problem);
     return kept;
   }
@@ -96,6 +97,11 @@ export class ServerCheckpoints {
     }
     const { manifest, data } = await this.#link.ask('read', step);
     return assembleState(manifest, data);
+  }
+
+  /** Training goes on from that checkpoint: newer ones are removed before this is done. */
+  async goBackTo(step: number): Promise<void> {
+    await this.#link.ask('goBackTo', step);
   }
 
   /** Ends the thread and lets go of the folder. A write that is under way is given up: await it first. */

@@ -16,7 +16,7 @@ import type { Updater } from '../update-rule.ts';
 import { check, countOf, countsOf, finiteOf, isCount, listOf, malformed, objectOf } from './fields.ts';
 import type { Header } from './message-stream.ts';
 
-export const SERVER_PROTOCOL_VERSION = 5;
+export const SERVER_PROTOCOL_VERSION = 6;
 const MAX_WORKERS = 65536;
 /** Checkpoints that a worker can name to go back to: of those that servers keep, which are a few. */
 const MAX_GATHERED = 1024;
@@ -195,8 +195,17 @@ export type Request = { readonly id: number } & (
   | { readonly op: 'barrier'; readonly number: number }
   /** Asks for nothing but an answer, by which a worker that waits knows that the core is alive. */
   | { readonly op: 'beat' }
-  /** The parameters as they are after a step are to be kept; answered at once or when they are on the disk. */
-  | { readonly op: 'checkpoint'; readonly step: number; readonly isDurable: boolean }
+  /**
+   * The parameters as they are after a step are to be kept; answered at once or when they are on the disk, with the
+   * steps of the checkpoints that are there. `common`: the newest that all servers are known to have; null: none is
+   * known; undefined: there are no others.
+   */
+  | {
+      readonly op: 'checkpoint';
+      readonly step: number;
+      readonly isDurable: boolean;
+      readonly common: number | null | undefined;
+    }
   /** Answered when all checkpoints that the worker asked for are written; an error if one was not, and it was not told. */
   | { readonly op: 'checkpoints-written' }
   /** Something was lost: all workers meet before they go back to a checkpoint. */
@@ -328,7 +337,12 @@ export function readRequest(header: Header): Request {
     case 'checkpoint': {
       const { isDurable } = header;
       check(typeof isDurable === 'boolean', op, header);
-      return { id, op, step: countOf(header, 'step'), isDurable };
+      const { common } = header;
+      const isNone = common === undefined || common === null;
+      return {
+        ...{ id, op, step: countOf(header, 'step'), isDurable },
+        common: isNone ? common : countOf(header, 'common'),
+      };
     }
     case 'restore': {
       const step = header.step === undefined ? undefined : countOf(header, 'step');
