@@ -3,8 +3,9 @@
  * connection breaks, repeating whatever was not answered. What requests mean is the store's business.
  *
  * Terms: a beat is a request that a core answers at once, sent when nothing has moved for a while, so that a server
- * that waits for other workers is told apart from one that is gone; its answer names workers that are not connected. Progress is an answer to something that was asked
- * once; dialling, handshakes and what is repeated on each connection is none. Invariants: every request ends, with
+ * that waits for other workers is told apart from one that is gone; its answer names workers that are not connected.
+ * Progress is an answer to something that was asked once; dialling, handshakes and what is repeated on each connection
+ * is none. Invariants: every request ends, with
  * its answer or with an error that names the server and what it closed the connection for; nothing that a server says
  * ends the line before the server has proved that it knows the nonce, since it could be anybody; requests are sent,
  * and sent again, in the order in which they were made.
@@ -148,6 +149,15 @@ export class CoreLine implements StreamUser, Pumped {
     return this.#end === undefined && (this.#pending.size > 0 || this.#whenOpen !== undefined);
   }
 
+  /**
+   * Whether a connection is to be made. While this thread waits for any server it also hears of those that it asks nothing,
+   * since what it waits for may depend on them: others cannot go on before this worker has told them again what they lost.
+   */
+  #isWanted(nowMs: number): boolean {
+    if (this.isWaiting) return true;
+    return this.#brokenAtMs !== undefined && nowMs - this.#brokenAtMs < this.options.reconnectTimeoutMs;
+  }
+
   /** Resolves with what the server says of itself. */
   open(): Promise<Welcome> {
     return new Promise((resolve, reject) => {
@@ -168,7 +178,11 @@ export class CoreLine implements StreamUser, Pumped {
     return new Promise((resolve, reject) => {
       const id = this.#nextId++;
       const askedAtMs = this.#now();
-      if (this.#pending.size === 0) this.#movedAtMs = askedAtMs;
+      if (this.#pending.size === 0) {
+        this.#movedAtMs = askedAtMs;
+        // Nobody has tried since it was given up, or for as long as nobody waited for anything.
+        if (this.#brokenAtMs !== undefined) this.#brokenAtMs = askedAtMs;
+      }
       this.#pending.set(id, { askedAtMs, header, body, into, resolve, reject });
       if (isUrgent) this.#urgent.add(id);
       if (this.#isOpen && (isUrgent || !this.#isHeld)) {
@@ -205,7 +219,7 @@ export class CoreLine implements StreamUser, Pumped {
 
   step(nowMs: number): void {
     if (this.#end) return;
-    if (this.#stream === undefined && nowMs >= this.#retryAtMs && this.isWaiting) this.#dial();
+    if (this.#stream === undefined && nowMs >= this.#retryAtMs && this.#isWanted(nowMs)) this.#dial();
     const stream = this.#stream;
     if (stream !== undefined) {
       let moved = stream.hasUnsent && stream.write();
@@ -407,7 +421,6 @@ export class CoreLine implements StreamUser, Pumped {
   #listenForLife(stream: MessageStream, nowMs: number): void {
     const { reconnectTimeoutMs } = this.options;
     const quietMs = nowMs - this.#movedAtMs;
-    if (this.#pending.size === 0) return;
     if (this.#beat === undefined) {
       if (quietMs < Math.min(reconnectTimeoutMs * BEAT_SHARE, QUIET_MS)) return;
       this.#beat = { id: this.#nextId++, sentAtMs: nowMs };
@@ -419,7 +432,8 @@ export class CoreLine implements StreamUser, Pumped {
     const awaitedMs = nowMs - this.#beat.sentAtMs;
     if (quietMs < reconnectTimeoutMs * SILENCE_SHARE || awaitedMs < reconnectTimeoutMs * BEAT_SHARE) return;
     stream.ended = `it has sent nothing for ${Math.round(quietMs)} ms`;
-    this.#brokenAtMs ??= this.#movedAtMs;
+    // Of one that nobody asks anything it is not known since when.
+    this.#brokenAtMs ??= this.#pending.size > 0 ? this.#movedAtMs : this.#beat.sentAtMs;
     this.#broke(stream, nowMs);
   }
 
@@ -441,7 +455,7 @@ export class CoreLine implements StreamUser, Pumped {
         `worker ${worker} has been trying ${title} for ${seconds(brokenMs)} s: ${this.#why}; ${nextStep}; it gives up after ${seconds(reconnectTimeoutMs)} s (reconnectTimeoutMs)`,
       );
     }
-    if (brokenMs < reconnectTimeoutMs) return;
+    if (brokenMs < reconnectTimeoutMs || !this.isWaiting) return;
     this.close(
       new PeerError(
         this.#isUnproven ? 'REFUSED' : 'UNREACHABLE',

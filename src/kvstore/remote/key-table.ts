@@ -40,8 +40,8 @@ export class KeyTable {
   readonly #keys = new Map<StoreKey, KnownKey>();
   readonly #attached = new Map<string, Segment>();
   readonly #piecesOnCore: number[];
-  /** What each core was told when keys were opened. */
-  readonly #opened: { readonly line: CoreLine; readonly header: object }[] = [];
+  /** What each core that has answered was told when keys were opened, by batch. */
+  readonly #opened = new Map<CoreLine, Map<number, object>>();
   /** The first worker's values, in case that a server is lost before anything else has them. */
   #first: { readonly batch: number; readonly segment: Segment; readonly bodies: readonly ByteRange[][] }[] =
     [];
@@ -104,10 +104,11 @@ export class KeyTable {
       },
       pieces: byCore[core]!.map(({ key, start, length, ranges }) => ({ key, start, length, ranges })),
     }));
-    const opened = await Promise.all(lines.map((line, core) => line.request(headers[core]!)));
+    // Kept also where servers have them, which may lose them before there is a checkpoint, or before all have answered.
+    const bodies = this.#worker === 0 ? this.#keepFirstValues(batch, inits, byCore) : undefined;
+    const opened = await Promise.all(lines.map((line, core) => this.#openOn(line, batch, headers[core]!)));
     this.appliedBefore ??= least(opened.map(({ applied }) => applied as number | undefined));
     this.#batches++;
-    lines.forEach((line, core) => this.#opened.push({ line, header: headers[core]! }));
     byCore.forEach((own, core) => (this.#piecesOnCore[core]! += own.length));
     shapes.forEach((shape, i) => {
       const own = byCore.flatMap((list, core) =>
@@ -119,17 +120,15 @@ export class KeyTable {
       this.#keys.set(shape.key, { ...shape, pieces: own, step, value, ...idle });
     });
     // The first worker's values count; others were answered when they were there, or when a checkpoint has them.
-    if (this.#worker !== 0) return [];
-    // Kept also where servers have them, which may lose them before there is a checkpoint.
-    const bodies = this.#keepFirstValues(batch, inits, byCore);
-    if (opened.every(({ isFilled }) => isFilled === true)) return [];
+    if (bodies === undefined || opened.every(({ isFilled }) => isFilled === true)) return [];
     return lines.map((line, core) => line.request({ op: 'values', batch }, bodies[core]));
   }
 
   /** The first values, to a server that has lost them before anything was trained. */
   async sendFirstValuesAgain(line: CoreLine, isUrgent: boolean): Promise<void> {
     const core = this.#servers.lines.indexOf(line);
-    for (const { batch, bodies } of this.#first) {
+    const opened = this.#opened.get(line);
+    for (const { batch, bodies } of this.#first.filter((one) => opened?.has(one.batch))) {
       await line.request({ op: 'values', batch }, bodies[core], () => undefined, isUrgent);
     }
   }
@@ -144,7 +143,7 @@ export class KeyTable {
    */
   async openAgain(line: CoreLine, isUrgent: boolean): Promise<boolean> {
     let isFilled = true;
-    for (const { header } of this.#opened.filter((one) => one.line === line)) {
+    for (const header of this.#opened.get(line)?.values() ?? []) {
       const again = { ...header, awaitsValues: false };
       isFilled &&= (await line.request(again, [], () => undefined, isUrgent)).isFilled === true;
     }
@@ -177,6 +176,14 @@ export class KeyTable {
     this.#attached.clear();
   }
 
+  /** One that is lost between its answer and that of the last core is to be told again. */
+  async #openOn(line: CoreLine, batch: number, header: object): Promise<Header> {
+    const answer = await line.request(header);
+    const batches = this.#opened.get(line) ?? new Map<number, object>();
+    this.#opened.set(line, batches.set(batch, header));
+    return answer;
+  }
+
   /** A copy of the first values; returns where those of each core lie. */
   #keepFirstValues(
     batch: number,
@@ -198,6 +205,8 @@ export class KeyTable {
         })),
       ),
     );
+    const earlier = this.#first.findIndex((one) => one.batch === batch);
+    if (earlier >= 0) this.#first.splice(earlier, 1)[0]!.segment.close();
     this.#first.push({ batch, segment, bodies });
     return bodies;
   }
