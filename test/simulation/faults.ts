@@ -8,7 +8,7 @@ import type { DiskFaults, DiskPoint } from './disk.ts';
 import type { Links } from './network.ts';
 import type { SimProcess } from './process.ts';
 import type { Scheduler } from './scheduler.ts';
-import type { DeskThread, ServerMachine } from './server-machine.ts';
+import type { ServerMachine } from './server-machine.ts';
 
 export const POINTS = [
   'new log',
@@ -109,9 +109,29 @@ const ALL = [...EACH, ...RARE, ...RARE];
 
 const EVERYWHERE = EACH.filter(({ point }) => point === 'request' || point === 'turn');
 
-export class Faults implements DiskFaults, Links {
+/** What can become of a checkpoint thread, alone of its process. */
+export interface DeskThread {
+  /** Of its checkpoints. */
+  readonly folder: string;
+  /** The one who started it hears of it. */
+  end(): void;
+  /** It does nothing more, and nobody hears of it. */
+  hang(): void;
+}
+
+/** What asks on a machine whether something goes wrong. */
+export interface MachineFaults extends DiskFaults {
+  /** A core is about to act on what it saw; returns for how long it is held up first, in milliseconds; Infinity: it ends. */
+  holdUp(): number;
+  /** The checkpoint thread is about to do what it was asked for. */
+  inDesk(thread: DeskThread, act: () => void): void;
+}
+
+export class Faults implements Links {
   readonly #scheduler: Scheduler;
   readonly #counts: FaultCounts;
+  #machines!: readonly ServerMachine[];
+  /** Where it is that something happens now. */
   #machine!: ServerMachine;
   readonly #armed: Armed[] = [];
   readonly #cuts: { readonly from: SimProcess; readonly to: SimProcess; readonly untilMs: number }[] = [];
@@ -121,7 +141,7 @@ export class Faults implements DiskFaults, Links {
     readonly untilMs: number;
     readonly ms: number;
   }[] = [];
-  /** Folders with a checkpoint that was damaged. */
+  /** Folders with a checkpoint that was damaged, on one of the machines. */
   readonly #damaged = new Set<string>();
   /** Folders with a log that could not be continued: until there is a second one, the next checkpoint is all there is. */
   readonly #broken = new Set<string>();
@@ -131,9 +151,9 @@ export class Faults implements DiskFaults, Links {
   /** While the checkpoint thread does something. */
   #desk: DeskThread | undefined;
   /** The folder of a checkpoint whose name was not flushed; the power is cut when it is looked for. */
-  #unflushed: string | undefined;
-  /** The process of a server one of whose cores was ended. */
-  #coreless: SimProcess | undefined;
+  #unflushed: { readonly machine: ServerMachine; readonly folder: string } | undefined;
+  /** Processes of servers one of whose cores was ended. */
+  readonly #coreless = new Set<SimProcess>();
   readonly #struck: Struck[] = [];
   hits = 0;
   /** A core is about to be held up, as soon as it may be. */
@@ -148,8 +168,25 @@ export class Faults implements DiskFaults, Links {
     this.#counts = counts;
   }
 
-  use(machine: ServerMachine): void {
-    this.#machine = machine;
+  use(machines: readonly ServerMachine[]): void {
+    this.#machines = machines;
+  }
+
+  /** Those of one machine. */
+  of(machine: () => ServerMachine): MachineFaults {
+    const at = (): this => {
+      this.#machine = machine();
+      return this;
+    };
+    return {
+      before: (point, path) => at().#before(point, path),
+      after: (point, path) => at().#after(point, path),
+      torn: (path, bytes) => at().#torn(path, bytes),
+      failsFlush: () => at().#flushFails(),
+      taken: (bytes) => this.#taken(bytes),
+      holdUp: () => at().#holdUp(),
+      inDesk: (thread, act) => at().#inDesk(thread, act),
+    };
   }
 
   /** One more, at the next occasion or soon after. */
@@ -193,7 +230,7 @@ export class Faults implements DiskFaults, Links {
     }
   }
 
-  before(diskPoint: DiskPoint, path: string): void {
+  #before(diskPoint: DiskPoint, path: string): void {
     if (diskPoint === 'write') this.#pass('before write', undefined, path);
     if (diskPoint === 'open' && isLog(path)) this.#pass('new log', undefined, path);
     if (!this.#machine.process.isDead && isOnDisk(diskPoint)) this.#pass(diskPoint, undefined, path);
@@ -203,33 +240,34 @@ export class Faults implements DiskFaults, Links {
     }
   }
 
-  after(diskPoint: DiskPoint, path: string): void {
+  #after(diskPoint: DiskPoint, path: string): void {
     if (isOnDisk(diskPoint)) this.#pass(diskPoint, undefined, path, true);
   }
 
-  torn(_path: string, bytes: number): number | undefined {
+  #torn(_path: string, bytes: number): number | undefined {
     if (!this.#tears) return undefined;
     this.#tears = false;
     this.#endServer('kill');
     return this.#scheduler.random.below(bytes);
   }
 
-  taken(bytes: number): number {
+  #taken(bytes: number): number {
     const { random } = this.#scheduler;
     return random.below(16) === 0 ? 1 + random.below(bytes) : bytes;
   }
 
-  failsFlush(): boolean {
+  #flushFails(): boolean {
     const fails = this.#failsFlush;
     this.#failsFlush = false;
     return fails;
   }
 
   /** What the checkpoint thread does, all at once. */
-  inDesk(thread: DeskThread, act: () => void): void {
+  #inDesk(thread: DeskThread, act: () => void): void {
+    const machine = this.#machine;
     this.#desk = thread;
     this.#pass('question', undefined, '');
-    const isLookedFor = this.#unflushed === thread.folder;
+    const isLookedFor = this.#unflushed?.machine === machine && this.#unflushed.folder === thread.folder;
     act();
     this.#desk = undefined;
     // A thread that has ended before it flushed leaves the flushes of others alone.
@@ -238,10 +276,12 @@ export class Faults implements DiskFaults, Links {
     this.#unflushed = undefined;
     const scheduler = this.#scheduler;
     this.#strike('server');
-    scheduler.after(this.#lastsMs(scheduler.between(2, 20)), undefined, () => this.#endServer('power'));
+    scheduler.after(this.#lastsMs(scheduler.between(2, 20)), undefined, () =>
+      this.#endServer('power', machine),
+    );
   }
 
-  holdUp(): number {
+  #holdUp(): number {
     if (this.mayHoldUp()) this.#pass('turn', undefined, '');
     const ms = this.#heldUpMs;
     this.#heldUpMs = 0;
@@ -265,7 +305,8 @@ export class Faults implements DiskFaults, Links {
   }
 
   beforeSend(from: SimProcess, to: SimProcess): 'goes' | 'resets' {
-    const isServer = from === this.#machine.process;
+    this.#machine = this.#machines.find((one) => one.hasStarted(from) || one.hasStarted(to))!;
+    const isServer = this.#machine.hasStarted(from);
     this.#resets = false;
     this.#pass(
       isServer ? 'acknowledgement' : 'request',
@@ -351,12 +392,12 @@ export class Faults implements DiskFaults, Links {
         return this.onHeldUp();
       case 'core ended':
         this.#heldUpMs = Infinity;
-        this.#coreless = process;
+        this.#coreless.add(process);
         return;
       case 'name lost':
         // The next flush of the thread is that of the folder.
         this.#failsFlush = true;
-        this.#unflushed = this.#desk!.folder;
+        this.#unflushed = { machine: this.#machine, folder: this.#desk!.folder };
         return;
       case 'desk ended':
         return this.#desk!.end();
@@ -389,38 +430,41 @@ export class Faults implements DiskFaults, Links {
   }
 
   /**
-   * A byte of the newest checkpoint of one tenant that has an older one with all logs since; once for each folder, since
-   * older ones go.
+   * A byte of the newest checkpoint of one tenant that has an older one with all logs since, on all machines that it trains
+   * on; once for each folder, since older ones go.
    */
   #damageCheckpoint(): void {
     const scheduler = this.#scheduler;
-    const { disk } = this.#machine;
+    const machine = this.#machine;
     const isWhole = (name: string): boolean => !this.#damaged.has(name) && !this.#broken.has(name);
-    for (const folder of disk.list('/data').filter(isWhole)) {
-      const checkpoints = disk.list(`/data/${folder}`).filter((name) => /^step-\d+\.checkpoint$/.test(name));
-      if (checkpoints.length < 2) continue;
+    for (const folder of machine.disk.list('/data').filter(isWhole)) {
+      const checkpoints = checkpointsIn(machine, folder);
+      const others = this.#machines.filter(
+        (one) => one !== machine && one.disk.list('/data').includes(folder),
+      );
+      const left = checkpoints.slice(0, -1);
+      if (!left.some((name) => others.every((one) => checkpointsIn(one, folder).includes(name)))) continue;
       this.#damaged.add(folder);
       const path = `/data/${folder}/${checkpoints.at(-1)!}`;
       scheduler.note('fault', `damages ${path}`);
-      return disk.damage(path, scheduler.random);
+      return machine.disk.damage(path, scheduler.random);
     }
   }
 
-  /** Whether a core of the server that runs was ended. */
-  get hasEndedCore(): boolean {
-    return this.#coreless === this.#machine.process;
+  /** Whether a core of the server that runs there was ended. */
+  hasEndedCore({ process }: ServerMachine): boolean {
+    return this.#coreless.has(process);
   }
 
   /** No fault: the one who runs the server does it. */
-  startServerAgain(): void {
-    this.#scheduler.note('operator', 'starts the server again');
+  startServerAgain(machine: ServerMachine): void {
+    machine.process.note('the operator starts it again');
     this.#strike('server');
-    this.#endServer('kill');
+    this.#endServer('kill', machine);
   }
 
-  #endServer(how: 'kill' | 'power'): void {
+  #endServer(how: 'kill' | 'power', machine = this.#machine): void {
     const scheduler = this.#scheduler;
-    const machine = this.#machine;
     const dead = machine.process;
     if (dead.isDead) return;
     const downMs = this.#lastsMs(scheduler.between(10, 3000));
@@ -438,6 +482,10 @@ export class Faults implements DiskFaults, Links {
 
 function isOnDisk(point: string): point is 'write' | 'flush' | 'rename' | 'truncate' {
   return point === 'write' || point === 'flush' || point === 'rename' || point === 'truncate';
+}
+
+function checkpointsIn({ disk }: ServerMachine, folder: string): string[] {
+  return disk.list(`/data/${folder}`).filter((name) => /^step-\d+\.checkpoint$/.test(name));
 }
 
 function isLog(path: string): boolean {

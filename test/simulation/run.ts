@@ -1,5 +1,5 @@
 /**
- * One simulated run: a server of two cores, two tenants with their workers, tenants that come and go, and faults, all by one seed.
+ * One simulated run: servers of two cores, two tenants with their workers, tenants that come and go, and faults, all by one seed.
  * It ends when every tenant is done, or with the first thing that did not hold. Invariants that are checked: what was
  * acknowledged is there, once; lock step ends with the bits of an undisturbed run; no tenant's values change by
  * another's; everything that was asked for ends.
@@ -14,11 +14,12 @@ import { Killed, SimProcess, SimThread } from './process.ts';
 import { Scheduler } from './scheduler.ts';
 import type { TraceLine } from './scheduler.ts';
 import { ServerMachine } from './server-machine.ts';
-import { Tenant, Violation } from './tenant.ts';
+import { isInLockStep, Tenant, Violation } from './tenant.ts';
 import type { TenantPlan } from './tenant.ts';
 import { Visitors } from './visitors.ts';
 
 const KINDS = ['synchronous', 'held', 'asynchronous', 'bounded', 'elastic'] as const;
+const NAMES = ['server', 'second server'];
 const PORT = 7000;
 const CORES = 2;
 /** Virtual time that a run has after the last fault has healed. */
@@ -71,14 +72,14 @@ class Run {
   readonly #scheduler: Scheduler;
   readonly #network: Network;
   readonly #faults: Faults;
-  readonly #machine: ServerMachine;
+  readonly #machines: readonly ServerMachine[];
   readonly #tenants: Tenant[];
   readonly #visitors: Visitors;
   readonly #processes = new Map<string, SimProcess>();
   /** Workers that are about to be started again. */
   readonly #starting = new Set<string>();
   #restarts = 0;
-  #isRepairing = false;
+  readonly #repairing = new Set<ServerMachine>();
   #violation: string | undefined;
 
   constructor(options: RunOptions) {
@@ -90,21 +91,12 @@ class Run {
     this.#network.links = this.#faults;
     const plans = options.plans ?? this.#choosePlans();
     this.#tenants = plans.map((plan) => new Tenant(plan, scheduler.randomHex(32)));
-    this.#machine = new ServerMachine({
-      ...{ scheduler, network: this.#network, kernels, cores: CORES, port: PORT, faults: this.#faults },
-      holdUp: () => this.#faults.holdUp(),
-      inDesk: (thread, act) => this.#faults.inDesk(thread, act),
-      services: () => [...this.#tenants, ...this.#visitors.tenants].map((tenant) => tenant.serve()),
-      onLog: (line) => {
-        this.#machine.process.note(line);
-        if (line.startsWith('a core failed') && this.#faults.hasEndedCore) return this.#repair();
-        if (line.startsWith('a core failed') || line.startsWith('a server did not start')) this.#found(line);
-      },
-    });
-    this.#faults.use(this.#machine);
+    const servers = Math.max(...plans.map((plan) => plan.servers));
+    this.#machines = NAMES.slice(0, servers).map((name, i) => this.#newMachine(name, i));
+    this.#faults.use(this.#machines);
     this.#visitors = new Visitors(
       scheduler,
-      () => this.#machine,
+      () => this.#machines[0]!,
       this.#faults,
       (tenant) => this.#startWorker(tenant, 0),
     );
@@ -124,7 +116,7 @@ class Run {
     };
     process.on('unhandledRejection', onRejection);
     try {
-      this.#machine.start();
+      for (const machine of this.#machines) machine.start();
       for (const tenant of this.#tenants) {
         for (let worker = 0; worker < tenant.plan.workers; worker++) this.#startWorker(tenant, worker);
       }
@@ -155,14 +147,43 @@ class Run {
     };
   }
 
+  #newMachine(name: string, index: number): ServerMachine {
+    const machine: ServerMachine = new ServerMachine({
+      ...{ name, scheduler: this.#scheduler, network: this.#network, kernels: this.#options.kernels },
+      ...{ cores: CORES, port: PORT + index * CORES, faults: this.#faults.of(() => machine) },
+      services: () => {
+        const visitors = index === 0 ? this.#visitors.tenants : [];
+        const tenants = [...this.#tenants, ...visitors].filter(({ plan }) => plan.servers > index);
+        return tenants.map((tenant) => tenant.serve());
+      },
+      onLog: (line) => {
+        machine.process.note(line);
+        if (line.startsWith('a core failed') && this.#faults.hasEndedCore(machine))
+          return this.#repair(machine);
+        if (line.startsWith('a core failed') || line.startsWith('a server did not start')) this.#found(line);
+      },
+    });
+    return machine;
+  }
+
   #choosePlans(): TenantPlan[] {
     const { random } = this.#scheduler;
-    return ['first', 'second'].map((namespace) => ({
-      ...{ namespace, kind: KINDS[random.below(KINDS.length)]!, workers: random.below(8) === 0 ? 3 : 2 },
-      ...{ steps: 20 + random.below(2), checkpointEvery: 3 + random.below(5) },
-      ...{ sharedMemory: random.below(2) === 0, isKept: true, isOnDisk: random.below(2) === 0 },
-      goesOn: random.below(2) === 0,
-    }));
+    return ['first', 'second'].map((namespace) => {
+      const kind = KINDS[random.below(KINDS.length)]!;
+      // Only in lock step must servers agree on anything.
+      const servers = isInLockStep(kind) && random.below(2) === 0 ? 2 : 1;
+      return {
+        ...{ namespace, kind, servers, workers: random.below(8) === 0 ? 3 : 2 },
+        ...{ steps: 20 + random.below(2), checkpointEvery: 3 + random.below(5) },
+        ...{ sharedMemory: random.below(2) === 0, isKept: true, isOnDisk: random.below(2) === 0 },
+        goesOn: random.below(2) === 0,
+      };
+    });
+  }
+
+  /** Those that the tenant trains on. */
+  #machinesOf({ plan }: Tenant): readonly ServerMachine[] {
+    return this.#machines.slice(0, plan.servers);
   }
 
   /** Each is armed when training has come so far. */
@@ -200,9 +221,9 @@ class Run {
     this.#processes.set(name, process);
     const place = {
       ...{ host: thread.host(process.files(NO_FAULTS)), kernels: this.#options.kernels },
-      address: this.#machine.address,
+      addresses: this.#machinesOf(tenant).map(({ address }) => address),
       note: (what: string) => void (process.isDead || process.note(what)),
-      stored: (folder: string) => this.#machine.disk.list(folder),
+      stored: (folder: string) => this.#machinesOf(tenant).map(({ disk }) => disk.list(folder)),
       nowMs: () => this.#scheduler.nowMs,
       isExcused: (error: TributaryError) => this.#isExcused(tenant, worker, error),
       pause: (ms: number) => new Promise<void>((resolve) => thread.clock.after(ms, resolve)),
@@ -224,7 +245,8 @@ class Run {
           this.#visitors.failed(tenant.plan.namespace);
           const isLost = error.code === 'CHECKPOINT_CORRUPT' || this.#isUneven(tenant, error);
           if (isLost && tenant.beginAnew(error)) this.#startAllAgain(tenant);
-          if (isLost || error.code === 'FILE_NOT_WRITTEN') this.#repair();
+          if (isLost || error.code === 'FILE_NOT_WRITTEN')
+            this.#machinesOf(tenant).forEach((one) => this.#repair(one));
           this.#startAgain(name);
         },
       );
@@ -267,12 +289,12 @@ class Run {
   }
 
   /** As whoever looks after the server does when its log cannot be written: looks at the disk, and starts it again. */
-  #repair(): void {
-    if (this.#isRepairing) return;
-    this.#isRepairing = true;
+  #repair(machine: ServerMachine): void {
+    if (this.#repairing.has(machine)) return;
+    this.#repairing.add(machine);
     this.#scheduler.after(this.#scheduler.between(1000, 4000), undefined, () => {
-      this.#isRepairing = false;
-      this.#faults.startServerAgain();
+      this.#repairing.delete(machine);
+      this.#faults.startServerAgain(machine);
     });
   }
 

@@ -13,36 +13,23 @@ import { ParameterServer } from '../../src/server/index.ts';
 import type { ServiceOptions } from '../../src/server/index.ts';
 import type { ServerHost, ThreadLine } from '../../src/server/server-host.ts';
 import { Disk } from './disk.ts';
-import type { DiskFaults } from './disk.ts';
 import { DESK_TIMEOUT_MS } from './faults.ts';
+import type { MachineFaults } from './faults.ts';
 import type { Network } from './network.ts';
 import { SimProcess, SimThread } from './process.ts';
 import type { Scheduler } from './scheduler.ts';
 
 export interface MachineOptions {
+  readonly name: string;
   readonly scheduler: Scheduler;
   readonly network: Network;
   readonly kernels: Kernels;
   readonly cores: number;
   readonly port: number;
-  readonly faults: DiskFaults;
-  /** A core is about to act on what it saw; returns for how long it is held up first, in milliseconds; Infinity: it ends. */
-  readonly holdUp: () => number;
-  /** The checkpoint thread is about to do what it was asked for. */
-  readonly inDesk: (thread: DeskThread, act: () => void) => void;
+  readonly faults: MachineFaults;
   /** The services that it has whenever it starts. */
   readonly services: () => readonly ServiceOptions[];
   readonly onLog: (line: string) => void;
-}
-
-/** What can become of a thread, alone of its process. */
-export interface DeskThread {
-  /** Of its checkpoints. */
-  readonly folder: string;
-  /** The one who started it hears of it. */
-  end(): void;
-  /** It does nothing more, and nobody hears of it. */
-  hang(): void;
 }
 
 export class ServerMachine {
@@ -50,7 +37,7 @@ export class ServerMachine {
   readonly #options: MachineOptions;
   process!: SimProcess;
   server: ParameterServer | undefined;
-  #starts = 0;
+  readonly #started = new Set<SimProcess>();
 
   constructor(options: MachineOptions) {
     this.#options = options;
@@ -60,15 +47,17 @@ export class ServerMachine {
     return `127.0.0.1:${this.#options.port}`;
   }
 
+  /** Whether it is, or was, a process of this machine. */
+  hasStarted(process: SimProcess): boolean {
+    return this.#started.has(process);
+  }
+
   /** Starts the process; the server is there some time later. */
   start(): void {
-    const { scheduler, network, cores, port, kernels, services, onLog } = this.#options;
-    const process = (this.process = new SimProcess(
-      `server.${++this.#starts}`,
-      scheduler,
-      network,
-      this.disk,
-    ));
+    const { name, scheduler, network, cores, port, kernels, services, onLog } = this.#options;
+    const title = `${name}.${this.#started.size + 1}`;
+    const process = (this.process = new SimProcess(title, scheduler, network, this.disk));
+    this.#started.add(process);
     const main = new SimThread(process, true);
     this.server = undefined;
     scheduler.after(0, main, () => {
@@ -90,7 +79,7 @@ export class ServerMachine {
   }
 
   #hostOf(process: SimProcess, main: SimThread): ServerHost {
-    const { scheduler, kernels, holdUp, inDesk, faults } = this.#options;
+    const { scheduler, kernels, faults } = this.#options;
     const files = process.files(faults);
     const { clock } = main;
     // Instead of ten minutes: requests of workers are to outlast a checkpoint thread that hangs.
@@ -115,7 +104,7 @@ export class ServerMachine {
           loop.sleep();
           if (thread.isAsleep && !hasWoken) return thread.soon(() => turn(true));
           thread.getUp();
-          const heldUpMs = holdUp();
+          const heldUpMs = faults.holdUp();
           if (heldUpMs === Infinity) return line.end();
           scheduler.after(scheduler.between(0.001, 0.05) + heldUpMs, thread, act);
         };
@@ -132,7 +121,7 @@ export class ServerMachine {
         // What it still tries once it has ended changes nothing.
         const answer = (one: Answer): void => void (thread.isDead || toMain.send(one));
         toDesk.take = (question) =>
-          inDesk({ folder: data.folder, end: line.end, hang: () => thread.end() }, () => {
+          faults.inDesk({ folder: data.folder, end: line.end, hang: () => thread.end() }, () => {
             if (!thread.isDead) desk.take(question, answer);
           });
         return { ...line, post: (question) => toDesk.send(question) };

@@ -90,7 +90,7 @@ async function undisturbedHashes(): Promise<Map<string, string>> {
       for (const steps of [20, 21]) {
         const plan: TenantPlan = {
           ...{ namespace: 'undisturbed', kind, workers, steps, checkpointEvery: 5 },
-          ...{ sharedMemory: false, isKept: true, isOnDisk: false, goesOn: false },
+          ...{ sharedMemory: false, servers: 1, isKept: true, isOnDisk: false, goesOn: false },
         };
         const kernels = newKernels();
         const result = await run({ seed: 1, kernels, counts: new Map(), faults: 0, plans: [plan] });

@@ -20,6 +20,8 @@ export interface TenantPlan {
   readonly steps: number;
   readonly checkpointEvery: number;
   readonly sharedMemory: boolean;
+  /** How many servers it trains on; of several each has a part of every parameter. */
+  readonly servers: 1 | 2;
   /** Whether the server has a folder for it. */
   readonly isKept: boolean;
   /** Whether acknowledged pushes survive a power cut. */
@@ -28,21 +30,26 @@ export interface TenantPlan {
   readonly goesOn: boolean;
 }
 
+/** Such training must end with the bits of an undisturbed run. */
+export function isInLockStep(kind: TenantPlan['kind']): boolean {
+  return kind === 'synchronous' || kind === 'held';
+}
+
 /** What did not hold. */
 export class Violation extends Error {}
 
 export interface WorkerPlace {
   readonly host: Host;
   readonly kernels: Kernels;
-  readonly address: string;
+  readonly addresses: readonly string[];
   readonly note: (what: string) => void;
   /** Settles when so much virtual time has passed. */
   readonly pause: (ms: number) => Promise<void>;
   readonly nowMs: () => number;
   /** Whether a fault of the machine led to it. */
   readonly isExcused: (error: TributaryError) => boolean;
-  /** Names in a folder on the server's disk. */
-  readonly stored: (folder: string) => readonly string[];
+  /** By server, the names in a folder on its disk. */
+  readonly stored: (folder: string) => readonly (readonly string[])[];
 }
 
 const LENGTHS = [50, 7];
@@ -85,7 +92,7 @@ export class Tenant {
   constructor(plan: TenantPlan, nonce: string) {
     this.plan = plan;
     this.nonce = nonce;
-    this.isLockStep = plan.kind === 'synchronous' || plan.kind === 'held';
+    this.isLockStep = isInLockStep(plan.kind);
     this.acknowledged = new Array<number>(plan.workers).fill(0);
     [this.#stepped, this.#kept] = [new Moments(plan.workers), new Moments(plan.workers)];
     this.#dense = new Tally(plan.workers, LENGTHS);
@@ -154,7 +161,7 @@ export class Tenant {
   async work(worker: number, place: WorkerPlace): Promise<void> {
     const { namespace, workers, sharedMemory, kind } = this.plan;
     const options: RemoteStoreOptions = {
-      ...{ servers: [place.address], access: { namespace, nonce: this.nonce }, worker, workers },
+      ...{ servers: place.addresses, access: { namespace, nonce: this.nonce }, worker, workers },
       ...{ sharedMemory, chunkBytes: CHUNK_BYTES, kernels: place.kernels },
       ...{ reconnectTimeoutMs: 20_000, requestTimeoutMs: 250_000 },
       ...{ held: kind === 'held', consistency: this.#consistency(), log: () => undefined },
@@ -224,9 +231,11 @@ export class Tenant {
     }
   }
 
-  /** Without a checkpoint the next loss would cost all that was trained. */
+  /** Without a checkpoint that all servers have the next loss would cost all that was trained. */
   #checkStored(step: number, stored: WorkerPlace['stored']): void {
-    if (stored(this.#folder).some((name) => name.endsWith('.checkpoint'))) return;
+    const [first = [], ...others] = stored(this.#folder);
+    const isCommon = (name: string): boolean => others.every((names) => names.includes(name));
+    if (first.some((name) => name.endsWith('.checkpoint') && isCommon(name))) return;
     throw new Violation(
       `'${this.plan.namespace}', step ${step}: there is no checkpoint in ${this.#folder} to go back to`,
     );

@@ -91,6 +91,7 @@ export class Visitors {
         ...{
           checkpointEvery: Infinity,
           sharedMemory: random.below(2) === 0,
+          servers: 1,
           isKept: false,
           isOnDisk: false,
           goesOn: false,
