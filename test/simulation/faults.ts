@@ -158,7 +158,7 @@ export class Faults implements Links {
   hits = 0;
   /** A core is about to be held up, as soon as it may be. */
   beforeHoldUp: () => void = () => undefined;
-  mayHoldUp: () => boolean = () => true;
+  mayHoldUp: (machine: ServerMachine) => boolean = () => true;
   onHeldUp: () => void = () => undefined;
   onPowerCut: () => void = () => undefined;
   onWorkerKilled: (process: SimProcess) => void = () => undefined;
@@ -282,7 +282,7 @@ export class Faults implements Links {
   }
 
   #holdUp(): number {
-    if (this.mayHoldUp()) this.#pass('turn', undefined, '');
+    if (this.mayHoldUp(this.#machine)) this.#pass('turn', undefined, '');
     const ms = this.#heldUpMs;
     this.#heldUpMs = 0;
     return ms;

@@ -322,6 +322,13 @@ export class Network {
 
   readonly processes: SimProcess[] = [];
 
+  /** Whether bytes of a process of that name have come to the other one and were not taken. */
+  hasUnread({ descriptors }: SimProcess, from: string): boolean {
+    return [...descriptors.values()].some(
+      (one) => one instanceof Socket && one.inbox.length > 0 && one.peer?.process.name === from,
+    );
+  }
+
   #send(socket: Socket, length: number, bytesOf: (count: number) => Uint8Array): number {
     if (socket.errno !== 0) return -socket.errno;
     if (!socket.isConnected) return -EAGAIN;

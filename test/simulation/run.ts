@@ -94,19 +94,16 @@ class Run {
     const servers = Math.max(...plans.map((plan) => plan.servers));
     this.#machines = NAMES.slice(0, servers).map((name, i) => this.#newMachine(name, i));
     this.#faults.use(this.#machines);
-    this.#visitors = new Visitors(
-      scheduler,
-      () => this.#machines[0]!,
-      this.#faults,
-      (tenant) => this.#startWorker(tenant, 0),
-    );
+    this.#visitors = new Visitors({
+      ...{ scheduler, network: this.#network, faults: this.#faults, space: kernels.space },
+      machine: () => this.#machines[0]!,
+      startWorker: (tenant) => this.#startWorker(tenant, 0),
+      onViolation: ({ message }) => this.#found(message),
+    });
     this.#faults.onPowerCut = () => {
       for (const tenant of this.#tenants) tenant.powerWasCut();
     };
-    this.#faults.onWorkerKilled = ({ name }) => {
-      this.#visitors.failed(name.split('.')[0]!);
-      this.#startAgain(name);
-    };
+    this.#faults.onWorkerKilled = ({ name }) => this.#startAgain(name);
   }
 
   async run(): Promise<RunResult> {
@@ -242,7 +239,6 @@ class Run {
           }
           process.note(`fails: ${error.code}: ${error.message}`);
           process.kill();
-          this.#visitors.failed(tenant.plan.namespace);
           const isLost = error.code === 'CHECKPOINT_CORRUPT' || this.#isUneven(tenant, error);
           if (isLost && tenant.beginAnew(error)) this.#startAllAgain(tenant);
           if (isLost || error.code === 'FILE_NOT_WRITTEN')

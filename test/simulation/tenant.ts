@@ -71,9 +71,6 @@ export class Tenant {
   /** The power was cut since it has its folder, and nobody asked that acknowledged pushes survive it. */
   wasCut = false;
   isDone = false;
-  isConnected = false;
-  /** Asked by a worker that is connected, again and again. */
-  mayBegin: () => boolean = () => true;
   /** Folders that it has had. */
   #folders = 1;
   /** The one that the server was last started with. */
@@ -169,8 +166,6 @@ export class Tenant {
     place.note('connects');
     const store = await RemoteStore.connect(options, place.host);
     place.note('is connected');
-    this.isConnected = true;
-    while (!this.mayBegin()) await place.pause(20);
     if (this.isLockStep) await this.#train(store, place);
     else if (kind === 'elastic') await this.#average(store, place);
     else await this.#count(store, place);

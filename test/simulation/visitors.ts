@@ -1,112 +1,122 @@
 /**
- * Tenants of a simulated run that come and go: services that end while their worker pushes. When a core is about to be held up,
- * one pushes and another is connected and waits: the first one's service ends while the core is held up, and the other one
- * takes memory later, which must not be what the core still uses. They check their own counts like all tenants.
+ * Tenants of a simulated run that come and go: services that end while their worker pushes. One whose push has come to a
+ * core that is about to be held up ends meanwhile, and memory is taken that others have given back: a core that is late
+ * must not write there. They check their own counts like all tenants.
  */
+import type { SharedSpace } from '../../src/memory/index.ts';
 import type { Faults } from './faults.ts';
+import type { Network } from './network.ts';
 import type { Scheduler } from './scheduler.ts';
 import type { ServerMachine } from './server-machine.ts';
-import { Tenant } from './tenant.ts';
+import { Tenant, Violation } from './tenant.ts';
 
-/** A core that is to be held up waits no longer for those who are to suffer from it. */
+/** A core that is to be held up waits no longer for a push to come. */
 const PATIENCE_MS = 200;
+/** After the end of a service, memory is taken between these. */
+const [EARLIEST_MS, LATEST_MS] = [900, 1100];
+/** When no core is held up any more. */
+const OVER_MS = 3100;
+/** Taken page by page, so that all gaps are filled. */
+const PAGES = 64;
+const PAGE_BYTES = 64 * 1024;
+const PATTERN = 0xa5;
+
+export interface VisitorOptions {
+  readonly scheduler: Scheduler;
+  readonly network: Network;
+  readonly space: SharedSpace;
+  readonly machine: () => ServerMachine;
+  readonly faults: Faults;
+  readonly startWorker: (tenant: Tenant) => void;
+  readonly onViolation: (violation: Violation) => void;
+}
 
 export class Visitors {
-  readonly #scheduler: Scheduler;
-  readonly #machine: () => ServerMachine;
-  readonly #startWorker: (tenant: Tenant) => void;
+  readonly #options: VisitorOptions;
   /** Whose services have not ended. */
   readonly #present = new Set<Tenant>();
-  /** The one that takes memory after another one's service has ended. */
-  #heir: Tenant | undefined;
-  /** Names of those whose worker has ended. */
-  readonly #failed = new Set<string>();
+  #looksLater = 0;
   #count = 0;
 
-  constructor(
-    scheduler: Scheduler,
-    machine: () => ServerMachine,
-    faults: Faults,
-    startWorker: (tenant: Tenant) => void,
-  ) {
-    this.#scheduler = scheduler;
-    this.#machine = machine;
-    this.#startWorker = startWorker;
-    faults.beforeHoldUp = () => this.#prepare(faults);
+  constructor(options: VisitorOptions) {
+    this.#options = options;
+    options.faults.beforeHoldUp = () => this.#prepare();
   }
 
   get tenants(): readonly Tenant[] {
     return [...this.#present];
   }
 
-  /** Whether somebody is about to look whether its memory is its own. */
+  /** Whether it is still to be seen if memory that was given back is written to. */
   get isBusy(): boolean {
-    const heir = this.#heir;
-    return (
-      heir !== undefined && this.#present.has(heir) && !heir.isDone && !this.#failed.has(heir.plan.namespace)
-    );
+    return this.#looksLater > 0;
   }
 
   /** One comes, and goes soon. */
   come(): void {
+    const { scheduler } = this.#options;
     this.#whenServed(() => {
       const visitor = this.#invite(50);
-      this.#scheduler.after(this.#scheduler.between(1, 40), undefined, () => this.#end(visitor));
+      scheduler.after(scheduler.between(1, 40), undefined, () => this.#end(visitor));
     });
   }
 
-  /** Nobody works for it any more. */
-  failed(namespace: string): void {
-    this.#failed.add(namespace);
-  }
-
-  #prepare(faults: Faults): void {
-    const scheduler = this.#scheduler;
+  #prepare(): void {
+    const { scheduler, network, faults } = this.#options;
     this.#whenServed(() => {
-      const first = this.#invite(200);
-      const heir = this.#invite(5);
-      heir.mayBegin = () => false;
+      const visitor = this.#invite(200);
       const latestMs = scheduler.nowMs + PATIENCE_MS;
-      faults.mayHoldUp = () => scheduler.nowMs > latestMs || (first.acknowledged[0]! > 0 && heir.isConnected);
+      faults.mayHoldUp = ({ process }) =>
+        scheduler.nowMs > latestMs ||
+        (visitor.acknowledged[0]! > 0 && network.hasUnread(process, `${visitor.plan.namespace}.0`));
       faults.onHeldUp = () => {
-        scheduler.after(scheduler.between(0, 2), undefined, () => this.#end(first));
-        this.#heir = heir;
-        const beginsMs = scheduler.nowMs + scheduler.between(1000, 1500);
-        heir.mayBegin = () => scheduler.nowMs >= beginsMs;
+        scheduler.after(scheduler.between(0, 2), undefined, () => this.#end(visitor));
+        this.#takeWhatIsFree();
       };
     });
   }
 
+  #takeWhatIsFree(): void {
+    const { scheduler, space, onViolation } = this.#options;
+    this.#looksLater++;
+    const takenMs = scheduler.between(EARLIEST_MS, LATEST_MS);
+    scheduler.after(takenMs, undefined, () => {
+      const taken = Array.from({ length: PAGES }, () => space.allocate(PAGE_BYTES));
+      const pages = taken.map((segment) => segment.allocate('uint8', PAGE_BYTES).view.fill(PATTERN));
+      scheduler.after(OVER_MS - takenMs, undefined, () => {
+        this.#looksLater--;
+        const isWritten = pages.some((page) => page.some((byte) => byte !== PATTERN));
+        for (const segment of taken) segment.close();
+        if (isWritten) onViolation(new Violation('memory was written to by one who had given it back'));
+      });
+    });
+  }
+
   #whenServed(act: () => void): void {
-    const { server, process } = this.#machine();
+    const { scheduler, machine } = this.#options;
+    const { server, process } = machine();
     if (server !== undefined && server.failure === undefined && !process.isDead) return act();
-    this.#scheduler.after(50, undefined, () => this.#whenServed(act));
+    scheduler.after(50, undefined, () => this.#whenServed(act));
   }
 
   #invite(steps: number): Tenant {
-    const { random } = this.#scheduler;
+    const { scheduler, machine, startWorker } = this.#options;
     const tenant = new Tenant(
       {
         ...{ namespace: `visitor-${this.#count++}`, kind: 'asynchronous', workers: 1, steps },
-        ...{
-          checkpointEvery: Infinity,
-          sharedMemory: random.below(2) === 0,
-          servers: 1,
-          isKept: false,
-          isOnDisk: false,
-          goesOn: false,
-        },
+        ...{ checkpointEvery: Infinity, sharedMemory: scheduler.random.below(2) === 0, servers: 1 },
+        ...{ isKept: false, isOnDisk: false, goesOn: false },
       },
-      this.#scheduler.randomHex(32),
+      scheduler.randomHex(32),
     );
     this.#present.add(tenant);
-    this.#machine().server!.createService(tenant.serve());
-    this.#startWorker(tenant);
+    machine().server!.createService(tenant.serve());
+    startWorker(tenant);
     return tenant;
   }
 
   #end(tenant: Tenant): void {
-    const { server, process } = this.#machine();
+    const { server, process } = this.#options.machine();
     if (!this.#present.delete(tenant) || server === undefined || process.isDead) return;
     process.note(`ends the service '${tenant.plan.namespace}'`);
     server.endService(tenant.plan.namespace);
