@@ -25,6 +25,7 @@ import type {
   StoreTensor as Tensor,
 } from '../kv-store.ts';
 import { CommonCheckpoint } from './common-checkpoint.ts';
+import type { CoreLine } from './core-line.ts';
 import { ExchangeLists } from './exchange-lists.ts';
 import type { Exchanged } from './exchange-lists.ts';
 import { HeldSteps } from './held-steps.ts';
@@ -303,9 +304,8 @@ export class RemoteStore implements KVStore {
       this.#recovery.check();
       checkRate(this.rank, lr);
       const request = { op: 'learning-rate', number: this.#meetings++, lr };
-      await Promise.all(this.#lines.lines.map((line) => line.request(request)));
+      await Promise.all(this.#lines.lines.map((line) => this.#meetAt(line, request)));
       this.#recovery.setLearningRate(lr);
-      this.#recovery.hasMet();
     });
   }
 
@@ -342,7 +342,6 @@ export class RemoteStore implements KVStore {
    */
   async checkpoint(step: number, { isDurable = false } = {}): Promise<void> {
     await this.#answered(() => Promise.resolve([this.#askForCheckpoint(step, isDurable)]));
-    this.#recovery.hasMet();
   }
 
   /** Done when all checkpoints that this worker asked for are on the servers' disks; fails if one is not, unless that was reported. */
@@ -365,7 +364,6 @@ export class RemoteStore implements KVStore {
 
   async barrier(): Promise<void> {
     await this.#answered(() => Promise.resolve([this.#meet()]));
-    this.#recovery.hasMet();
   }
 
   async close(): Promise<void> {
@@ -400,7 +398,7 @@ export class RemoteStore implements KVStore {
     };
     // Whoever asks again after a failure must find no core that still has to hear of it. Going back ends what the others wait
     // for, which may be this worker.
-    const answers = await allAnswered(lines.map((line) => line.request(request).catch(noneKept)));
+    const answers = await allAnswered(lines.map((line) => this.#meetAt(line, request).catch(noneKept)));
     const without = answers.filter((one) => one instanceof UsageError);
     if (without.length === 0) return answers as Header[];
     if (without.length === lines.length) throw without[0]!;
@@ -413,7 +411,14 @@ export class RemoteStore implements KVStore {
   }
 
   #meet(): Promise<unknown> {
-    return this.#lines.lines[0]!.request({ op: 'barrier', number: this.#meetings++ });
+    return this.#meetAt(this.#lines.lines[0]!, { op: 'barrier', number: this.#meetings++ });
+  }
+
+  /** From its first answer on: a core that is lost after it does not wait for this worker again, but for others that got none. */
+  async #meetAt(line: CoreLine, request: object): Promise<Header> {
+    const answer = await line.request(request);
+    this.#recovery.hasMet();
+    return answer;
   }
 
   #exchange(
