@@ -381,9 +381,11 @@ function contentOf({ name, length, version, tensors }: KeyState): unknown {
 
 const ignore = () => undefined;
 
+/** Whoever knows of one knows more than those who know of none, or only that there are other servers. */
 function newerOf(a: Common, b: Common): Common {
   if (typeof a === 'number' && typeof b === 'number') return Math.max(a, b);
-  return typeof a === 'number' ? a : (b ?? a);
+  if (typeof a === 'number') return a;
+  return b === undefined ? a : b;
 }
 
 function otherCores(folder: string, step: number, expected: number, actual: number): UsageError {

@@ -50,8 +50,20 @@ export class MeddlingProxy {
     return `127.0.0.1:${(this.#server.address() as AddressInfo).port}`;
   }
 
-  async close(): Promise<void> {
+  /** Breaks all connections. */
+  cut(): void {
     for (const socket of this.#sockets) socket.destroy();
+  }
+
+  /** Whoever dials from now on is refused. */
+  async refuse(): Promise<void> {
+    const closed = once(this.#server.close(), 'close');
+    this.cut();
+    await closed;
+  }
+
+  async close(): Promise<void> {
+    this.cut();
     await new Promise((resolve) => this.#server.close(resolve));
   }
 }

@@ -421,10 +421,10 @@ async function openKeys(store: RemoteStore, first: number) {
     ...{ key: `w${i}`, gradient: store.allocate(length), into: store.allocate(length) },
   }));
   for (const { into } of keys) into.view.fill(first);
-  await store.init([
-    ...keys.map(({ key, into }) => ({ key, value: new Float32Array(into.length).fill(first) })),
-    { key: 'table', value: new Float32Array(ROWS * ROW_LENGTH).fill(first), rowLength: ROW_LENGTH },
-  ]);
+  await store.init(keys.map(({ key, into }) => ({ key, value: new Float32Array(into.length).fill(first) })));
+  // A batch of its own: a server that was started again is told of all.
+  const rows = new Float32Array(ROWS * ROW_LENGTH).fill(first);
+  await store.init({ key: 'table', value: rows, rowLength: ROW_LENGTH });
   return keys;
 }
 

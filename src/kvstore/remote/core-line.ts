@@ -118,6 +118,8 @@ export class CoreLine implements StreamUser, Pumped {
   #nextId = 1;
   /** When the connection broke that was the first after the last progress. */
   #brokenAtMs: number | undefined;
+  /** When this thread last tried to have a connection; -Infinity: it has given up. */
+  #triedAtMs = -Infinity;
   /** When bytes moved last, or the first request was made that waits. */
   #movedAtMs = 0;
   /** The beat that is not answered yet. */
@@ -180,8 +182,9 @@ export class CoreLine implements StreamUser, Pumped {
       const askedAtMs = this.#now();
       if (this.#pending.size === 0) {
         this.#movedAtMs = askedAtMs;
-        // Nobody has tried since it was given up, or for as long as nobody waited for anything.
-        if (this.#brokenAtMs !== undefined) this.#brokenAtMs = askedAtMs;
+        // Time in which nobody tried does not count.
+        const isUntried = askedAtMs - this.#triedAtMs > QUIET_MS;
+        if (this.#brokenAtMs !== undefined && isUntried) this.#brokenAtMs = askedAtMs;
       }
       this.#pending.set(id, { askedAtMs, header, body, into, resolve, reject });
       if (isUrgent) this.#urgent.add(id);
@@ -219,7 +222,10 @@ export class CoreLine implements StreamUser, Pumped {
 
   step(nowMs: number): void {
     if (this.#end) return;
-    if (this.#stream === undefined && nowMs >= this.#retryAtMs && this.#isWanted(nowMs)) this.#dial();
+    if (!this.#isOpen && this.#isWanted(nowMs)) {
+      this.#triedAtMs = nowMs;
+      if (this.#stream === undefined && nowMs >= this.#retryAtMs) this.#dial();
+    }
     const stream = this.#stream;
     if (stream !== undefined) {
       let moved = stream.hasUnsent && stream.write();
@@ -337,8 +343,8 @@ export class CoreLine implements StreamUser, Pumped {
   #opened(welcome: Welcome): void {
     this.#isOpen = true;
     this.#lastWords = undefined;
-    // Nothing is asked yet, so there is no other progress to be made.
-    if (this.#pending.size === 0) this.#progress();
+    // The first time nothing is asked yet, so there is no other progress to be made.
+    if (this.#whenOpen !== undefined) this.#progress();
     const isRestarted = this.#run !== undefined && this.#run !== welcome.run;
     this.#run ??= welcome.run;
     const waiting = [...this.#pending.keys()];
@@ -432,8 +438,8 @@ export class CoreLine implements StreamUser, Pumped {
     const awaitedMs = nowMs - this.#beat.sentAtMs;
     if (quietMs < reconnectTimeoutMs * SILENCE_SHARE || awaitedMs < reconnectTimeoutMs * BEAT_SHARE) return;
     stream.ended = `it has sent nothing for ${Math.round(quietMs)} ms`;
-    // Of one that nobody asks anything it is not known since when.
-    this.#brokenAtMs ??= this.#pending.size > 0 ? this.#movedAtMs : this.#beat.sentAtMs;
+    // Where nobody asks anything this thread may have looked elsewhere for long.
+    this.#brokenAtMs ??= this.#pending.size > 0 ? this.#movedAtMs : nowMs;
     this.#broke(stream, nowMs);
   }
 
@@ -445,6 +451,7 @@ export class CoreLine implements StreamUser, Pumped {
       this.options.others.awaited(oldest.header as AskedRequest, title, nowMs - oldest.askedAtMs, nowMs);
     if (this.#isOpen || this.#brokenAtMs === undefined) return;
     const brokenMs = nowMs - this.#brokenAtMs;
+    if (brokenMs >= reconnectTimeoutMs && !this.isWaiting) return this.#giveUp();
     const nextStep = this.#isUnproven
       ? `compare the service's name (access.namespace) and the nonce with what createService returned, or with the file that 'tributary server' names when it starts (nonces/${this.options.access.namespace}.nonce), and check the address`
       : 'check that the server runs and that its address is right';
@@ -455,7 +462,7 @@ export class CoreLine implements StreamUser, Pumped {
         `worker ${worker} has been trying ${title} for ${seconds(brokenMs)} s: ${this.#why}; ${nextStep}; it gives up after ${seconds(reconnectTimeoutMs)} s (reconnectTimeoutMs)`,
       );
     }
-    if (brokenMs < reconnectTimeoutMs || !this.isWaiting) return;
+    if (brokenMs < reconnectTimeoutMs) return;
     this.close(
       new PeerError(
         this.#isUnproven ? 'REFUSED' : 'UNREACHABLE',
@@ -463,6 +470,13 @@ export class CoreLine implements StreamUser, Pumped {
         { worker, server: title, reason: this.#why, timeoutMs: reconnectTimeoutMs },
       ),
     );
+  }
+
+  /** Nobody asks anything: whoever does later has all the time, and a connection of his own. */
+  #giveUp(): void {
+    this.#triedAtMs = -Infinity;
+    this.#stream?.close();
+    this.#stream = undefined;
   }
 
   #unanswered({ header }: Pending): PeerError {

@@ -145,7 +145,8 @@ export class KeyTable {
     let isFilled = true;
     for (const header of this.#opened.get(line)?.values() ?? []) {
       const again = { ...header, awaitsValues: false };
-      isFilled &&= (await line.request(again, [], () => undefined, isUrgent)).isFilled === true;
+      const opened = await line.request(again, [], () => undefined, isUrgent);
+      isFilled &&= opened.isFilled === true;
     }
     return isFilled;
   }

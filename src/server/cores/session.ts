@@ -267,8 +267,10 @@ export class Session implements StreamUser {
   }
 
   /** In synchronous training between two steps of all workers; otherwise whenever one asks. */
-  #checkpoint({ id, step, isDurable, common }: RequestOf<'checkpoint'>): void {
+  #checkpoint({ id, step, isDurable, common: named }: RequestOf<'checkpoint'>): void {
     const { tenant, worker } = this;
+    // Only in lock step do all servers go back to one; otherwise old logs would be kept with it.
+    const common = tenant.isSynchronous ? named : undefined;
     if (tenant.service.logFolder === undefined) throw keepsNone(tenant.service.namespace);
     const fail = (error: TributaryError) => this.#refuse(id, error);
     const take = (meeting?: object, isRepeated = false) =>

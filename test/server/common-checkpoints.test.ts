@@ -1,0 +1,236 @@
+/**
+ * Several servers of a training in lock step always have a checkpoint in common, however slow their
+ * disks are and whatever cannot be written; and what they keep for it is bounded. The workers'
+ * knowledge and the folders are the real ones; the disks of the servers write when the test says so.
+ */
+import { mkdirSync, mkdtempSync, readdirSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import fc from 'fast-check';
+import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import { asTributaryError } from '../../src/base/index.ts';
+import { CommonCheckpoint } from '../../src/kvstore/remote/common-checkpoint.ts';
+import { hasSharedMemory, SharedSpace } from '../../src/memory/index.ts';
+import { CoreCheckpoints } from '../../src/server/cores/core-checkpoints.ts';
+import type { Common } from '../../src/server/index.ts';
+import { TenantCheckpoints } from '../../src/server/tenant-checkpoints.ts';
+import { ACCOUNT_BYTES, TenantSpace } from '../../src/server/tenant-space.ts';
+import { FaultyFiles } from './durability/faulty-files.ts';
+import { OneThreadHost } from './one-thread-host.ts';
+
+let root: string;
+const open: Disk[] = [];
+beforeEach(() => {
+  root = mkdtempSync(join(tmpdir(), 'tributary-common-'));
+});
+afterEach(async () => {
+  for (const disk of open.splice(0)) await disk.checkpoints.close();
+  rmSync(root, { recursive: true, force: true });
+});
+
+/** One server with one core, and the disk that its checkpoints are on. */
+class Disk {
+  readonly files = new FaultyFiles();
+  readonly folder: string;
+  checkpoints!: TenantCheckpoints;
+  /** Copies that wait for the disk. */
+  readonly waiting: (() => Promise<void>)[] = [];
+  readonly core: CoreCheckpoints;
+  #space!: TenantSpace;
+
+  constructor(name: string) {
+    this.folder = join(root, name);
+    mkdirSync(this.folder);
+    this.start();
+    this.core = new CoreCheckpoints('a', {
+      needsAnother: false,
+      checkpoint: (step, common, written, fail) =>
+        void this.waiting.push(() =>
+          this.give(step, common).then(
+            ({ kept }) => written(kept),
+            (error: unknown) => fail(asTributaryError(error)),
+          ),
+        ),
+      refuse: () => undefined,
+      announce: () => undefined,
+    });
+    open.push(this);
+  }
+
+  /** Another process begins. */
+  start(): void {
+    const whole = SharedSpace.create({ maxBytes: 2 ** 20 });
+    const account = whole.allocate(ACCOUNT_BYTES);
+    this.#space = new TenantSpace(whole, { namespace: 'a', maxBytes: 2 ** 19, account });
+    this.checkpoints = new TenantCheckpoints(new OneThreadHost({ files: this.files }), this.#space, {
+      ...{ namespace: 'a', folder: this.folder, cores: 1, log: () => undefined },
+      onBegun: () => undefined,
+    });
+  }
+
+  give(step: number, common?: Common): Promise<{ readonly kept: readonly number[] }> {
+    const { byteOffset, byteLength } = this.#space.allocate(64);
+    const snapshot = { pieces: [], memory: { byteOffset, byteLength } };
+    const part = { snapshot, optimizer: null, log: null, batches: [] };
+    return this.checkpoints.add({ kind: 'checkpoint', namespace: 'a', core: 0, step, part, common });
+  }
+
+  async restore(step: number): Promise<void> {
+    const { snapshot } = await this.checkpoints.restore(0, step);
+    this.#space.releaseRange(snapshot.memory);
+  }
+
+  /** Steps that have a file. */
+  get steps(): number[] {
+    return readdirSync(this.folder)
+      .flatMap((name) => /^step-(\d+)\.checkpoint$/.exec(name)?.slice(1) ?? [])
+      .map(Number);
+  }
+
+  ask(step: number, common: Common): Promise<readonly number[]> {
+    return new Promise((resolve, reject) =>
+      this.core.take(
+        { worker: 0, step, isDurable: false, common, meeting: {} },
+        () => resolve(this.core.kept),
+        // A checkpoint that failed earlier: this one is taken all the same.
+        ({ code }) => (code === 'CHECKPOINT_NOT_WRITTEN' ? resolve([]) : reject(new Error(code))),
+      ),
+    );
+  }
+}
+
+function inCommon(disks: readonly Disk[]): number[] {
+  const [first, ...others] = disks;
+  return first!.steps.filter((step) => others.every((disk) => disk.steps.includes(step)));
+}
+
+describe.skipIf(!hasSharedMemory())('the checkpoints of several servers', () => {
+  it.each([2, 3])(
+    'have one in common on %i servers, however fast each of them writes and whatever fails',
+    async (servers) => {
+      let run = 0;
+      const event = fc.record({
+        disk: fc.nat(servers - 1),
+        copies: fc.integer({ min: 1, max: 3 }),
+        fails: fc.boolean(),
+      });
+      await fc.assert(
+        fc.asyncProperty(fc.array(event, { maxLength: 60 }), async (events) => {
+          const disks = Array.from({ length: servers }, (_, i) => new Disk(`${run}-${i}`));
+          run++;
+          const common = new CommonCheckpoint(true);
+          let step = 0;
+          let asked = 0;
+          const ask = () => {
+            step++;
+            asked = servers;
+            const answers = disks.map((disk) => disk.ask(step, common.step).finally(() => asked--));
+            return Promise.all(answers).then((kept) => common.answered(kept));
+          };
+          let answered = ask();
+          for (const { disk: i, copies, fails } of events) {
+            const disk = disks[i]!;
+            for (const write of disk.waiting.splice(0, copies)) {
+              // Until there is one to go back to, training does not begin.
+              const mayFail = fails && common.step !== null;
+              disk.files.fault = (call) => (mayFail && call === 'rename' ? 'EIO' : undefined);
+              await write();
+            }
+            if (common.step !== null) expect(inCommon(disks)).not.toEqual([]);
+            for (const one of disks) expect(one.steps.length).toBeLessThanOrEqual(5);
+            await new Promise(setImmediate);
+            if (asked > 0) continue;
+            await answered;
+            answered = ask();
+          }
+          for (const disk of disks) {
+            disk.files.fault = () => undefined;
+            while (disk.waiting.length > 0) await disk.waiting.shift()!();
+          }
+          expect(inCommon(disks)).not.toEqual([]);
+          for (const disk of open.splice(0)) await disk.checkpoints.close();
+        }),
+        { numRuns: 40 },
+      );
+    },
+    60_000,
+  );
+
+  it('stay until one is known that all have: the last four, and then that one however old it is', async () => {
+    const disk = new Disk('one');
+    for (let step = 1; step <= 6; step++) await disk.give(step, null);
+    expect(disk.steps).toEqual([3, 4, 5, 6]);
+    for (let step = 7; step <= 12; step++) await disk.give(step, 4);
+    expect(disk.steps).toEqual([4, 9, 10, 11, 12]);
+    await disk.give(13, 11);
+    expect(disk.steps).toEqual([10, 11, 12, 13]);
+    // Another worker knows less.
+    await disk.give(14, null);
+    await disk.give(15, 4);
+    expect(disk.steps).toEqual([11, 12, 13, 14, 15]);
+  });
+
+  it('of one server are the last two', async () => {
+    const disk = new Disk('one');
+    for (let step = 1; step <= 4; step++) await disk.give(step);
+    expect(disk.steps).toEqual([3, 4]);
+  });
+
+  it.each([
+    ['never was written', 5],
+    ['nobody will ever write', 2 ** 40],
+  ])('are no more where workers name one that %s', async (_what, common) => {
+    const disk = new Disk('one');
+    for (let step = 10; step < 30; step++) await disk.give(step, common);
+    expect(disk.steps).toEqual([26, 27, 28, 29]);
+  });
+
+  it('are counted anew after going back', async () => {
+    const disk = new Disk('one');
+    for (let step = 1; step <= 6; step++) await disk.give(step, 2);
+    await disk.restore(3);
+    expect(disk.steps).toEqual([2, 3]);
+    for (let step = 4; step <= 7; step++) await disk.give(step, 3);
+    expect(disk.steps).toEqual([3, 4, 5, 6, 7]);
+  });
+});
+
+describe.skipIf(!hasSharedMemory())('going back to a checkpoint', () => {
+  let disk: Disk;
+  beforeEach(async () => {
+    disk = new Disk('one');
+    for (let step = 1; step <= 4; step++) await disk.give(step, 1);
+    await disk.checkpoints.close();
+    disk.start();
+  });
+
+  it('leaves nothing that a later restart would take, wherever the power is cut', async () => {
+    for (let removals = 0; removals < 2; removals++) {
+      let left = removals;
+      disk.files.fault = (call) => (call === 'remove' && left-- <= 0 ? 'EIO' : undefined);
+      await expect(disk.restore(1)).rejects.toMatchObject({
+        code: 'CHECKPOINT_NOT_WRITTEN',
+        message: expect.stringMatching(/cannot go back to step 1 .*step-0+\d\.checkpoint/) as string,
+      });
+      disk.files.fault = () => undefined;
+      await disk.checkpoints.close();
+      disk.start();
+      // Without a gap, so that what all servers have is among it.
+      const { steps } = disk;
+      expect(steps).toEqual([1, 2, 3, 4].slice(0, steps.length));
+      expect(steps.length).toBeGreaterThan(1);
+    }
+    await disk.restore(1);
+    expect(disk.steps).toEqual([1]);
+    await disk.give(2, 1);
+    expect(disk.steps).toEqual([1, 2]);
+  });
+
+  it.each([
+    ['is not there', 9, 'FILE_NOT_FOUND'],
+    ['was never written', 2 ** 40, 'FILE_NOT_FOUND'],
+  ])('that %s changes nothing', async (_what, step, code) => {
+    await expect(disk.restore(step)).rejects.toMatchObject({ code });
+    expect(disk.steps).toEqual([1, 2, 3, 4]);
+  });
+});
