@@ -9,7 +9,7 @@ import { join } from 'node:path';
 import fc from 'fast-check';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { asTributaryError } from '../../src/base/index.ts';
-import { CommonCheckpoint } from '../../src/kvstore/remote/common-checkpoint.ts';
+import { SharedCheckpoint } from '../../src/kvstore/remote/shared-checkpoint.ts';
 import { hasSharedMemory, SharedSpace } from '../../src/memory/index.ts';
 import { CoreCheckpoints } from '../../src/server/cores/core-checkpoints.ts';
 import type { Common } from '../../src/server/index.ts';
@@ -118,7 +118,7 @@ describe.skipIf(!hasSharedMemory())('the checkpoints of several servers', () => 
         fc.asyncProperty(fc.array(event, { maxLength: 60 }), async (events) => {
           const disks = Array.from({ length: servers }, (_, i) => new Disk(`${run}-${i}`));
           run++;
-          const common = new CommonCheckpoint(true);
+          const common = new SharedCheckpoint(true);
           let step = 0;
           let asked = 0;
           const ask = () => {

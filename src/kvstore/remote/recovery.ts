@@ -6,7 +6,7 @@
 import { PeerError } from '../../base/index.ts';
 import type { OptimizerSpec } from '../../kernels/index.ts';
 import type { Host } from '../../sockets/index.ts';
-import type { CommonCheckpoint } from './common-checkpoint.ts';
+import type { SharedCheckpoint } from './shared-checkpoint.ts';
 import type { CoreLine } from './core-line.ts';
 import type { KeyTable } from './key-table.ts';
 
@@ -22,7 +22,7 @@ export class StoreRecovery {
   readonly #keys: KeyTable;
   readonly #told: readonly Told[];
   readonly #isSynchronous: boolean;
-  readonly #common: CommonCheckpoint;
+  readonly #common: SharedCheckpoint;
   readonly #randomHex: Host['randomHex'];
   /** Servers that were started again and know nothing of the keys. */
   readonly #restarted = new Set<CoreLine>();
@@ -42,7 +42,7 @@ export class StoreRecovery {
     keys: KeyTable,
     told: readonly Told[],
     isSynchronous: boolean,
-    common: CommonCheckpoint,
+    common: SharedCheckpoint,
     { randomHex }: Pick<Host, 'randomHex'>,
   ) {
     this.#randomHex = randomHex;

@@ -24,7 +24,7 @@ import type {
   PushOptions,
   StoreTensor as Tensor,
 } from '../kv-store.ts';
-import { CommonCheckpoint } from './common-checkpoint.ts';
+import { SharedCheckpoint } from './shared-checkpoint.ts';
 import type { CoreLine } from './core-line.ts';
 import { ExchangeLists } from './exchange-lists.ts';
 import type { Exchanged } from './exchange-lists.ts';
@@ -63,7 +63,7 @@ export class RemoteStore implements KVStore {
   readonly #keys: KeyTable;
   readonly #recovery: StoreRecovery;
   /** Of several servers in synchronous training. */
-  readonly #common: CommonCheckpoint;
+  readonly #common: SharedCheckpoint;
   /** Where updates are held. */
   readonly #held: HeldSteps | undefined;
   #optimizers = 0;
@@ -102,7 +102,7 @@ export class RemoteStore implements KVStore {
     const isSynchronous = (options.consistency?.kind ?? 'synchronous') === 'synchronous';
     this.#state = new StateExchange({ worker, lines: lines.lines, space: kernels.space, isSynchronous });
     const told = [this.#lists, this.#rows];
-    const common = (this.#common = new CommonCheckpoint(isSynchronous && lines.servers > 1));
+    const common = (this.#common = new SharedCheckpoint(isSynchronous && lines.servers > 1));
     this.#recovery = new StoreRecovery(worker, lines.lines, this.#keys, told, isSynchronous, common, host);
   }
 

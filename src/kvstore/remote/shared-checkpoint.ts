@@ -6,7 +6,7 @@
  */
 import type { Common } from '../../server/index.ts';
 
-export class CommonCheckpoint {
+export class SharedCheckpoint {
   #step: Common;
 
   /** `isShared`: there are several servers, which go back to a checkpoint. */
