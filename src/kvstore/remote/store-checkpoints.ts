@@ -21,20 +21,13 @@ export interface StoreCheckpointsOptions {
 export class StoreCheckpoints {
   readonly #lines: StoreCheckpointsOptions['lines'];
   readonly #namespace: string;
+  /** The newest that all servers have; null: none is known; undefined: there is one server. */
   #common: Common;
 
   constructor({ lines, namespace, isShared }: StoreCheckpointsOptions) {
     this.#lines = lines;
     this.#namespace = namespace;
     this.#common = isShared ? null : undefined;
-  }
-
-  /**
-   * The newest that all servers are known to have; null: none is known; undefined: there is one
-   * server.
-   */
-  get common(): Common {
-    return this.#common;
   }
 
   /** One of that step. `isDurable`: done only when it is on the disks of all servers. */
