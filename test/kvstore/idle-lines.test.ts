@@ -1,7 +1,7 @@
 /**
- * What a connection does that nobody asks anything, while its thread waits for another server: it is
- * made again, since others may wait until this worker has told the server what it lost; but it costs
- * nothing for ever, and later requests have all their time. Real sockets, a clock by hand.
+ * What a connection does that nobody asks anything, while its thread waits for another server: it
+ * is made again, since others may wait until this worker has told the server what it lost; but it
+ * costs nothing for ever, and later requests have all their time. Real sockets, a clock by hand.
  */
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { PeerError } from '../../src/base/index.ts';

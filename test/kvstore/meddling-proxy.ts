@@ -1,6 +1,6 @@
 /**
- * What stands between a worker and one core of a server in tests: passes bytes on, sees what the worker says, and can change
- * it. Invariant: after `close` no connection is left.
+ * What stands between a worker and one core of a server in tests: passes bytes on, sees what the
+ * worker says, and can change it. Invariant: after `close` no connection is left.
  */
 import { once } from 'node:events';
 import { connect, createServer } from 'node:net';

@@ -1,4 +1,7 @@
-/** A server in the place of one that has ended: what its workers tell it again, and where they go on. */
+/**
+ * A server in the place of one that has ended: what its workers tell it again, and where they go
+ * on.
+ */
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';

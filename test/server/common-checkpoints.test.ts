@@ -1,7 +1,8 @@
 /**
  * Several servers of a training in lock step always have a checkpoint in common, however slow their
  * disks are and whatever cannot be written; and what they keep for it is bounded. The workers'
- * knowledge and the folders are the real ones; the disks of the servers write when the test says so.
+ * knowledge and the folders are the real ones; the disks of the servers write when the test says
+ * so.
  */
 import { mkdirSync, mkdtempSync, readdirSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -9,15 +10,16 @@ import { join } from 'node:path';
 import fc from 'fast-check';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { asTributaryError } from '../../src/base/index.ts';
-import { SharedCheckpoint } from '../../src/kvstore/remote/shared-checkpoint.ts';
+import { StoreCheckpoints } from '../../src/kvstore/remote/store-checkpoints.ts';
 import { hasSharedMemory, SharedSpace } from '../../src/memory/index.ts';
 import { CoreCheckpoints } from '../../src/server/cores/core-checkpoints.ts';
-import type { Common } from '../../src/server/index.ts';
+import type { Common, Header } from '../../src/server/index.ts';
 import { TenantCheckpoints } from '../../src/server/tenant-checkpoints.ts';
 import { ACCOUNT_BYTES, TenantSpace } from '../../src/server/tenant-space.ts';
 import { FaultyFiles } from './durability/faulty-files.ts';
 import { OneThreadHost } from './one-thread-host.ts';
 
+const onMet = (): void => undefined;
 let root: string;
 const open: Disk[] = [];
 beforeEach(() => {
@@ -36,6 +38,8 @@ class Disk {
   /** Copies that wait for the disk. */
   readonly waiting: (() => Promise<void>)[] = [];
   readonly core: CoreCheckpoints;
+  /** What the worker has named last. */
+  named: Common = null;
   #space!: TenantSpace;
 
   constructor(name: string) {
@@ -87,16 +91,33 @@ class Disk {
       .map(Number);
   }
 
-  ask(step: number, common: Common): Promise<readonly number[]> {
+  /** What a worker asks, and is answered. */
+  request(header: object): Promise<Header> {
+    const { step, common } = header as { readonly step: number; readonly common: Common };
+    this.named = common;
+    this.core.named(common);
     return new Promise((resolve, reject) =>
       this.core.take(
-        { worker: 0, step, isDurable: false, common, meeting: {} },
-        () => resolve(this.core.kept),
-        // A checkpoint that failed earlier: this one is taken all the same.
-        ({ code }) => (code === 'CHECKPOINT_NOT_WRITTEN' ? resolve([]) : reject(new Error(code))),
+        { worker: 0, step, isDurable: false, meeting: {} },
+        () => resolve({ kept: this.core.kept }),
+        reject,
       ),
     );
   }
+
+  /** The next copy that waits; `isFull`: it cannot be written. */
+  async write(isFull = false): Promise<void> {
+    this.files.fault = (call) => (isFull && call === 'rename' ? 'ENOSPC' : undefined);
+    await this.waiting.shift()?.();
+    this.files.fault = () => undefined;
+  }
+}
+
+/** One that failed earlier is reported, and this one is taken all the same. */
+async function ask(worker: StoreCheckpoints, step: number): Promise<void> {
+  await worker.ask(step, false).catch((error: unknown) => {
+    expect(error).toMatchObject({ code: 'CHECKPOINT_NOT_WRITTEN' });
+  });
 }
 
 function inCommon(disks: readonly Disk[]): number[] {
@@ -115,38 +136,27 @@ describe.skipIf(!hasSharedMemory())('the checkpoints of several servers', () => 
         fails: fc.boolean(),
       });
       await fc.assert(
-        fc.asyncProperty(fc.array(event, { maxLength: 60 }), async (events) => {
+        fc.asyncProperty(fc.array(event, { minLength: 1, maxLength: 60 }), async (events) => {
           const disks = Array.from({ length: servers }, (_, i) => new Disk(`${run}-${i}`));
           run++;
-          const common = new SharedCheckpoint(true);
+          const worker = new StoreCheckpoints({ lines: disks, namespace: 'a', isShared: true, onMet });
+          const isKnown = () => disks[0]!.named !== null;
           let step = 0;
-          let asked = 0;
-          const ask = () => {
-            step++;
-            asked = servers;
-            const answers = disks.map((disk) => disk.ask(step, common.step).finally(() => asked--));
-            return Promise.all(answers).then((kept) => common.answered(kept));
-          };
-          let answered = ask();
+          let isAnswered = true;
           for (const { disk: i, copies, fails } of events) {
-            const disk = disks[i]!;
-            for (const write of disk.waiting.splice(0, copies)) {
-              // Until there is one to go back to, training does not begin.
-              const mayFail = fails && common.step !== null;
-              disk.files.fault = (call) => (mayFail && call === 'rename' ? 'EIO' : undefined);
-              await write();
+            if (isAnswered) {
+              isAnswered = false;
+              void ask(worker, ++step).then(() => (isAnswered = true));
             }
-            if (common.step !== null) expect(inCommon(disks)).not.toEqual([]);
+            for (let n = 0; n < copies; n++) {
+              // Until there is one to go back to, training does not begin.
+              await disks[i]!.write(fails && isKnown());
+              if (isKnown()) expect(inCommon(disks)).not.toEqual([]);
+            }
             for (const one of disks) expect(one.steps.length).toBeLessThanOrEqual(5);
             await new Promise(setImmediate);
-            if (asked > 0) continue;
-            await answered;
-            answered = ask();
           }
-          for (const disk of disks) {
-            disk.files.fault = () => undefined;
-            while (disk.waiting.length > 0) await disk.waiting.shift()!();
-          }
+          for (const disk of disks) while (disk.waiting.length > 0) await disk.write();
           expect(inCommon(disks)).not.toEqual([]);
           for (const disk of open.splice(0)) await disk.checkpoints.close();
         }),
@@ -155,6 +165,51 @@ describe.skipIf(!hasSharedMemory())('the checkpoints of several servers', () => 
     },
     60_000,
   );
+
+  it('have one in common also if what workers know is as old as it can be', async () => {
+    const [one, other] = [new Disk('one'), new Disk('other')];
+    const worker = new StoreCheckpoints({ lines: [one, other], namespace: 'a', isShared: true, onMet });
+    let step = -1;
+    /** By server: what becomes of copies before the next call; false: it is not written. */
+    const round = async (ones: readonly boolean[], others: readonly boolean[]) => {
+      await ask(worker, ++step);
+      for (const isWritten of ones) await one.write(!isWritten);
+      for (const isWritten of others) await other.write(!isWritten);
+    };
+    await round([true], [true]);
+    await round([true], [false]);
+    await round([true], [false]);
+    // From here on the first one is slow, and answers each call that a copy was not written.
+    await round([], [true]);
+    await round([false, true], [true]);
+    await round([false], [true]);
+    await round([false], [true]);
+    await round([], [true]);
+    await round([], [true]);
+    const asked = ask(worker, ++step);
+    for (const isWritten of [false, false, true]) {
+      await one.write(!isWritten);
+      await new Promise(setImmediate);
+    }
+    await other.write(true);
+    await asked;
+    const last = ask(worker, ++step);
+    await other.write();
+    expect(inCommon([one, other])).not.toEqual([]);
+    await one.write();
+    await last;
+  });
+
+  it('were asked for by all workers once one core has answered, though another never does', async () => {
+    let met = 0;
+    const never = new Promise<Header>(() => undefined);
+    const lines = [{ request: () => never }, { request: () => Promise.resolve({ kept: [0] }) }];
+    const worker = new StoreCheckpoints({ lines, namespace: 'a', isShared: true, onMet: () => met++ });
+    void worker.ask(0, true);
+    expect(met).toBe(0);
+    await new Promise(setImmediate);
+    expect(met).toBe(1);
+  });
 
   it('stay until one is known that all have: the last four, and then that one however old it is', async () => {
     const disk = new Disk('one');
