@@ -1,6 +1,7 @@
 /**
- * What lies on the disk when everything was killed: at most two checkpoints a server, all of them whole; and if the newest of
- * one server is damaged, all servers go back to the one before, and the result is still that of an undisturbed run.
+ * What lies on the disk when everything was killed: the last four checkpoints of each of several
+ * servers, all of them whole; and if the newest of one server is damaged, all servers go back to
+ * the one before, and the result is still that of an undisturbed run.
  */
 import { readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -19,6 +20,8 @@ const EVERY = 5;
 /** Where everything is killed, and where the training ends. */
 const [KILLED_AT, STEPS] = [28, 40];
 const LOOK_AGAIN_MS = 10;
+/** Of each server. */
+const KEPT = 4;
 
 let ground: KillGround | undefined;
 afterEach(() => ground?.close());
@@ -47,7 +50,7 @@ function checkpointsIn(folder: string): string[] {
 }
 
 describe('checkpoints of servers that were killed', () => {
-  it('are two and whole, and a damaged one is not used', async () => {
+  it('are four and whole on each of two servers, and a damaged one is not used', async () => {
     const seed = chooseSeed();
     console.log(`seed ${seed}`);
     const random = new Random(seed);
@@ -69,12 +72,12 @@ describe('checkpoints of servers that were killed', () => {
     );
     // Checkpoints are written in the background.
     const newest = `step-${String(KILLED_AT - (KILLED_AT % EVERY)).padStart(12, '0')}.checkpoint`;
-    while (!here.folders.every((folder) => checkpointsIn(folder).includes(newest)))
-      await pause(LOOK_AGAIN_MS);
+    const isWritten = (names: string[]) => names.includes(newest) && names.length === KEPT;
+    while (!here.folders.every((folder) => isWritten(checkpointsIn(folder)))) await pause(LOOK_AGAIN_MS);
     for (const place of [...here.workers, ...here.servers]) await here.kill(place);
     for (const folder of here.folders) {
-      expect(checkpointsIn(folder)).toHaveLength(2);
-      expect(await stepsIn(folder)).toEqual([20, 25]);
+      expect(checkpointsIn(folder)).toHaveLength(KEPT);
+      expect(await stepsIn(folder)).toEqual([10, 15, 20, 25]);
     }
 
     damage(join(here.folders[0]!, newest), random);
@@ -89,8 +92,8 @@ describe('checkpoints of servers that were killed', () => {
     }
     await here.end();
     for (const folder of here.folders) {
-      expect(readdirSync(folder).filter((name) => name !== 'server.lock')).toHaveLength(2);
-      expect(await stepsIn(folder)).toEqual([35, 40]);
+      expect(readdirSync(folder).filter((name) => name !== 'server.lock')).toHaveLength(KEPT);
+      expect(await stepsIn(folder)).toEqual([25, 30, 35, 40]);
     }
   }, 120_000);
 });
