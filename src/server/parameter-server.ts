@@ -9,18 +9,21 @@ import { InternalError, pack, unpack, UsageError } from '../base/index.ts';
 import type { TributaryError } from '../base/index.ts';
 import { SharedSpace } from '../memory/index.ts';
 import type { Segment } from '../memory/index.ts';
-import { isNonce, listenWithin, resolveHost, TlsTunnel } from '../sockets/index.ts';
+import { listenWithin, resolveHost, TlsTunnel } from '../sockets/index.ts';
 import type { TlsOptions } from '../sockets/index.ts';
+import { Administration } from './administration/administration.ts';
+import type { AdministeredServer, AdministrationOptions } from './administration/administration.ts';
 import { MAX_CONNECTIONS } from './cores/connection-table.ts';
-import type { Answers, CorePart, Durability, Question, Service, ToCore, ToOffice } from './cores/office.ts';
+import type { Answers, CorePart, Question, Service, ToCore, ToOffice } from './cores/office.ts';
 import { TenantMemory } from './memory-office.ts';
 import { systemServerHost } from './server-host.ts';
 import type { ServerHost, ThreadLine } from './server-host.ts';
 import { TenantCheckpoints } from './tenant-checkpoints.ts';
 import type { ServiceAccess } from './service-access.ts';
+import { checkCount, checkedServiceOptions } from './service-options.ts';
+import type { ServiceOptions } from './service-options.ts';
 import { ACCOUNT_BYTES, TenantSpace } from './tenant-space.ts';
-import { isNamespace, readSettings } from './wire/messages.ts';
-import type { ServiceSettings } from './wire/messages.ts';
+import type { TenantCensus } from './wire/administration.ts';
 
 export interface ParameterServerOptions {
   /** Threads that own chunks. Default 1. */
@@ -49,52 +52,12 @@ export interface ParameterServerOptions {
    * the most. Default 64.
    */
   readonly maxStrangers?: number | undefined;
+  /** Who may create and end services over the network. Default: nobody. */
+  readonly administration?: AdministrationOptions | undefined;
   /** Memory of all tenants. Default: a new space. */
   readonly space?: SharedSpace | undefined;
   /** Gets a line of text for each connection that was closed for a fault. Default: none. */
   readonly log?: ((line: string) => void) | undefined;
-}
-
-export interface ServiceOptions {
-  /** Letters, digits, '.', '_' and '-', up to 64, the first no dot. */
-  readonly namespace: string;
-  /** 64 hexadecimal digits that workers must know. Default: random. */
-  readonly nonce?: string | undefined;
-  /** How it is trained. Default: as the first worker says. */
-  readonly settings?: ServiceSettings | undefined;
-  /**
-   * How long a worker whose connection broke is waited for before it is counted out, in milliseconds. Default 5,000.
-   */
-  readonly graceMs?: number | undefined;
-  /**
-   * What becomes of synchronous training without a lost worker: 'release' continues with the others, 'wait' waits until
-   * it has been started again and then goes back to the last checkpoint, so that the result is that of a run without
-   * the loss. Default 'release'.
-   */
-  readonly lostWorkers?: 'release' | 'wait' | undefined;
-  /** Folder of its checkpoints and logs, of this server alone. Default: nothing is kept. */
-  readonly folder?: string | undefined;
-  /**
-   * What acknowledged pushes survive, where they are logged (asynchronous training with a folder): 'process', the end
-   * of the server's process, however it comes; 'disk', also a power cut, because nothing is acknowledged before it is
-   * on the disk. Default 'process'.
-   */
-  readonly durability?: Durability | undefined;
-  /**
-   * Bytes that it may take: values, slots, gradients on their way, segments of workers on this host, and copies for
-   * checkpoints. Quotas may add up to more than there is; then it is the first who gets it. Default: half of the space.
-   */
-  readonly maxBytes?: number | undefined;
-  /** Keys and chunks of them that it may have on one core; each takes 2 KiB of its quota. Default 131,072. */
-  readonly maxChunks?: number | undefined;
-  /**
-   * Bytes that it may write to its logs of pushes between two checkpoints; each core has an equal share. Pushes beyond
-   * are refused until a checkpoint is on the disk. Default 64 GiB: minutes of the fastest pushing, which a restart
-   * must be able to do again.
-   */
-  readonly maxLogBytes?: number | undefined;
-  /** Connections that it may have to one core: one for each worker. Default 256. */
-  readonly maxConnections?: number | undefined;
 }
 
 interface Tenancy {
@@ -106,6 +69,8 @@ interface Tenancy {
   readonly checkpoints: TenantCheckpoints | undefined;
   /** Cores that may use its memory: all at first; fewer once it has ended. */
   readonly holders: Set<Core>;
+  /** Called when it has ended and its memory has been given back. */
+  readonly whenCleared: (() => void)[];
 }
 
 interface Core {
@@ -121,7 +86,11 @@ interface Core {
   /** It has given everything back, or is dead. */
   readonly ended: Promise<void>;
   readonly hasEnded: () => void;
+  /** Who waits for what it knows of its tenants, by number. */
+  readonly censuses: Map<number, (tenants: Census) => void>;
 }
+
+type Census = readonly TenantCensus[];
 
 export class ParameterServer {
   /** Where workers find it. */
@@ -136,6 +105,8 @@ export class ParameterServer {
   /** What is being given back. */
   readonly #clearing = new Set<Promise<void>>();
   #serials = 0;
+  #administration: Administration | undefined;
+  #censuses = 0;
   readonly #beacon: Segment;
   /** Tells workers that it is not the process that they knew. */
   readonly #run: string;
@@ -168,9 +139,14 @@ export class ParameterServer {
     checkCount('port', port, 0, 65535 - cores);
     const name = await resolveHost(address);
     const server = new ParameterServer(options, address, options.space ?? SharedSpace.create(), host);
+    const { administration } = options;
     try {
+      if (administration)
+        server.#administration = Administration.open(server.#administered(), administration, host.files);
       for (let i = 0; i < cores; i++) await server.#listen(name, port === 0 ? 0 : port + i);
       for (let i = 0; i < cores; i++) server.#startCore(i);
+      // Before anybody is heard.
+      server.#administration?.restore();
       return server;
     } catch (error) {
       await server.close();
@@ -205,36 +181,17 @@ export class ParameterServer {
     if (this.#closing) {
       throw new UsageError('INVALID_ARGUMENT', 'the server is closed; start another one', {});
     }
-    const { namespace, nonce = this.#host.randomHex(32) } = options;
-    if (!isNamespace(namespace) || this.#services.has(namespace)) {
-      const why = isNamespace(namespace) ? 'is taken' : 'is no name';
-      throw new UsageError(
-        'INVALID_ARGUMENT',
-        `namespace '${namespace}' ${why}; give another one of 1 to 64 letters, digits, '.', '_' and '-'`,
-        { namespace },
-      );
+    const { namespace, nonce = this.#host.randomHex(32), folder } = options;
+    if (this.#services.has(namespace)) {
+      throw new UsageError('INVALID_ARGUMENT', `namespace '${namespace}' is taken; give another one`, {
+        namespace,
+      });
     }
-    if (!isNonce(nonce)) {
-      throw new UsageError(
-        'INVALID_ARGUMENT',
-        `the nonce of namespace '${namespace}' is not made of 64 hexadecimal digits; leave it out for a random one`,
-        { namespace },
-      );
-    }
-    const { graceMs = 5000, maxBytes = Math.floor(this.capacityBytes / 2) } = options;
-    const { maxChunks = 131_072, maxConnections = 256, maxLogBytes = 64 * 2 ** 30 } = options;
-    checkCount('graceMs', graceMs, 0, 2 ** 31);
-    checkCount('maxBytes', maxBytes, 1, 2 ** 40);
-    checkCount('maxChunks', maxChunks, 1, 2 ** 31);
-    checkCount('maxLogBytes', maxLogBytes, 1, 2 ** 50);
-    checkCount('maxConnections', maxConnections, 1, MAX_CONNECTIONS);
-    const { folder, lostWorkers = 'release', durability = 'process' } = options;
-    if (durability !== 'process' && durability !== 'disk') throw unknownDurability(namespace, durability);
-    const settings = options.settings && checkedSettings(options.settings);
+    const checked = checkedServiceOptions({ ...options, nonce }, this.capacityBytes);
     const account = this.#space.allocate(ACCOUNT_BYTES);
     const service: Service = {
-      ...{ namespace, nonce, settings, graceMs, lostWorkers, maxBytes, maxChunks, logFolder: folder },
-      ...{ durability, maxConnections, cores: this.cores, maxLogBytes },
+      ...checked,
+      ...{ namespace, nonce, logFolder: folder, cores: this.cores },
       serial: this.#serials++,
       account: { byteOffset: account.byteOffset, byteLength: account.byteLength },
     };
@@ -249,20 +206,48 @@ export class ParameterServer {
           });
     const memory = new TenantMemory(space, service, this.#host);
     const holders = new Set(this.#cores);
-    this.#services.set(namespace, { service, space, account, memory, checkpoints, holders });
+    const tenancy = { service, space, account, memory, checkpoints, holders, whenCleared: [] };
+    this.#services.set(namespace, tenancy);
     this.#tell({ service });
     return { namespace, nonce };
   }
 
   /** Ends a service: its workers are disconnected and, when no core uses it any more, its memory is given back. */
   endService(namespace: string): void {
+    void this.#endService(namespace);
+  }
+
+  async #endService(namespace: string): Promise<void> {
     const known = this.#services.get(namespace);
     if (known === undefined || this.#closing) return;
+    const cleared = new Promise<void>((resolve) => known.whenCleared.push(resolve));
     const { serial } = known.service;
     this.#services.delete(namespace);
     this.#ending.set(serial, known);
     for (const core of this.#cores) if (core.thread === undefined) this.#letGo(core, serial);
     this.#tell({ endService: serial });
+    await cleared;
+  }
+
+  #administered(): AdministeredServer {
+    return {
+      capacityBytes: this.capacityBytes,
+      offered: () =>
+        [...this.#services.values()].map(({ service, memory }) => ({ service, bytes: memory.bytes })),
+      create: (options) => void this.createService(options),
+      end: (namespace) => this.#endService(namespace),
+      census: () => this.#census(),
+      log: (line) => this.#log(line),
+    };
+  }
+
+  async #census(): Promise<readonly TenantCensus[]> {
+    const census = this.#censuses++;
+    const heard = this.#cores
+      .filter(({ thread }) => thread)
+      .map(({ censuses }) => new Promise<Census>((take) => censuses.set(census, take)));
+    this.#tell({ census });
+    return (await Promise.all(heard)).flat();
   }
 
   /** The core uses the memory of the ended service no more. The last one to say so gives it back. */
@@ -294,11 +279,12 @@ export class ParameterServer {
     }
     for (const tenancy of [...this.#services.values(), ...this.#ending.values()]) await this.#clear(tenancy);
     await Promise.all(this.#clearing);
+    this.#administration?.close();
     this.#beacon.close();
   }
 
   /** Never fails: whoever ended the service has nobody left to tell but the log. */
-  async #clear({ service, account, memory, checkpoints }: Tenancy): Promise<void> {
+  async #clear({ service, account, memory, checkpoints, whenCleared }: Tenancy): Promise<void> {
     this.#ending.delete(service.serial);
     try {
       await checkpoints?.close();
@@ -307,6 +293,7 @@ export class ParameterServer {
     } catch (error) {
       this.#log(`service '${service.namespace}' has ended, but not cleanly: ${textOf(error)}`);
     }
+    for (const resolve of whenCleared) resolve();
   }
 
   async #listen(host: string, port: number): Promise<void> {
@@ -321,7 +308,7 @@ export class ParameterServer {
     this.#cores.push({
       ...{ doorbell: this.#host.libc.doorbell(), listeningFd: listening.fd, tunnel },
       descriptors: this.#space.allocate(4 * MAX_CONNECTIONS),
-      ...{ listensAt: listening.port, ended, hasEnded, thread: undefined },
+      ...{ listensAt: listening.port, ended, hasEnded, thread: undefined, censuses: new Map() },
     });
   }
 
@@ -334,6 +321,7 @@ export class ParameterServer {
     core.thread = this.#host.startCore(this.#space.memory, {
       ...{ listeningFd: core.listeningFd!, doorbell: core.doorbell, handshakeTimeoutMs, maxStrangers },
       ...{ index, stallTimeoutMs, isTunnelled: tls !== undefined },
+      administratorKey: this.#administration?.key,
       descriptors: { byteOffset: core.descriptors.byteOffset, byteLength: core.descriptors.byteLength },
       processor: this.#options.pinned ? index % cpus().length : undefined,
       welcome: { run: this.#run, ports: this.#cores.map(({ listensAt }) => listensAt), beacon },
@@ -345,6 +333,8 @@ export class ParameterServer {
   #hear(core: Core, message: ToOffice): void {
     if ('log' in message) return this.#log(message.log);
     if ('released' in message) return this.#letGo(core, message.released);
+    if ('census' in message) return this.#heardCensus(core, message.census, message.tenants);
+    if ('administration' in message) return void this.#administrate(core, message);
     if ('ended' in message) {
       if (message.ended) this.#fail(unpack(message.ended));
       return core.hasEnded();
@@ -364,9 +354,21 @@ export class ParameterServer {
       if ('answer' in reply) this.#takeBack(reply.answer);
       return;
     }
-    if (core.thread === undefined) return;
-    core.thread.post(reply);
-    this.#host.libc.ring(core.doorbell);
+    this.#tellCore(core, reply);
+  }
+
+  async #administrate(core: Core, { token, administration }: Administrated): Promise<void> {
+    try {
+      this.#tellCore(core, { token, answer: await this.#administration!.answer(administration) });
+    } catch (error) {
+      this.#tellCore(core, { token, error: pack(error) });
+    }
+  }
+
+  #heardCensus({ censuses }: Core, number: number, tenants: Census): void {
+    const take = censuses.get(number);
+    censuses.delete(number);
+    take?.(tenants);
   }
 
   async #answer(serial: number, question: Question): Promise<Answers[keyof Answers]> {
@@ -401,6 +403,7 @@ export class ParameterServer {
   #lost(core: Core, error: unknown): void {
     this.#closeSockets(core);
     for (const serial of this.#ending.keys()) this.#letGo(core, serial);
+    for (const number of core.censuses.keys()) this.#heardCensus(core, number, []);
     if (!this.#closing && this.failure === undefined) {
       const index = this.#cores.indexOf(core);
       const why = error === undefined ? 'without a word' : textOf(error);
@@ -441,16 +444,19 @@ export class ParameterServer {
   }
 
   #tell(message: ToCore): void {
-    for (const { thread, doorbell } of this.#cores) {
-      // Without a thread the doorbell may be closed.
-      if (thread === undefined) continue;
-      thread.post(message);
-      this.#host.libc.ring(doorbell);
-    }
+    for (const core of this.#cores) this.#tellCore(core, message);
+  }
+
+  #tellCore({ thread, doorbell }: Core, message: ToCore): void {
+    // Without a thread the doorbell may be closed.
+    if (thread === undefined) return;
+    thread.post(message);
+    this.#host.libc.ring(doorbell);
   }
 }
 
-type Asked = Extract<ToOffice, { token: number }>;
+type Asked = Extract<ToOffice, { serial: number }>;
+type Administrated = Extract<ToOffice, { administration: unknown }>;
 /** What may have a snapshot in it. */
 interface Holder {
   readonly snapshot?: CorePart['snapshot'] | undefined;
@@ -460,36 +466,4 @@ interface Holder {
 
 function textOf(error: unknown): string {
   return error instanceof Error ? error.message : String(error);
-}
-
-function checkedSettings(settings: ServiceSettings): ServiceSettings {
-  try {
-    return readSettings(settings);
-  } catch (cause) {
-    throw new UsageError(
-      'INVALID_ARGUMENT',
-      `the settings of a service are ${JSON.stringify(settings)}; give workers, consistency, combine and aggregation as the documentation says`,
-      { settings },
-      cause,
-    );
-  }
-}
-
-function unknownDurability(namespace: string, durability: unknown): UsageError {
-  return new UsageError(
-    'INVALID_ARGUMENT',
-    `the durability of namespace '${namespace}' is ${JSON.stringify(durability)}; give 'process' or 'disk'`,
-    { namespace, durability },
-  );
-}
-
-function checkCount(name: string, value: number, least: number, most: number): void {
-  if (Number.isInteger(value) && value >= least && value <= most) return;
-  throw new UsageError(
-    'INVALID_ARGUMENT',
-    `${name} is ${value}; give a whole number from ${least} to ${most}`,
-    {
-      [name]: value,
-    },
-  );
 }

@@ -14,6 +14,7 @@ export {
   internetAddress,
   localAddress,
   MAX_ADDRESS_BYTES,
+  parseAddress,
   resolveHost,
 } from './socket-address.ts';
 export type { SocketAddress } from './socket-address.ts';

@@ -85,6 +85,15 @@ export function addressText(host: string, port: number): string {
   return host.includes(':') ? `[${host}]:${port}` : `${host}:${port}`;
 }
 
+/** Of a server that is to be dialled, as users give it: 'host:port', '[::1]:port'. */
+export function parseAddress(address: string): { readonly host: string; readonly port: number } {
+  const [, host, port] = /^(?:\[?(.+?)\]?):(\d{1,5})$/.exec(address) ?? [];
+  if (host !== undefined && Number(port) > 0 && Number(port) < 65536) return { host, port: Number(port) };
+  throw new UsageError('INVALID_ARGUMENT', `'${address}' is no address of a server; give 'host:port'`, {
+    address,
+  });
+}
+
 /** The host of what `addressText` made. */
 export function hostOf(text: string): string {
   return text.slice(0, text.lastIndexOf(':')).replace(/^\[|\]$/g, '');

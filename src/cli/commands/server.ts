@@ -3,20 +3,20 @@
  * they train when they connect. Invariants: a nonce is only in its file, never in arguments, output or log; whatever ends
  * the command, the server is closed.
  */
+import { existsSync } from 'node:fs';
 import { join, resolve } from 'node:path';
 import { UsageError } from '../../base/index.ts';
-import { ParameterServer } from '../../server/index.ts';
+import { keptServicesFile, ParameterServer } from '../../server/index.ts';
 import type { ParameterServerOptions } from '../../server/index.ts';
 import { defineCommand, type OptionSpecs, type OptionValues } from '../command.ts';
 import { exitCodeOf, type CommandIo } from '../io.ts';
 import { openSecretFile, readGivenFile, type SecretFile } from '../secret-file.ts';
+import { serviceOptions, SERVICE_NAME } from '../service-options.ts';
 import { addressText, isLoopback, serviceVoice, untilAborted, type ServiceVoice } from '../service.ts';
 
 const DEFAULT_PORT = 7000;
 const MAX_CORES = 256;
 const MAX_PORT = 65_535;
-/** Names become names of files: no path, and nothing hidden. */
-const SERVICE_NAME = /^[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}$/;
 const NONCE = /^[0-9a-f]{64}$/;
 
 const options = {
@@ -41,27 +41,11 @@ const options = {
     value: 'FOLDER',
     help: 'Where checkpoints are kept, of this server alone. Default: none are.',
   },
-  durability: {
+  ...serviceOptions,
+  'admin-secret-file': {
     kind: 'text',
-    choices: ['process', 'disk'],
-    help: 'What acknowledged pushes of asynchronous training survive, with --folder: the end of the process, or a power cut too. Default process.',
-  },
-  'lost-workers': {
-    kind: 'text',
-    choices: ['wait', 'release'],
-    help: 'wait: until a lost worker was started again, then back to the last checkpoint. release: go on without it. Default release.',
-  },
-  'grace-ms': {
-    kind: 'count',
-    help: 'release: how long a worker may take to come back, in milliseconds. Default 5000.',
-  },
-  'max-bytes': {
-    kind: 'count',
-    help: 'Memory that each service may take. Default: an equal share of 4 GiB.',
-  },
-  'max-log-bytes': {
-    kind: 'count',
-    help: 'What each service may write to its logs of asynchronous pushes between two checkpoints, with --folder; up to three times as much is kept. Default 68719476736: 64 GiB.',
+    value: 'FILE',
+    help: 'Holds what administrators must know, who create and end services over the network; made if it is not there. Default: nobody can.',
   },
   'tls-key': { kind: 'text', value: 'FILE', help: 'Private key of this server, PEM. Default: no TLS.' },
   'tls-cert': { kind: 'text', value: 'FILE', help: 'Its certificate, PEM.' },
@@ -80,11 +64,13 @@ export const serverCommand = defineCommand({
   operands: '',
   operandCount: [0, 0],
   options,
-  details: 'Runs until SIGINT or SIGTERM. How workers connect, and where to put servers: docs/servers.md',
+  details:
+    'Runs until SIGINT or SIGTERM. With --admin-secret-file, services are created, ended and listed while it runs: tributary server service create --help. How workers connect, and where to put servers: docs/servers.md',
   outlivesReader: true,
   examples: [
     'tributary server --service mnist',
     'tributary server --port 7000 --cores 2 --service mnist --folder checkpoints --lost-workers wait',
+    'tributary server --folder kept --admin-secret-file admin.secret',
     'tributary server --address 10.0.0.5 --service mnist --tls-key key.pem --tls-cert cert.pem --tls-ca ca.pem',
   ],
   run: async (_operands, given: Options, io) => {
@@ -92,14 +78,16 @@ export const serverCommand = defineCommand({
     const tls = readTls(given, io);
     const voice = serviceVoice(io, given.json);
     const nonces = names.map((name) => openNonce(name, given, io));
+    const administration = openAdministration(given, io, voice);
     const failed = new AbortController();
     let running: ParameterServer | undefined = undefined;
     const log = (text: string): void => {
       voice.tell({ type: 'log', text }, text);
       if (running?.failure) failed.abort();
     };
-    const server = (running = await start(given, { tls, log }));
+    const server = (running = await start(given, { tls, log, administration }));
     try {
+      tellKept(server, voice);
       names.forEach((name, i) => offer(server, name, nonces[i]!, given, io, voice));
       announce(server, given, voice);
       await untilAborted(AbortSignal.any([io.signal, failed.signal]));
@@ -115,7 +103,7 @@ export const serverCommand = defineCommand({
 
 async function start(
   given: Options,
-  more: Pick<ParameterServerOptions, 'tls' | 'log'>,
+  more: Pick<ParameterServerOptions, 'tls' | 'log' | 'administration'>,
 ): Promise<ParameterServer> {
   const { port = DEFAULT_PORT, cores = 1, address = '127.0.0.1' } = given;
   try {
@@ -150,6 +138,39 @@ function openNonce(name: string, { nonces = 'nonces' }: Options, io: CommandIo):
   );
 }
 
+function openAdministration(
+  given: Options,
+  io: CommandIo,
+  voice: ServiceVoice,
+): ParameterServerOptions['administration'] {
+  const { 'admin-secret-file': path } = given;
+  const folder = given.folder === undefined ? undefined : resolve(io.cwd, given.folder);
+  if (path === undefined) {
+    const kept = folder === undefined ? undefined : keptServicesFile(folder);
+    if (kept === undefined || !existsSync(kept)) return undefined;
+    throw wrong(
+      `found services that were created over the network, in ${kept}, and cannot offer them without --admin-secret-file, which their nonces depend on; give the file that it had, or remove ${kept}`,
+    );
+  }
+  const { secret, isNew, isExposed, ...file } = openSecretFile(resolve(io.cwd, path));
+  voice.tell(
+    { type: 'administration', secretFile: file.path, isNewSecret: isNew, folder: folder ?? null },
+    `Administrators need the secret ${isNew ? 'that is new, ' : ''}in ${file.path}; services that they create ${folder === undefined ? 'end with the server' : `are kept in ${folder}`}.`,
+  );
+  if (isExposed)
+    voice.warn(`${file.path} can be read by other users of this machine; chmod 600 ${file.path}`);
+  return { secret, folder };
+}
+
+/** Services that were created over the network before the server was started. */
+function tellKept(server: ParameterServer, voice: ServiceVoice): void {
+  for (const { namespace } of server.services)
+    voice.tell(
+      { type: 'kept', service: namespace },
+      `Service ${namespace}: created over the network, and kept.`,
+    );
+}
+
 /** Makes a service and says what its workers need. */
 function offer(
   server: ParameterServer,
@@ -164,6 +185,11 @@ function offer(
   const durability = given.durability as 'process' | 'disk' | undefined;
   const { 'grace-ms': graceMs, 'max-bytes': maxBytes, 'max-log-bytes': maxLogBytes } = given;
   const share = Math.floor(server.capacityBytes / (given.service?.length ?? 1));
+  if (server.services.some(({ namespace }) => namespace === name)) {
+    throw wrong(
+      `has the service ${name} already, which was created over the network and is kept; leave --service ${name} out, or end it first`,
+    );
+  }
   server.createService({
     ...{ namespace: name, nonce: nonce.secret, folder, durability, lostWorkers, graceMs, maxLogBytes },
     maxBytes: maxBytes ?? share,
@@ -199,7 +225,11 @@ function announce(server: ParameterServer, given: Options, voice: ServiceVoice):
 /** What the parser cannot know; returns the names of the services. */
 function checkOptions(given: Options): readonly string[] {
   const { service: names = [], port = DEFAULT_PORT, cores = 1 } = given;
-  if (names.length === 0) throw wrong('needs --service NAME: at least one namespace for workers');
+  if (names.length === 0 && given['admin-secret-file'] === undefined) {
+    throw wrong(
+      'needs --service NAME: at least one namespace for workers; or --admin-secret-file FILE, by which services are created later',
+    );
+  }
   for (const [i, name] of names.entries()) {
     if (!SERVICE_NAME.test(name)) {
       throw wrong(

@@ -2,11 +2,11 @@
  * The connections of a worker to all cores of all servers: finds the cores of each server, and whether it shares memory with
  * this process. Invariant: cores are numbered through all servers, in the order in which the servers were given.
  */
-import { PeerError, UsageError } from '../../base/index.ts';
+import { PeerError } from '../../base/index.ts';
 import type { TributaryError } from '../../base/index.ts';
 import type { SharedSpace } from '../../memory/index.ts';
 import type { Welcome } from '../../server/index.ts';
-import { internetAddress, resolveHost } from '../../sockets/index.ts';
+import { internetAddress, parseAddress, resolveHost } from '../../sockets/index.ts';
 import type { TlsTunnel } from '../../sockets/index.ts';
 import { CoreLine } from './core-line.ts';
 import type { LineOptions } from './core-line.ts';
@@ -115,14 +115,6 @@ function isOnThisHost(space: SharedSpace, { beacon }: Welcome): boolean {
   } catch {
     return false;
   }
-}
-
-function parseAddress(address: string): { readonly host: string; readonly port: number } {
-  const [, host, port] = /^(?:\[?(.+?)\]?):(\d{1,5})$/.exec(address) ?? [];
-  if (host !== undefined && Number(port) > 0 && Number(port) < 65536) return { host, port: Number(port) };
-  throw new UsageError('INVALID_ARGUMENT', `'${address}' is no address of a server; give 'host:port'`, {
-    address,
-  });
 }
 
 function checkSameCores(cores: readonly number[]): void {

@@ -27,6 +27,7 @@ import {
 import type { Host } from '../../sockets/index.ts';
 import { MEMBER_LIMITS, ProtocolFault, STRANGER_LIMITS } from '../wire/frame.ts';
 import { MessageStream, StreamResources } from '../wire/message-stream.ts';
+import type { TenantCensus } from '../wire/administration.ts';
 import type { Hello, Proof, Welcome } from '../wire/messages.ts';
 import { ConnectionTable } from './connection-table.ts';
 import { FairTurns } from './fair-turns.ts';
@@ -53,6 +54,8 @@ export interface CoreOptions {
   readonly handshakeTimeoutMs: number;
   /** How long a member may send nothing in the middle of a message, in milliseconds. */
   readonly stallTimeoutMs: number;
+  /** What administrators must know; undefined: nobody administrates this server over the network. */
+  readonly administratorKey: string | undefined;
   /** Connections that may have not authenticated at a time. */
   readonly maxStrangers: number;
   /** Connections come through a TLS tunnel, which says first who they are. */
@@ -88,6 +91,8 @@ const MAX_SLEEP_MS = 500;
  * it.
  */
 const ACCEPTS_SHARE = 1 / 4;
+/** Administrators whose requests are carried out at a time. */
+const MAX_ADMINISTRATORS = 8;
 const EVICTION_LOG_INTERVAL_MS = 60_000;
 /** Entries of the poll set that are no connections: the doorbell and the listening socket. */
 const FIRST_PLACE = 2;
@@ -116,6 +121,8 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
   /** By their places. */
   readonly #placed: Connection[] = [];
   readonly #strangers = new Set<Connection>();
+  /** They have proved themselves, so they make room for nobody; their time is limited all the same. */
+  readonly #administrators = new Set<Connection>();
   /** All that have something to do or to wait for. Others cost nothing: the kernel says when they have. */
   readonly #watched = new Set<Connection>();
   /** Since when the next message of the office is taken over. */
@@ -251,6 +258,22 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
     return [...this.#tenants.keys()];
   }
 
+  census(): readonly TenantCensus[] {
+    return [...this.#tenants.values()].map(({ census }) => census);
+  }
+
+  get administratorKey(): string | undefined {
+    return this.#options.administratorKey;
+  }
+
+  administrate(...[request, stream, take, fail]: Parameters<Doorkeeper['administrate']>): void {
+    if (this.#administrators.size >= MAX_ADMINISTRATORS) return fail(tooManyAdministrators());
+    const connection = this.#connections.get(stream)!;
+    this.#strangers.delete(connection);
+    this.#administrators.add(connection);
+    this.#office.administrate(request, take, fail);
+  }
+
   admit({ namespace }: Hello, proof: Proof, stream: MessageStream): Omit<Welcome, 'proof'> {
     const tenant = this.#tenants.get(namespace)!;
     const { worker, incarnation, settings } = proof;
@@ -346,7 +369,7 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
       this.#listensSinceMs = this.#host.clock.nowMs();
       this.#office.listen(this);
     }
-    for (const { stranger, stream } of this.#strangers) {
+    for (const { stranger, stream } of [...this.#strangers, ...this.#administrators]) {
       if (stranger && nowMs > stranger.deadlineMs)
         stream.ended ??= new ProtocolFault('said too little in time');
     }
@@ -531,6 +554,7 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
       if (last !== connection) this.#placed[(last.place = place)] = last;
     }
     this.#strangers.delete(connection);
+    this.#administrators.delete(connection);
     this.#watched.delete(connection);
     this.#table.remove(stream.fd);
     stream.close();
@@ -542,5 +566,13 @@ function tooMany(namespace: string, connections: number): PeerError {
     'REFUSED',
     `namespace '${namespace}' has ${connections} connections to this core, as many as one may; end workers that are not needed, or use more servers`,
     { namespace, connections },
+  );
+}
+
+function tooManyAdministrators(): PeerError {
+  return new PeerError(
+    'REFUSED',
+    `${MAX_ADMINISTRATORS} administrators are being answered; try again in a moment`,
+    { administrators: MAX_ADMINISTRATORS },
   );
 }

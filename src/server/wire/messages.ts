@@ -17,7 +17,7 @@ import { check, countOf, countsOf, finiteOf, isCount, listOf, malformed, objectO
 import type { Header } from './message-stream.ts';
 
 export const SERVER_PROTOCOL_VERSION = 6;
-const MAX_WORKERS = 65536;
+export const MAX_WORKERS = 65536;
 /** Checkpoints that a worker can name to go back to: of those that servers keep, which are a few. */
 const MAX_GATHERED = 1024;
 const LINE_BYTES = 64;
