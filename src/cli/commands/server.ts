@@ -5,7 +5,7 @@
  */
 import { existsSync } from 'node:fs';
 import { join, resolve } from 'node:path';
-import { UsageError } from '../../base/index.ts';
+import { didYouMean, UsageError } from '../../base/index.ts';
 import { keptServicesFile, ParameterServer } from '../../server/index.ts';
 import type { ParameterServerOptions } from '../../server/index.ts';
 import { defineCommand, type OptionSpecs, type OptionValues } from '../command.ts';
@@ -62,7 +62,8 @@ export const serverCommand = defineCommand({
   name: 'server',
   summary: 'Run a parameter server, which workers push gradients to and pull parameters from.',
   operands: '',
-  operandCount: [0, 0],
+  // Words of a command that there is not.
+  operandCount: [0, Infinity],
   options,
   details:
     'Runs until SIGINT or SIGTERM. With --admin-secret-file, services are created, ended and listed while it runs: tributary server service create --help. How workers connect, and where to put servers: docs/servers.md',
@@ -73,7 +74,8 @@ export const serverCommand = defineCommand({
     'tributary server --folder kept --admin-secret-file admin.secret',
     'tributary server --address 10.0.0.5 --service mnist --tls-key key.pem --tls-cert cert.pem --tls-ca ca.pem',
   ],
-  run: async (_operands, given: Options, io) => {
+  run: async ([word, ...more], given: Options, io) => {
+    if (word !== undefined) throw noSuchWord(word, more);
     const names = checkOptions(given);
     const tls = readTls(given, io);
     const voice = serviceVoice(io, given.json);
@@ -256,6 +258,13 @@ function checkOptions(given: Options): readonly string[] {
   }
   if (given['max-log-bytes'] === 0) throw wrong('takes a number of bytes above 0 for --max-log-bytes');
   return names;
+}
+
+function noSuchWord(word: string, [next]: readonly string[]): UsageError {
+  if (word !== 'service') return wrong(`takes no operands, got ${JSON.stringify(word)}`);
+  const known = ['create', 'end', 'list'];
+  const hint = next === undefined ? '' : didYouMean(next, known);
+  return wrong(`service is followed by create, end or list${hint === '' ? '' : `.${hint}`}`);
 }
 
 function readTls(given: Options, io: CommandIo): ParameterServerOptions['tls'] {
