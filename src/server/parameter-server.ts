@@ -230,7 +230,11 @@ export class ParameterServer {
   }
 
   #administered(): AdministeredServer {
+    const isClosing = () => this.#closing;
     return {
+      get isClosing() {
+        return isClosing();
+      },
       capacityBytes: this.capacityBytes,
       offered: () =>
         [...this.#services.values()].map(({ service, memory }) => ({ service, bytes: memory.bytes })),
@@ -279,7 +283,7 @@ export class ParameterServer {
     }
     for (const tenancy of [...this.#services.values(), ...this.#ending.values()]) await this.#clear(tenancy);
     await Promise.all(this.#clearing);
-    this.#administration?.close();
+    await this.#administration?.close();
     this.#beacon.close();
   }
 

@@ -160,11 +160,13 @@ describe.skipIf(!hasSharedMemory())('an administrator', () => {
     const server = await start();
     const access = server.createService({ namespace: 'given' });
     await connect([server], access, 1);
-    for (const attempt of [
-      createServices([addressOf(server)], { namespace: 'given' }, { secret }),
-      endServices([addressOf(server)], 'given', { secret }),
-    ])
-      await expect(attempt).rejects.toMatchObject({ code: 'SERVICE_EXISTS' });
+    const address = addressOf(server);
+    await expect(createServices([address], { namespace: 'given' }, { secret })).rejects.toMatchObject({
+      code: 'SERVICE_EXISTS',
+    });
+    await expect(endServices([address], 'given', { secret })).rejects.toMatchObject({
+      code: 'SERVICE_EXISTS',
+    });
     const [listed] = await listServices([addressOf(server)], { secret });
     expect(listed!.answer).toMatchObject([{ namespace: 'given', isCreated: false, connected: 1 }]);
   });

@@ -5,7 +5,7 @@
  * request that is repeated changes nothing and is answered the same.
  */
 import { join } from 'node:path';
-import { asTributaryError, UsageError } from '../../base/index.ts';
+import { asTributaryError, PeerError, UsageError } from '../../base/index.ts';
 import { deriveNonce, keyOfSecret } from '../../sockets/index.ts';
 import type { LockableFiles } from '../../memory/index.ts';
 import type { Service } from '../cores/office.ts';
@@ -37,6 +37,8 @@ export interface AdministrationOptions {
 /** The server, as far as it is administrated. */
 export interface AdministeredServer {
   readonly capacityBytes: number;
+  /** Nothing is created or ended any more. */
+  readonly isClosing: boolean;
   offered(): readonly { readonly service: Service; readonly bytes: number }[];
   create(options: ServiceOptions): void;
   /** Resolves when the memory of the service has been given back. */
@@ -98,14 +100,18 @@ export class Administration {
 
   answer(request: AdministrationRequest): Promise<AdministrationAnswer> {
     if (request.op === 'list') return this.#list();
-    const act = (): Promise<AdministrationAnswer> =>
-      request.op === 'create' ? this.#create(request) : this.#end(request.namespace);
+    const act = (): Promise<AdministrationAnswer> => {
+      if (this.#server.isClosing) throw isClosing();
+      return request.op === 'create' ? this.#create(request) : this.#end(request.namespace);
+    };
     const answer = this.#last.then(act);
     this.#last = answer.catch(() => undefined);
     return answer;
   }
 
-  close(): void {
+  /** When the request is done that is under way; those behind it are refused. */
+  async close(): Promise<void> {
+    await this.#last;
     this.#kept?.close();
   }
 
@@ -225,6 +231,10 @@ export class Administration {
       { namespace, option: name },
     );
   }
+}
+
+function isClosing(): PeerError {
+  return new PeerError('REFUSED', 'the server is being stopped; repeat the command when it runs again');
 }
 
 function givenAtStart(namespace: string): UsageError {
