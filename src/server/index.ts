@@ -12,6 +12,7 @@ export { SERVER_PURPOSE } from './cores/stranger.ts';
 export { ParameterServer } from './parameter-server.ts';
 export type { ParameterServerOptions } from './parameter-server.ts';
 export type { ServiceOptions } from './service-options.ts';
+export { processorsFor, readProcessors } from './processors.ts';
 export { accessBySecret } from './service-access.ts';
 export type { ServiceAccess } from './service-access.ts';
 export { MEMBER_LIMITS, ProtocolFault, STRANGER_LIMITS } from './wire/frame.ts';

@@ -4,7 +4,6 @@
  * services; no gradient passes here. Invariants: nothing listens beyond the address that was asked for; when it is
  * closed no thread, socket or segment is left.
  */
-import { cpus } from 'node:os';
 import { InternalError, pack, unpack, UsageError } from '../base/index.ts';
 import type { TributaryError } from '../base/index.ts';
 import { SharedSpace } from '../memory/index.ts';
@@ -16,6 +15,7 @@ import type { AdministeredServer, AdministrationOptions } from './administration
 import { MAX_CONNECTIONS } from './cores/connection-table.ts';
 import type { Answers, CorePart, Question, Service, ToCore, ToOffice } from './cores/office.ts';
 import { TenantMemory } from './memory-office.ts';
+import { processorsFor } from './processors.ts';
 import { systemServerHost } from './server-host.ts';
 import type { ServerHost, ThreadLine } from './server-host.ts';
 import { TenantCheckpoints } from './tenant-checkpoints.ts';
@@ -29,10 +29,11 @@ export interface ParameterServerOptions {
   /** Threads that own chunks. Default 1. */
   readonly cores?: number | undefined;
   /**
-   * Whether each core stays on a processor of its own, which keeps its chunks in that processor's cache and two cores
-   * from sharing one. For a server that has the machine to itself. Default false.
+   * The processor that each core stays on, which keeps its chunks in that processor's cache and two cores from sharing
+   * one; true: any that this process may use. For a server that has these processors to itself. Default: wherever the
+   * system puts them.
    */
-  readonly pinned?: boolean | undefined;
+  readonly pinned?: boolean | readonly number[] | undefined;
   /** The address to listen at. Default 127.0.0.1. */
   readonly address?: string | undefined;
   /** The port of the first core; the others have those that follow. Default: any that the system gives. */
@@ -107,6 +108,7 @@ export class ParameterServer {
   #serials = 0;
   #administration: Administration | undefined;
   #censuses = 0;
+  readonly #processors: readonly number[] | undefined;
   readonly #beacon: Segment;
   /** Tells workers that it is not the process that they knew. */
   readonly #run: string;
@@ -122,6 +124,7 @@ export class ParameterServer {
     host: ServerHost,
   ) {
     this.#options = options;
+    this.#processors = processorsFor(options.pinned, options.cores ?? 1);
     this.#host = host;
     this.#run = host.randomHex(8);
     this.address = address;
@@ -327,7 +330,7 @@ export class ParameterServer {
       ...{ index, stallTimeoutMs, isTunnelled: tls !== undefined },
       administratorKey: this.#administration?.key,
       descriptors: { byteOffset: core.descriptors.byteOffset, byteLength: core.descriptors.byteLength },
-      processor: this.#options.pinned ? index % cpus().length : undefined,
+      processor: this.#processors?.[index],
       welcome: { run: this.#run, ports: this.#cores.map(({ listensAt }) => listensAt), beacon },
     });
     core.thread.onMessage((message) => this.#hear(core, message));

@@ -263,6 +263,7 @@ describe.skipIf(!hasSharedMemory())('what tributary server says', () => {
     [['--service', 'a', '--durability', 'tape'], 'process, disk for --durability'],
     [['--service', 'a', '--lost-workers', 'leave'], 'wait, release for --lost-workers'],
     [['--service', 'a', '--tls-key', 'key.pem'], '--tls-key, --tls-cert and --tls-ca together'],
+    [['--service', 'a', '--pin', 'all'], 'auto or a list of processors such as 0,2-3 for --pin, got "all"'],
     [['--service', 'a', '--max-bytes', '0'], 'above 0 for --max-bytes'],
     [['--service', 'a', '--max-log-bytes', '9'], '--folder'],
     [['--service', 'a', '--folder', 'kept', '--max-log-bytes', '0'], 'above 0 for --max-log-bytes'],
@@ -273,6 +274,15 @@ describe.skipIf(!hasSharedMemory())('what tributary server says', () => {
     expect(stderr).toMatch(/^error \[INVALID_COMMAND\]: /);
     expect(stderr).toContain(fault);
     expect(readdirSync(cwd)).toEqual([]);
+  });
+
+  test('of a processor that is not there is which, and which ones there are', async () => {
+    const cwd = folder();
+    const { code, stderr } = await run(['server', '--service', 'a', '--pin', '4095'], { cwd });
+    expect(code).toBe(2);
+    expect(readdirSync(cwd)).toEqual([]);
+    expect(stderr).toMatch(/core 0 cannot be pinned to processor 4095: this process may use \d/);
+    expect((await say(folder(), '--pin', 'auto')).code).toBe(130);
   });
 
   test('of a port that is taken is which, and how to choose another', async () => {

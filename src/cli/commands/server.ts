@@ -6,7 +6,7 @@
 import { existsSync } from 'node:fs';
 import { join, resolve } from 'node:path';
 import { didYouMean, UsageError } from '../../base/index.ts';
-import { keptServicesFile, ParameterServer } from '../../server/index.ts';
+import { keptServicesFile, ParameterServer, processorsFor, readProcessors } from '../../server/index.ts';
 import type { ParameterServerOptions } from '../../server/index.ts';
 import { defineCommand, type OptionSpecs, type OptionValues } from '../command.ts';
 import { exitCodeOf, type CommandIo } from '../io.ts';
@@ -25,6 +25,11 @@ const options = {
     help: `Port of the first core; the others have those that follow. 0: any that are free. Default ${DEFAULT_PORT}.`,
   },
   cores: { kind: 'count', help: 'Threads that own parameters; the same on all servers. Default 1.' },
+  pin: {
+    kind: 'text',
+    value: 'auto|LIST',
+    help: 'Processors that the cores stay on, one for each core, such as 0,2-3; auto: any that this process may use. Default: wherever the system puts them.',
+  },
   address: { kind: 'text', help: 'Address to listen at. Default 127.0.0.1: this machine only.' },
   service: {
     kind: 'texts',
@@ -109,10 +114,17 @@ async function start(
 ): Promise<ParameterServer> {
   const { port = DEFAULT_PORT, cores = 1, address = '127.0.0.1' } = given;
   try {
-    return await ParameterServer.start({ port, cores, address, ...more });
+    return await ParameterServer.start({ port, cores, address, pinned: pinnedOf(given), ...more });
   } catch (error) {
     throw listeningFault(error, { address, port, cores });
   }
+}
+
+function pinnedOf({ pin }: Options): ParameterServerOptions['pinned'] {
+  if (pin === undefined || pin === 'auto') return pin === 'auto';
+  const processors = readProcessors(pin);
+  if (processors) return processors;
+  throw wrong(`takes auto or a list of processors such as 0,2-3 for --pin, got ${JSON.stringify(pin)}`);
 }
 
 /** The error in terms of this command's options. */
@@ -244,6 +256,7 @@ function checkOptions(given: Options): readonly string[] {
   if (port > MAX_PORT - cores) {
     throw wrong(`takes 0 to ${MAX_PORT - cores} for --port with ${coresText(cores)}, got ${port}`);
   }
+  processorsFor(pinnedOf(given), cores);
   if (given['lost-workers'] === 'wait' && given.folder === undefined) {
     throw wrong('goes back to a checkpoint with --lost-workers wait: say by --folder where to keep them');
   }

@@ -13,6 +13,7 @@ import {
   decodeAddress,
   ECONNABORTED,
   EINTR,
+  errorName,
   FaultLog,
   hostOf,
   MAX_ADDRESS_BYTES,
@@ -147,9 +148,19 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
   }
 
   run(): void {
-    if (this.#options.processor !== undefined) this.#host.libc.pinThread(this.#options.processor);
+    this.#pin();
     do this.sleep();
     while (this.act());
+  }
+
+  #pin(): void {
+    const { processor, index } = this.#options;
+    const result = processor === undefined ? 0 : this.#host.libc.pinThread(processor);
+    if (result >= 0) return;
+    const why = errorName(result);
+    this.#office.log(
+      `core ${index} could not be pinned to processor ${processor} (${why}) and runs anywhere`,
+    );
   }
 
   /** Sleeps until there is something to do. */
