@@ -10,6 +10,8 @@ export type { ChunkUpdate, RowsUpdate, Updater, UpdateRule } from './update-rule
 export type { Common } from './durability/index.ts';
 export { SERVER_PURPOSE } from './cores/stranger.ts';
 export { ParameterServer } from './parameter-server.ts';
+export { readListenAddresses } from './listen-address.ts';
+export type { ListenAddress } from './listen-address.ts';
 export type { ParameterServerOptions } from './parameter-server.ts';
 export type { ServiceOptions } from './service-options.ts';
 export { processorsFor, readProcessors } from './processors.ts';

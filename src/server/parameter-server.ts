@@ -14,6 +14,8 @@ import { Administration } from './administration/administration.ts';
 import type { AdministeredServer, AdministrationOptions } from './administration/administration.ts';
 import { MAX_CONNECTIONS } from './cores/connection-table.ts';
 import type { Answers, CorePart, Question, Service, ToCore, ToOffice } from './cores/office.ts';
+import { checkListen } from './listen-address.ts';
+import type { ListenAddress } from './listen-address.ts';
 import { TenantMemory } from './memory-office.ts';
 import { processorsFor } from './processors.ts';
 import { systemServerHost } from './server-host.ts';
@@ -38,6 +40,11 @@ export interface ParameterServerOptions {
   readonly address?: string | undefined;
   /** The port of the first core; the others have those that follow. Default: any that the system gives. */
   readonly port?: number | undefined;
+  /**
+   * Where to listen instead, each core at all of these, as at several network interfaces between which workers
+   * balance their connections. Default: `address` and `port`.
+   */
+  readonly listen?: readonly ListenAddress[] | undefined;
   /** Encrypts and authenticates all connections. Default: none. */
   readonly tls?: TlsOptions | undefined;
   /** How long a connection may take to prove itself, in milliseconds. Default 5,000. */
@@ -74,14 +81,20 @@ interface Tenancy {
   readonly whenCleared: (() => void)[];
 }
 
+/** Where connections come in. */
+interface Door {
+  readonly port: number;
+  /** Undefined once it is closed. */
+  fd: number | undefined;
+  readonly tunnel: TlsTunnel | undefined;
+}
+
 interface Core {
   readonly doorbell: number;
-  /** Undefined once it is closed. */
-  listeningFd: number | undefined;
+  /** One for each address. */
+  readonly doors: readonly Door[];
   /** Its open connections, so that they can be closed if it dies. */
   readonly descriptors: Segment;
-  readonly tunnel: TlsTunnel | undefined;
-  readonly listensAt: number;
   /** Undefined until it has been started. */
   thread: ThreadLine<ToOffice, ToCore> | undefined;
   /** It has given everything back, or is dead. */
@@ -137,16 +150,24 @@ export class ParameterServer {
     options: ParameterServerOptions = {},
     host: ServerHost = systemServerHost,
   ): Promise<ParameterServer> {
-    const { cores = 1, address = '127.0.0.1', port = 0 } = options;
+    const { cores = 1, listen = [{ address: options.address ?? '127.0.0.1', port: options.port ?? 0 }] } =
+      options;
     checkCount('cores', cores, 1, 256);
-    checkCount('port', port, 0, 65535 - cores);
-    const name = await resolveHost(address);
-    const server = new ParameterServer(options, address, options.space ?? SharedSpace.create(), host);
+    checkListen(listen, cores);
+    for (const { port } of listen) checkCount('port', port, 0, 65535 - cores);
+    const names = await Promise.all(listen.map(({ address }) => resolveHost(address)));
+    const server = new ParameterServer(
+      options,
+      listen[0]!.address,
+      options.space ?? SharedSpace.create(),
+      host,
+    );
     const { administration } = options;
     try {
       if (administration)
         server.#administration = Administration.open(server.#administered(), administration, host.files);
-      for (let i = 0; i < cores; i++) await server.#listen(name, port === 0 ? 0 : port + i);
+      for (let i = 0; i < cores; i++)
+        await server.#listen(listen.map(({ port }, at) => ({ host: names[at]!, port: port && port + i })));
       for (let i = 0; i < cores; i++) server.#startCore(i);
       // Before anybody is heard.
       server.#administration?.restore();
@@ -159,7 +180,18 @@ export class ParameterServer {
 
   /** The port of the first core, by which workers find the others. */
   get port(): number {
-    return this.#cores[0]!.listensAt;
+    return this.#cores[0]!.doors[0]!.port;
+  }
+
+  /** All addresses by which workers find it, with the port of the first core. */
+  get listening(): readonly ListenAddress[] {
+    const { listen = [{ address: this.address }] } = this.#options;
+    return listen.map(({ address }, i) => ({ address, port: this.#cores[0]!.doors[i]!.port }));
+  }
+
+  /** Of all cores, at each of these addresses. */
+  get ports(): readonly (readonly number[])[] {
+    return this.listening.map((_, i) => this.#cores.map(({ doors }) => doors[i]!.port));
   }
 
   /** Bytes that all tenants can take together. */
@@ -282,7 +314,7 @@ export class ParameterServer {
       this.#closeSockets(core);
       this.#host.libc.close(core.doorbell);
       core.descriptors.close();
-      await core.tunnel?.close();
+      for (const { tunnel } of core.doors) await tunnel?.close();
     }
     for (const tenancy of [...this.#services.values(), ...this.#ending.values()]) await this.#clear(tenancy);
     await Promise.all(this.#clearing);
@@ -303,20 +335,26 @@ export class ParameterServer {
     for (const resolve of whenCleared) resolve();
   }
 
-  async #listen(host: string, port: number): Promise<void> {
+  async #listen(addresses: readonly { readonly host: string; readonly port: number }[]): Promise<void> {
+    let hasEnded: () => void = () => undefined;
+    const ended = new Promise<void>((resolve) => (hasEnded = resolve));
+    const doors: Door[] = [];
+    // At once, so that `close` finds what has been opened when an address cannot be used.
+    this.#cores.push({
+      ...{ doorbell: this.#host.libc.doorbell(), doors, ended, hasEnded, thread: undefined },
+      descriptors: this.#space.allocate(4 * MAX_CONNECTIONS),
+      censuses: new Map(),
+    });
+    for (const { host, port } of addresses) doors.push(await this.#open(host, port));
+  }
+
+  async #open(host: string, port: number): Promise<Door> {
     const { tls, handshakeTimeoutMs = 5000, maxStrangers = 64, log = () => undefined } = this.#options;
     const ports = [port, port] as const;
     const limits = { handshakeTimeoutMs, maxPendingHandshakes: maxStrangers, log };
     const tunnel = tls && (await TlsTunnel.open(tls, limits, { host, ports, socketBufferBytes: 0 }));
     void tunnel?.lost.then((error) => this.#fail(error));
-    const listening = tunnel?.listening ?? listenWithin(this.#host.libc, host, ports, 0);
-    let hasEnded: () => void = () => undefined;
-    const ended = new Promise<void>((resolve) => (hasEnded = resolve));
-    this.#cores.push({
-      ...{ doorbell: this.#host.libc.doorbell(), listeningFd: listening.fd, tunnel },
-      descriptors: this.#space.allocate(4 * MAX_CONNECTIONS),
-      ...{ listensAt: listening.port, ended, hasEnded, thread: undefined, censuses: new Map() },
-    });
+    return { tunnel, ...(tunnel?.listening ?? listenWithin(this.#host.libc, host, ports, 0)) };
   }
 
   #startCore(index: number): void {
@@ -326,12 +364,13 @@ export class ParameterServer {
     if (index === 0) this.#beacon.region('int32', 0, 1).view[0] = word;
     const beacon = { segment: this.#beacon.name!, word: this.#beacon.region('int32', 0, 1).view[0]! };
     core.thread = this.#host.startCore(this.#space.memory, {
-      ...{ listeningFd: core.listeningFd!, doorbell: core.doorbell, handshakeTimeoutMs, maxStrangers },
+      ...{ doorbell: core.doorbell, handshakeTimeoutMs, maxStrangers },
+      listening: core.doors.map(({ fd }, i) => ({ fd: fd!, ports: this.ports[i]! })),
       ...{ index, stallTimeoutMs, isTunnelled: tls !== undefined },
       administratorKey: this.#administration?.key,
       descriptors: { byteOffset: core.descriptors.byteOffset, byteLength: core.descriptors.byteLength },
       processor: this.#processors?.[index],
-      welcome: { run: this.#run, ports: this.#cores.map(({ listensAt }) => listensAt), beacon },
+      welcome: { run: this.#run, beacon },
     });
     core.thread.onMessage((message) => this.#hear(core, message));
     core.thread.onEnd((error) => this.#lost(core, error));
@@ -438,9 +477,11 @@ export class ParameterServer {
   /** Whoever is still connected to a core that is gone finds out by this. */
   #closeSockets(core: Core): void {
     const { libc } = this.#host;
-    if (core.listeningFd === undefined) return;
-    libc.close(core.listeningFd);
-    core.listeningFd = undefined;
+    if (core.doors.every(({ fd }) => fd === undefined)) return;
+    for (const door of core.doors) {
+      if (door.fd !== undefined) libc.close(door.fd);
+      door.fd = undefined;
+    }
     const open = core.descriptors.region('int32', 0, MAX_CONNECTIONS).view;
     for (const fd of open) if (fd !== 0) libc.close(fd);
     open.fill(0);

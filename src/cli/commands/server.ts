@@ -6,8 +6,14 @@
 import { existsSync } from 'node:fs';
 import { join, resolve } from 'node:path';
 import { didYouMean, UsageError } from '../../base/index.ts';
-import { keptServicesFile, ParameterServer, processorsFor, readProcessors } from '../../server/index.ts';
-import type { ParameterServerOptions } from '../../server/index.ts';
+import {
+  keptServicesFile,
+  ParameterServer,
+  processorsFor,
+  readListenAddresses,
+  readProcessors,
+} from '../../server/index.ts';
+import type { ListenAddress, ParameterServerOptions } from '../../server/index.ts';
 import { defineCommand, type OptionSpecs, type OptionValues } from '../command.ts';
 import { exitCodeOf, type CommandIo } from '../io.ts';
 import { openSecretFile, readGivenFile, type SecretFile } from '../secret-file.ts';
@@ -31,6 +37,11 @@ const options = {
     help: 'Processors that the cores stay on, one for each core, such as 0,2-3; auto: any that this process may use. Default: wherever the system puts them.',
   },
   address: { kind: 'text', help: 'Address to listen at. Default 127.0.0.1: this machine only.' },
+  listen: {
+    kind: 'texts',
+    value: 'HOST:PORT',
+    help: 'Instead of --address and --port: several addresses, as of several network interfaces, with commas between them or by giving the option again. Every core listens at each.',
+  },
   service: {
     kind: 'texts',
     value: 'NAME',
@@ -77,6 +88,7 @@ export const serverCommand = defineCommand({
     'tributary server --service mnist',
     'tributary server --port 7000 --cores 2 --service mnist --folder checkpoints --lost-workers wait',
     'tributary server --folder kept --admin-secret-file admin.secret',
+    'tributary server --cores 4 --pin 0-3 --listen 10.0.0.5:7000,10.1.0.5:7000 --service mnist',
     'tributary server --address 10.0.0.5 --service mnist --tls-key key.pem --tls-cert cert.pem --tls-ca ca.pem',
   ],
   run: async ([word, ...more], given: Options, io) => {
@@ -112,12 +124,18 @@ async function start(
   given: Options,
   more: Pick<ParameterServerOptions, 'tls' | 'log' | 'administration'>,
 ): Promise<ParameterServer> {
-  const { port = DEFAULT_PORT, cores = 1, address = '127.0.0.1' } = given;
+  const { cores = 1 } = given;
+  const listen = listenOf(given);
   try {
-    return await ParameterServer.start({ port, cores, address, pinned: pinnedOf(given), ...more });
+    return await ParameterServer.start({ listen, cores, pinned: pinnedOf(given), ...more });
   } catch (error) {
-    throw listeningFault(error, { address, port, cores });
+    throw listeningFault(error, listen, cores);
   }
+}
+
+function listenOf({ listen = [], address, port = DEFAULT_PORT }: Options): readonly ListenAddress[] {
+  if (listen.length === 0) return [{ address: address ?? '127.0.0.1', port }];
+  return readListenAddresses(listen);
 }
 
 function pinnedOf({ pin }: Options): ParameterServerOptions['pinned'] {
@@ -128,16 +146,18 @@ function pinnedOf({ pin }: Options): ParameterServerOptions['pinned'] {
 }
 
 /** The error in terms of this command's options. */
-function listeningFault(error: unknown, at: { address: string; port: number; cores: number }): unknown {
-  const { address, port, cores } = at;
+function listeningFault(error: unknown, listen: readonly ListenAddress[], cores: number): unknown {
   if (!(error instanceof UsageError)) return error;
-  const { from, reason } = error.facts;
+  const { from, reason, address: host } = error.facts;
   if (from === undefined && !String(reason).includes('EADDRINUSE')) return error;
+  // Of several addresses the one that it is about, if that is known.
+  const { address, port } = listen.find((one) => one.address === host) ?? listen[0]!;
   const which = cores === 1 ? `Port ${port}` : `One of the ports ${port} to ${port + cores - 1}`;
+  const option = listen.length === 1 ? '--port' : '--listen';
   return new UsageError(
     'INVALID_ARGUMENT',
-    `${which} of ${address} is taken, or this user may not use it. Give another by --port; 0 takes any that is free.`,
-    at,
+    `${which} of ${address} is taken, or this user may not use it. Give another by ${option}; 0 takes any that is free.`,
+    { address, port, cores },
     error,
   );
 }
@@ -223,22 +243,33 @@ function offer(
 }
 
 function announce(server: ParameterServer, given: Options, voice: ServiceVoice): void {
-  const { address, port, cores } = server;
+  const { address, port, cores, listening } = server;
   const tls = given['tls-key'] !== undefined;
-  const at = addressText(address, port);
+  const addresses = listening.map((one) => addressText(one.address, one.port));
   voice.tell(
-    { type: 'listening', server: at, address, port, cores, tls, pid: process.pid },
-    `Listening at ${at}${tls ? ' with TLS' : ''}, ${coresText(cores)}.`,
+    // Of several addresses as workers give them.
+    {
+      type: 'listening',
+      server: addresses.join('+'),
+      address,
+      port,
+      addresses,
+      cores,
+      tls,
+      pid: process.pid,
+    },
+    `Listening at ${addresses.join(' and ')}${tls ? ' with TLS' : ''}, ${coresText(cores)}.`,
   );
-  if (tls || isLoopback(address)) return;
+  const open = listening.map((one) => one.address).filter((one) => !isLoopback(one));
+  if (tls || open.length === 0) return;
   voice.warn(
-    `others can reach ${address}, and there is no TLS: nonces stay secret, but gradients and parameters can be read and altered on their way. Use --tls-key, --tls-cert and --tls-ca, or a network that you trust.`,
+    `others can reach ${open.join(' and ')}, and there is no TLS: nonces stay secret, but gradients and parameters can be read and altered on their way. Use --tls-key, --tls-cert and --tls-ca, or a network that you trust.`,
   );
 }
 
 /** What the parser cannot know; returns the names of the services. */
 function checkOptions(given: Options): readonly string[] {
-  const { service: names = [], port = DEFAULT_PORT, cores = 1 } = given;
+  const { service: names = [], cores = 1 } = given;
   if (names.length === 0 && given['admin-secret-file'] === undefined) {
     throw wrong(
       'needs --service NAME: at least one namespace for workers; or --admin-secret-file FILE, by which services are created later',
@@ -253,8 +284,15 @@ function checkOptions(given: Options): readonly string[] {
     if (names.indexOf(name) !== i) throw wrong(`got the service ${name} twice; give each a name of its own`);
   }
   if (cores < 1 || cores > MAX_CORES) throw wrong(`takes 1 to ${MAX_CORES} for --cores, got ${cores}`);
-  if (port > MAX_PORT - cores) {
-    throw wrong(`takes 0 to ${MAX_PORT - cores} for --port with ${coresText(cores)}, got ${port}`);
+  if (given.listen && (given.address !== undefined || given.port !== undefined)) {
+    throw wrong('takes addresses and ports by --listen, or one by --address and --port, not both');
+  }
+  for (const { port } of listenOf(given)) {
+    if (port <= MAX_PORT - cores) continue;
+    const option = given.listen ? '--listen' : '--port';
+    throw wrong(
+      `takes 0 to ${MAX_PORT - cores} for ${given.listen ? 'a port of ' : ''}${option} with ${coresText(cores)}, got ${port}`,
+    );
   }
   processorsFor(pinnedOf(given), cores);
   if (given['lost-workers'] === 'wait' && given.folder === undefined) {

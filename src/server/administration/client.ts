@@ -9,7 +9,14 @@ import type { Socket } from 'node:net';
 import { connect as connectTls, TLSSocket } from 'node:tls';
 import { PeerError, unpack, UsageError } from '../../base/index.ts';
 import type { PackedError, TributaryError } from '../../base/index.ts';
-import { challenge, channelOf, isNonce, keyOfNonce, parseAddress, Transcript } from '../../sockets/index.ts';
+import {
+  challenge,
+  channelOf,
+  isNonce,
+  keyOfNonce,
+  parseAddresses,
+  Transcript,
+} from '../../sockets/index.ts';
 import type { TlsOptions } from '../../sockets/index.ts';
 import { administratorKeyOf } from '../service-access.ts';
 import { ADMINISTRATION_PURPOSE, ADMINISTRATION_VERSION, MAX_ANSWER_BYTES } from '../wire/administration.ts';
@@ -81,7 +88,8 @@ class AdministratorLine {
   #end: TributaryError | undefined;
 
   constructor(address: string, { tls, signal }: AdministratorOptions) {
-    const { host, port } = parseAddress(address);
+    // Whichever of a server's addresses.
+    const { host, port } = parseAddresses(address)[0]!;
     this.#address = address;
     this.#isTls = tls !== undefined;
     this.#socket = tls === undefined ? connect({ host, port }) : dialTls(host, port, tls);

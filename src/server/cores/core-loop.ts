@@ -44,13 +44,14 @@ export interface CoreOptions {
   readonly index: number;
   /** The processor to stay on; undefined: wherever the system puts it. */
   readonly processor: number | undefined;
-  readonly listeningFd: number;
+  /** Sockets, one for each address, with the ports of all cores there. */
+  readonly listening: readonly { readonly fd: number; readonly ports: readonly number[] }[];
   /** Rung by the office when it has said something. */
   readonly doorbell: number;
   /** Where it notes its connections. */
   readonly descriptors: SpaceRange;
   /** Sent to every worker that is admitted. */
-  readonly welcome: Omit<Welcome, 'proof'>;
+  readonly welcome: Pick<Welcome, 'run' | 'beacon'>;
   /** How long a connection may take to authenticate, in milliseconds. */
   readonly handshakeTimeoutMs: number;
   /** How long a member may send nothing in the middle of a message, in milliseconds. */
@@ -65,6 +66,8 @@ export interface CoreOptions {
 
 interface Connection {
   readonly stream: MessageStream;
+  /** The listening socket by which it came. */
+  readonly door: number;
   /** Among those that the kernel is asked about. */
   place: number;
   /** What the kernel has found in this turn. */
@@ -95,8 +98,6 @@ const ACCEPTS_SHARE = 1 / 4;
 /** Administrators whose requests are carried out at a time. */
 const MAX_ADMINISTRATORS = 8;
 const EVICTION_LOG_INTERVAL_MS = 60_000;
-/** Entries of the poll set that are no connections: the doorbell and the listening socket. */
-const FIRST_PLACE = 2;
 
 export class CoreLoop implements Doorkeeper, OfficeNews {
   readonly #options: CoreOptions;
@@ -105,6 +106,8 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
   readonly #kernels: Kernels;
   readonly #resources: StreamResources;
   readonly #poll: PollSet;
+  /** Entries of the poll set that are no connections: the doorbell and the listening sockets. */
+  readonly #firstPlace: number;
   readonly #tenants = new Map<string, Tenant>();
   /** Tenants whose service has ended, until their connections are closed. */
   readonly #ending: Tenant[] = [];
@@ -144,7 +147,8 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
     this.#pause = new AcceptPause((line) => office.log(line));
     this.#faults = new FaultLog((line) => office.log(line));
     this.#poll.add(options.doorbell, POLLIN);
-    this.#poll.add(options.listeningFd, POLLIN);
+    for (const { fd } of options.listening) this.#poll.add(fd, POLLIN);
+    this.#firstPlace = 1 + options.listening.length;
   }
 
   run(): void {
@@ -311,7 +315,9 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
     stream.user = session;
     stream.limits = MEMBER_LIMITS;
     stream.account = tenant.limits;
-    return this.#options.welcome;
+    const { welcome, listening } = this.#options;
+    const addresses = listening.map(({ ports }) => ports);
+    return { ...welcome, ports: addresses[connection.door]!, addresses };
   }
 
   #sleep(): void {
@@ -322,7 +328,8 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
     const pauseMs = this.#pause.waitMs(nowMs);
     if (pauseMs > 0) sleepMs = Math.min(sleepMs, pauseMs);
     this.#poll.set(0, this.#options.doorbell, POLLIN);
-    this.#poll.set(1, pauseMs > 0 ? NOTHING : this.#options.listeningFd, POLLIN);
+    for (const [i, { fd }] of this.#options.listening.entries())
+      this.#poll.set(1 + i, pauseMs > 0 ? NOTHING : fd, POLLIN);
     const waits = new Map<object, number>();
     const waitOf = (group: object): number => {
       const known = waits.get(group) ?? this.#turns.waitMs(group);
@@ -336,7 +343,7 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
       const isPaused = user?.isPaused ?? false;
       const waitMs = waitOf(this.#groupOf(connection));
       const wanted = (isPaused ? 0 : POLLIN) | (stream.hasUnsent ? POLLOUT : 0);
-      this.#poll.set(FIRST_PLACE + connection.place, stream.fd, waitMs > 0 ? 0 : wanted);
+      this.#poll.set(this.#firstPlace + connection.place, stream.fd, waitMs > 0 ? 0 : wanted);
       connection.isHeldOff = waitMs > 0;
       if (waitMs > 0) sleepMs = Math.min(sleepMs, waitMs);
       else if (user?.hasWork || (stream.isInterrupted && !isPaused)) sleepMs = 0;
@@ -355,7 +362,7 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
     const itself = (tenant: Tenant): object => tenant;
     const nowMs = this.#host.clock.nowMs();
     for (const index of this.#poll.ready()) {
-      const connection = this.#placed[index - FIRST_PLACE];
+      const connection = this.#placed[index - this.#firstPlace];
       if (connection === undefined) continue;
       connection.found = this.#poll.found(index);
       this.#watched.add(connection);
@@ -384,7 +391,7 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
       if (stranger && nowMs > stranger.deadlineMs)
         stream.ended ??= new ProtocolFault('said too little in time');
     }
-    if (this.#poll.found(1) !== 0) this.#accept(nowMs);
+    for (let i = 1; i < this.#firstPlace; i++) if (this.#poll.found(i) !== 0) this.#accept(i - 1, nowMs);
     // One flush for all requests of this turn; only then are they acknowledged. A disk's time is the tenant's time.
     const due = [...this.#tenants.values()].filter(({ journal }) => journal.isDue);
     if (this.#closing) for (const { journal } of due) journal.flush();
@@ -460,15 +467,15 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
     }
   }
 
-  #accept(nowMs: number): void {
-    const { listeningFd, maxStrangers } = this.#options;
+  #accept(door: number, nowMs: number): void {
+    const { listening, maxStrangers } = this.#options;
     const { libc } = this.#host;
     for (let i = 0; i < Math.max(1, maxStrangers * ACCEPTS_SHARE); i++) {
-      const fd = libc.accept(listeningFd);
+      const fd = libc.accept(listening[door]!.fd);
       if (fd === -EINTR || fd === -ECONNABORTED) continue;
       if (fd < 0) return void this.#pause.failed(fd, nowMs);
       this.#pause.succeeded();
-      const connection = this.#greet(fd, nowMs);
+      const connection = this.#greet(fd, door, nowMs);
       const strangers = [...this.#strangers, connection];
       if (strangers.length > maxStrangers || this.#table.isFull) {
         const evicted = connectionToEvict(strangers, ({ host }) => host);
@@ -490,7 +497,7 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
     stream.onChange = () => this.#watched.add(connection);
   }
 
-  #greet(fd: number, nowMs: number): Connection {
+  #greet(fd: number, door: number, nowMs: number): Connection {
     const { handshakeTimeoutMs, isTunnelled } = this.#options;
     const { libc } = this.#host;
     libc.remoteAddress(fd, this.#remote);
@@ -500,7 +507,7 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
     const stream = new MessageStream(fd, this.#resources, STRANGER_LIMITS, stranger);
     stranger.stream = stream;
     const connection: Connection = {
-      ...{ stream, host, remote: addressText(host, port), stranger },
+      ...{ stream, door, host, remote: addressText(host, port), stranger },
       ...{ session: undefined, stalledAtMs: undefined, isHeldOff: false, place: NOTHING, found: 0 },
     };
     if (isTunnelled) {
@@ -560,7 +567,7 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
     const { stream, place } = connection;
     stream.onChange = undefined;
     if (this.#connections.delete(stream)) {
-      this.#poll.remove(FIRST_PLACE + place);
+      this.#poll.remove(this.#firstPlace + place);
       const last = this.#placed.pop()!;
       if (last !== connection) this.#placed[(last.place = place)] = last;
     }

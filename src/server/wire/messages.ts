@@ -61,8 +61,10 @@ export interface Welcome {
   readonly proof: string;
   /** Another one after a restart, when the server has forgotten everything. */
   readonly run: string;
-  /** The ports of all cores of this server. */
+  /** The ports of all cores of this server, at the address by which the worker has come. */
   readonly ports: readonly number[];
+  /** The same for each address at which the server listens. */
+  readonly addresses: readonly (readonly number[])[];
   /** A segment and the word in it, by which the worker finds out whether it shares memory with this server. */
   readonly beacon: { readonly segment: string; readonly word: number } | undefined;
 }
@@ -374,11 +376,17 @@ export function readRequest(header: Header): Request {
 export function readWelcome(header: Header): Welcome {
   const { proof, ports, run } = header;
   check(header.kind === 'welcome' && isNonce(proof) && typeof run === 'string', 'welcome', header);
-  check(Array.isArray(ports) && ports.every((port) => isCount(port, 65535)), 'welcome', header);
-  if (header.beacon === undefined) return { proof, run, ports, beacon: undefined };
+  check(arePorts(ports) && ports.length > 0, 'welcome', header);
+  const { addresses = [ports] } = header;
+  check(Array.isArray(addresses) && addresses.every(arePorts), 'welcome', header);
+  if (header.beacon === undefined) return { proof, run, ports, addresses, beacon: undefined };
   const { segment, word } = objectOf(header.beacon, 'beacon');
   check(typeof segment === 'string' && isCount(word), 'beacon', header);
-  return { proof, run, ports, beacon: { segment, word } };
+  return { proof, run, ports, addresses, beacon: { segment, word } };
+}
+
+function arePorts(value: unknown): value is readonly number[] {
+  return Array.isArray(value) && value.every((port) => isCount(port, 65535));
 }
 
 function readKey(value: unknown): KeyShape {
