@@ -26,6 +26,7 @@ export const ErrorCodes = {
   FOLDER_IN_USE: 'Another server keeps its checkpoints and logs in the folder.',
   FOLDER_NOT_PRIVATE: 'A folder that must belong to this user alone is open to others.',
   NO_CHECKPOINTS: 'The service keeps no checkpoints.',
+  SERVICE_EXISTS: 'A service of that name is there, with other options or given when the server was started.',
   SEGMENT_EXISTS: 'A shared-memory segment of that name exists and its owner is alive.',
   SEGMENT_NOT_FOUND: 'There is no shared-memory segment of that name.',
   SEGMENT_CORRUPT: 'A shared-memory segment has no valid header or is of another version.',

@@ -5,7 +5,7 @@
 import { text } from 'node:stream/consumers';
 import type { CommandIo, TextSink } from './io.ts';
 import { SHOW_CURSOR } from './reporter.ts';
-import { commands, runCommand } from './run-command.ts';
+import { commandOf, runCommand } from './run-command.ts';
 
 const { stdout, stderr, stdin, env } = process;
 const controller = new AbortController();
@@ -42,7 +42,7 @@ for (const [signal, code] of [
 }
 
 // A reader that has gone away (`| head`) is no failure of ours: what is printed for nobody is dropped.
-const outlivesReader = commands.find(({ name }) => name === process.argv[2])?.outlivesReader ?? false;
+const outlivesReader = commandOf(process.argv.slice(2))?.outlivesReader ?? false;
 for (const stream of [stdout, stderr]) {
   stream.on('error', (error: NodeJS.ErrnoException) => {
     if (error.code !== 'EPIPE') throw error;

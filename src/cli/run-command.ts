@@ -19,6 +19,7 @@ import { infoCommand } from './commands/info.ts';
 import { planCommand } from './commands/plan.ts';
 import { predictCommand } from './commands/predict.ts';
 import { schedulerCommand } from './commands/scheduler.ts';
+import { createServiceCommand, endServiceCommand, listServicesCommand } from './commands/server-service.ts';
 import { serverCommand } from './commands/server.ts';
 import { trainCommand } from './commands/train.ts';
 import { commandHelp, generalHelp } from './help.ts';
@@ -31,6 +32,9 @@ export const commands: readonly Command[] = [
   exportCommand,
   planCommand,
   serverCommand,
+  createServiceCommand,
+  endServiceCommand,
+  listServicesCommand,
   schedulerCommand,
   benchCommand,
   infoCommand,
@@ -46,6 +50,12 @@ export const USAGE_CODES: ReadonlySet<string> = new Set<ErrorCode>([
   'OUTPUT_EXISTS',
 ]);
 
+/** The command that the words begin with; names may have several words, and the longest counts. */
+export function commandOf(words: readonly string[]): Command | undefined {
+  const begun = commands.filter(({ name }) => name.split(' ').every((word, i) => words[i] === word));
+  return begun.sort((a, b) => b.name.length - a.name.length)[0];
+}
+
 export async function runCommand(argv: readonly string[], io: CommandIo): Promise<number> {
   try {
     return await dispatch(argv, io);
@@ -55,32 +65,30 @@ export async function runCommand(argv: readonly string[], io: CommandIo): Promis
 }
 
 async function dispatch(argv: readonly string[], io: CommandIo): Promise<number> {
-  const [name, ...rest] = argv;
+  const [name] = argv;
   if (name === '--version' || name === '-v') {
     io.stdout.write(`${packageVersion()}\n`);
     return ExitCode.ok;
   }
   const asked = name === undefined || name === '--help' || name === '-h';
   if (asked || name === 'help') {
-    const about = commands.find((command) => command.name === rest[0]);
+    const about = commandOf(argv.slice(1));
     const text = about ? commandHelp(about) : generalHelp(commands, packageVersion());
     (name === undefined ? io.stderr : io.stdout).write(text);
     return name === undefined ? ExitCode.usage : ExitCode.ok;
   }
-  const command = commands.find((candidate) => candidate.name === name);
+  const command = commandOf(argv);
   if (!command) {
-    const hint = didYouMean(
-      name,
-      commands.map((candidate) => candidate.name),
-    );
-    const known = commands.map((candidate) => candidate.name).join(', ');
+    const names = commands.map((candidate) => candidate.name).filter((candidate) => !candidate.includes(' '));
+    const hint = didYouMean(name, names);
+    const known = names.join(', ');
     throw new UsageError(
       'INVALID_COMMAND',
       `There is no command ${JSON.stringify(name)}; there are ${known}.${hint} See: tributary --help`,
       { command: name },
     );
   }
-  const { operands, options } = parseArguments(command, rest);
+  const { operands, options } = parseArguments(command, argv.slice(command.name.split(' ').length));
   if (options['help'] === true) {
     io.stdout.write(commandHelp(command));
     return ExitCode.ok;

@@ -32,15 +32,24 @@ export interface SecretFile {
 /** What the file holds, without white space around it; 64 random hexadecimal digits in a new file if it is not there. */
 export function openSecretFile(path: string): SecretFile {
   const isNew = createSecret(path);
+  const secret = readSecret(path, 'delete it, and a new secret is made, or write one into it');
+  return { path, secret, isNew, isExposed: isExposed(path) };
+}
+
+/** The same where another process has made it: nothing is written. */
+export function givenSecretFile(path: string): SecretFile {
+  const secret = readSecret(path, 'copy it again from where it was made');
+  return { path, secret, isNew: false, isExposed: isExposed(path) };
+}
+
+function readSecret(path: string, nextStep: string): string {
   const secret = readGivenFile(path, 'secret').trim();
-  if (secret === '') {
-    throw new UsageError(
-      'INVALID_DATA',
-      `${path} is empty; delete it, and a new secret is made, or write one into it.`,
-      { path },
-    );
-  }
-  return { path, secret, isNew, isExposed: (statSync(path).mode & OTHERS_MAY_READ) !== 0 };
+  if (secret !== '') return secret;
+  throw new UsageError('INVALID_DATA', `${path} is empty; ${nextStep}.`, { path });
+}
+
+function isExposed(path: string): boolean {
+  return (statSync(path).mode & OTHERS_MAY_READ) !== 0;
 }
 
 /** A file that an option names; `what` says what it should hold. */

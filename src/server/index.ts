@@ -10,7 +10,11 @@ export type { ChunkUpdate, RowsUpdate, Updater, UpdateRule } from './update-rule
 export type { Common } from './durability/index.ts';
 export { SERVER_PURPOSE } from './cores/stranger.ts';
 export { ParameterServer } from './parameter-server.ts';
-export type { ParameterServerOptions, ServiceOptions } from './parameter-server.ts';
+export { readListenAddresses } from './listen-address.ts';
+export type { ListenAddress } from './listen-address.ts';
+export type { ParameterServerOptions } from './parameter-server.ts';
+export type { ServiceOptions } from './service-options.ts';
+export { processorsFor, readProcessors } from './processors.ts';
 export { accessBySecret } from './service-access.ts';
 export type { ServiceAccess } from './service-access.ts';
 export { MEMBER_LIMITS, ProtocolFault, STRANGER_LIMITS } from './wire/frame.ts';
@@ -30,3 +34,8 @@ export type {
 } from './wire/messages.ts';
 export { joined, windowOf } from './wire/scattered-bytes.ts';
 export { segmentPrefix } from './wire/segment-names.ts';
+export { keptServicesFile } from './administration/kept-services.ts';
+export { createServices, endServices, listServices } from './administration/many-servers.ts';
+export type { OfServer } from './administration/many-servers.ts';
+export type { AdministratorOptions } from './administration/client.ts';
+export type { CreatedService, EndedService, ListedService, RequestedService } from './wire/administration.ts';

@@ -4,36 +4,47 @@
  * services; no gradient passes here. Invariants: nothing listens beyond the address that was asked for; when it is
  * closed no thread, socket or segment is left.
  */
-import { cpus } from 'node:os';
 import { InternalError, pack, unpack, UsageError } from '../base/index.ts';
 import type { TributaryError } from '../base/index.ts';
 import { SharedSpace } from '../memory/index.ts';
 import type { Segment } from '../memory/index.ts';
-import { isNonce, listenWithin, resolveHost, TlsTunnel } from '../sockets/index.ts';
+import { listenWithin, resolveHost, TlsTunnel } from '../sockets/index.ts';
 import type { TlsOptions } from '../sockets/index.ts';
+import { Administration } from './administration/administration.ts';
+import type { AdministeredServer, AdministrationOptions } from './administration/administration.ts';
 import { MAX_CONNECTIONS } from './cores/connection-table.ts';
-import type { Answers, CorePart, Durability, Question, Service, ToCore, ToOffice } from './cores/office.ts';
+import type { Answers, CorePart, Question, Service, ToCore, ToOffice } from './cores/office.ts';
+import { checkListen } from './listen-address.ts';
+import type { ListenAddress } from './listen-address.ts';
 import { TenantMemory } from './memory-office.ts';
+import { processorsFor } from './processors.ts';
 import { systemServerHost } from './server-host.ts';
 import type { ServerHost, ThreadLine } from './server-host.ts';
 import { TenantCheckpoints } from './tenant-checkpoints.ts';
 import type { ServiceAccess } from './service-access.ts';
+import { checkCount, checkedServiceOptions } from './service-options.ts';
+import type { ServiceOptions } from './service-options.ts';
 import { ACCOUNT_BYTES, TenantSpace } from './tenant-space.ts';
-import { isNamespace, readSettings } from './wire/messages.ts';
-import type { ServiceSettings } from './wire/messages.ts';
+import type { TenantCensus } from './wire/administration.ts';
 
 export interface ParameterServerOptions {
   /** Threads that own chunks. Default 1. */
   readonly cores?: number | undefined;
   /**
-   * Whether each core stays on a processor of its own, which keeps its chunks in that processor's cache and two cores
-   * from sharing one. For a server that has the machine to itself. Default false.
+   * The processor that each core stays on, which keeps its chunks in that processor's cache and two cores from sharing
+   * one; true: any that this process may use. For a server that has these processors to itself. Default: wherever the
+   * system puts them.
    */
-  readonly pinned?: boolean | undefined;
+  readonly pinned?: boolean | readonly number[] | undefined;
   /** The address to listen at. Default 127.0.0.1. */
   readonly address?: string | undefined;
   /** The port of the first core; the others have those that follow. Default: any that the system gives. */
   readonly port?: number | undefined;
+  /**
+   * Where to listen instead, each core at all of these, as at several network interfaces between which workers
+   * balance their connections. Default: `address` and `port`.
+   */
+  readonly listen?: readonly ListenAddress[] | undefined;
   /** Encrypts and authenticates all connections. Default: none. */
   readonly tls?: TlsOptions | undefined;
   /** How long a connection may take to prove itself, in milliseconds. Default 5,000. */
@@ -49,52 +60,12 @@ export interface ParameterServerOptions {
    * the most. Default 64.
    */
   readonly maxStrangers?: number | undefined;
+  /** Who may create and end services over the network. Default: nobody. */
+  readonly administration?: AdministrationOptions | undefined;
   /** Memory of all tenants. Default: a new space. */
   readonly space?: SharedSpace | undefined;
   /** Gets a line of text for each connection that was closed for a fault. Default: none. */
   readonly log?: ((line: string) => void) | undefined;
-}
-
-export interface ServiceOptions {
-  /** Letters, digits, '.', '_' and '-', up to 64, the first no dot. */
-  readonly namespace: string;
-  /** 64 hexadecimal digits that workers must know. Default: random. */
-  readonly nonce?: string | undefined;
-  /** How it is trained. Default: as the first worker says. */
-  readonly settings?: ServiceSettings | undefined;
-  /**
-   * How long a worker whose connection broke is waited for before it is counted out, in milliseconds. Default 5,000.
-   */
-  readonly graceMs?: number | undefined;
-  /**
-   * What becomes of synchronous training without a lost worker: 'release' continues with the others, 'wait' waits until
-   * it has been started again and then goes back to the last checkpoint, so that the result is that of a run without
-   * the loss. Default 'release'.
-   */
-  readonly lostWorkers?: 'release' | 'wait' | undefined;
-  /** Folder of its checkpoints and logs, of this server alone. Default: nothing is kept. */
-  readonly folder?: string | undefined;
-  /**
-   * What acknowledged pushes survive, where they are logged (asynchronous training with a folder): 'process', the end
-   * of the server's process, however it comes; 'disk', also a power cut, because nothing is acknowledged before it is
-   * on the disk. Default 'process'.
-   */
-  readonly durability?: Durability | undefined;
-  /**
-   * Bytes that it may take: values, slots, gradients on their way, segments of workers on this host, and copies for
-   * checkpoints. Quotas may add up to more than there is; then it is the first who gets it. Default: half of the space.
-   */
-  readonly maxBytes?: number | undefined;
-  /** Keys and chunks of them that it may have on one core; each takes 2 KiB of its quota. Default 131,072. */
-  readonly maxChunks?: number | undefined;
-  /**
-   * Bytes that it may write to its logs of pushes between two checkpoints; each core has an equal share. Pushes beyond
-   * are refused until a checkpoint is on the disk. Default 64 GiB: minutes of the fastest pushing, which a restart
-   * must be able to do again.
-   */
-  readonly maxLogBytes?: number | undefined;
-  /** Connections that it may have to one core: one for each worker. Default 256. */
-  readonly maxConnections?: number | undefined;
 }
 
 interface Tenancy {
@@ -106,22 +77,34 @@ interface Tenancy {
   readonly checkpoints: TenantCheckpoints | undefined;
   /** Cores that may use its memory: all at first; fewer once it has ended. */
   readonly holders: Set<Core>;
+  /** Called when it has ended and its memory has been given back. */
+  readonly whenCleared: (() => void)[];
+}
+
+/** Where connections come in. */
+interface Door {
+  readonly port: number;
+  /** Undefined once it is closed. */
+  fd: number | undefined;
+  readonly tunnel: TlsTunnel | undefined;
 }
 
 interface Core {
   readonly doorbell: number;
-  /** Undefined once it is closed. */
-  listeningFd: number | undefined;
+  /** One for each address. */
+  readonly doors: readonly Door[];
   /** Its open connections, so that they can be closed if it dies. */
   readonly descriptors: Segment;
-  readonly tunnel: TlsTunnel | undefined;
-  readonly listensAt: number;
   /** Undefined until it has been started. */
   thread: ThreadLine<ToOffice, ToCore> | undefined;
   /** It has given everything back, or is dead. */
   readonly ended: Promise<void>;
   readonly hasEnded: () => void;
+  /** Who waits for what it knows of its tenants, by number. */
+  readonly censuses: Map<number, (tenants: Census) => void>;
 }
+
+type Census = readonly TenantCensus[];
 
 export class ParameterServer {
   /** Where workers find it. */
@@ -136,6 +119,9 @@ export class ParameterServer {
   /** What is being given back. */
   readonly #clearing = new Set<Promise<void>>();
   #serials = 0;
+  #administration: Administration | undefined;
+  #censuses = 0;
+  readonly #processors: readonly number[] | undefined;
   readonly #beacon: Segment;
   /** Tells workers that it is not the process that they knew. */
   readonly #run: string;
@@ -151,6 +137,7 @@ export class ParameterServer {
     host: ServerHost,
   ) {
     this.#options = options;
+    this.#processors = processorsFor(options.pinned, options.cores ?? 1);
     this.#host = host;
     this.#run = host.randomHex(8);
     this.address = address;
@@ -163,14 +150,27 @@ export class ParameterServer {
     options: ParameterServerOptions = {},
     host: ServerHost = systemServerHost,
   ): Promise<ParameterServer> {
-    const { cores = 1, address = '127.0.0.1', port = 0 } = options;
+    const { cores = 1, listen = [{ address: options.address ?? '127.0.0.1', port: options.port ?? 0 }] } =
+      options;
     checkCount('cores', cores, 1, 256);
-    checkCount('port', port, 0, 65535 - cores);
-    const name = await resolveHost(address);
-    const server = new ParameterServer(options, address, options.space ?? SharedSpace.create(), host);
+    checkListen(listen, cores);
+    for (const { port } of listen) checkCount('port', port, 0, 65535 - cores);
+    const names = await Promise.all(listen.map(({ address }) => resolveHost(address)));
+    const server = new ParameterServer(
+      options,
+      listen[0]!.address,
+      options.space ?? SharedSpace.create(),
+      host,
+    );
+    const { administration } = options;
     try {
-      for (let i = 0; i < cores; i++) await server.#listen(name, port === 0 ? 0 : port + i);
+      if (administration)
+        server.#administration = Administration.open(server.#administered(), administration, host.files);
+      for (let i = 0; i < cores; i++)
+        await server.#listen(listen.map(({ port }, at) => ({ host: names[at]!, port: port && port + i })));
       for (let i = 0; i < cores; i++) server.#startCore(i);
+      // Before anybody is heard.
+      server.#administration?.restore();
       return server;
     } catch (error) {
       await server.close();
@@ -180,7 +180,18 @@ export class ParameterServer {
 
   /** The port of the first core, by which workers find the others. */
   get port(): number {
-    return this.#cores[0]!.listensAt;
+    return this.#cores[0]!.doors[0]!.port;
+  }
+
+  /** All addresses by which workers find it, with the port of the first core. */
+  get listening(): readonly ListenAddress[] {
+    const { listen = [{ address: this.address }] } = this.#options;
+    return listen.map(({ address }, i) => ({ address, port: this.#cores[0]!.doors[i]!.port }));
+  }
+
+  /** Of all cores, at each of these addresses. */
+  get ports(): readonly (readonly number[])[] {
+    return this.listening.map((_, i) => this.#cores.map(({ doors }) => doors[i]!.port));
   }
 
   /** Bytes that all tenants can take together. */
@@ -205,36 +216,17 @@ export class ParameterServer {
     if (this.#closing) {
       throw new UsageError('INVALID_ARGUMENT', 'the server is closed; start another one', {});
     }
-    const { namespace, nonce = this.#host.randomHex(32) } = options;
-    if (!isNamespace(namespace) || this.#services.has(namespace)) {
-      const why = isNamespace(namespace) ? 'is taken' : 'is no name';
-      throw new UsageError(
-        'INVALID_ARGUMENT',
-        `namespace '${namespace}' ${why}; give another one of 1 to 64 letters, digits, '.', '_' and '-'`,
-        { namespace },
-      );
+    const { namespace, nonce = this.#host.randomHex(32), folder } = options;
+    if (this.#services.has(namespace)) {
+      throw new UsageError('INVALID_ARGUMENT', `namespace '${namespace}' is taken; give another one`, {
+        namespace,
+      });
     }
-    if (!isNonce(nonce)) {
-      throw new UsageError(
-        'INVALID_ARGUMENT',
-        `the nonce of namespace '${namespace}' is not made of 64 hexadecimal digits; leave it out for a random one`,
-        { namespace },
-      );
-    }
-    const { graceMs = 5000, maxBytes = Math.floor(this.capacityBytes / 2) } = options;
-    const { maxChunks = 131_072, maxConnections = 256, maxLogBytes = 64 * 2 ** 30 } = options;
-    checkCount('graceMs', graceMs, 0, 2 ** 31);
-    checkCount('maxBytes', maxBytes, 1, 2 ** 40);
-    checkCount('maxChunks', maxChunks, 1, 2 ** 31);
-    checkCount('maxLogBytes', maxLogBytes, 1, 2 ** 50);
-    checkCount('maxConnections', maxConnections, 1, MAX_CONNECTIONS);
-    const { folder, lostWorkers = 'release', durability = 'process' } = options;
-    if (durability !== 'process' && durability !== 'disk') throw unknownDurability(namespace, durability);
-    const settings = options.settings && checkedSettings(options.settings);
+    const checked = checkedServiceOptions({ ...options, nonce }, this.capacityBytes);
     const account = this.#space.allocate(ACCOUNT_BYTES);
     const service: Service = {
-      ...{ namespace, nonce, settings, graceMs, lostWorkers, maxBytes, maxChunks, logFolder: folder },
-      ...{ durability, maxConnections, cores: this.cores, maxLogBytes },
+      ...checked,
+      ...{ namespace, nonce, logFolder: folder, cores: this.cores },
       serial: this.#serials++,
       account: { byteOffset: account.byteOffset, byteLength: account.byteLength },
     };
@@ -249,20 +241,52 @@ export class ParameterServer {
           });
     const memory = new TenantMemory(space, service, this.#host);
     const holders = new Set(this.#cores);
-    this.#services.set(namespace, { service, space, account, memory, checkpoints, holders });
+    const tenancy = { service, space, account, memory, checkpoints, holders, whenCleared: [] };
+    this.#services.set(namespace, tenancy);
     this.#tell({ service });
     return { namespace, nonce };
   }
 
   /** Ends a service: its workers are disconnected and, when no core uses it any more, its memory is given back. */
   endService(namespace: string): void {
+    void this.#endService(namespace);
+  }
+
+  async #endService(namespace: string): Promise<void> {
     const known = this.#services.get(namespace);
     if (known === undefined || this.#closing) return;
+    const cleared = new Promise<void>((resolve) => known.whenCleared.push(resolve));
     const { serial } = known.service;
     this.#services.delete(namespace);
     this.#ending.set(serial, known);
     for (const core of this.#cores) if (core.thread === undefined) this.#letGo(core, serial);
     this.#tell({ endService: serial });
+    await cleared;
+  }
+
+  #administered(): AdministeredServer {
+    const isClosing = () => this.#closing;
+    return {
+      get isClosing() {
+        return isClosing();
+      },
+      capacityBytes: this.capacityBytes,
+      offered: () =>
+        [...this.#services.values()].map(({ service, memory }) => ({ service, bytes: memory.bytes })),
+      create: (options) => void this.createService(options),
+      end: (namespace) => this.#endService(namespace),
+      census: () => this.#census(),
+      log: (line) => this.#log(line),
+    };
+  }
+
+  async #census(): Promise<readonly TenantCensus[]> {
+    const census = this.#censuses++;
+    const heard = this.#cores
+      .filter(({ thread }) => thread)
+      .map(({ censuses }) => new Promise<Census>((take) => censuses.set(census, take)));
+    this.#tell({ census });
+    return (await Promise.all(heard)).flat();
   }
 
   /** The core uses the memory of the ended service no more. The last one to say so gives it back. */
@@ -290,15 +314,16 @@ export class ParameterServer {
       this.#closeSockets(core);
       this.#host.libc.close(core.doorbell);
       core.descriptors.close();
-      await core.tunnel?.close();
+      for (const { tunnel } of core.doors) await tunnel?.close();
     }
     for (const tenancy of [...this.#services.values(), ...this.#ending.values()]) await this.#clear(tenancy);
     await Promise.all(this.#clearing);
+    await this.#administration?.close();
     this.#beacon.close();
   }
 
   /** Never fails: whoever ended the service has nobody left to tell but the log. */
-  async #clear({ service, account, memory, checkpoints }: Tenancy): Promise<void> {
+  async #clear({ service, account, memory, checkpoints, whenCleared }: Tenancy): Promise<void> {
     this.#ending.delete(service.serial);
     try {
       await checkpoints?.close();
@@ -307,22 +332,29 @@ export class ParameterServer {
     } catch (error) {
       this.#log(`service '${service.namespace}' has ended, but not cleanly: ${textOf(error)}`);
     }
+    for (const resolve of whenCleared) resolve();
   }
 
-  async #listen(host: string, port: number): Promise<void> {
+  async #listen(addresses: readonly { readonly host: string; readonly port: number }[]): Promise<void> {
+    let hasEnded: () => void = () => undefined;
+    const ended = new Promise<void>((resolve) => (hasEnded = resolve));
+    const doors: Door[] = [];
+    // At once, so that `close` finds what has been opened when an address cannot be used.
+    this.#cores.push({
+      ...{ doorbell: this.#host.libc.doorbell(), doors, ended, hasEnded, thread: undefined },
+      descriptors: this.#space.allocate(4 * MAX_CONNECTIONS),
+      censuses: new Map(),
+    });
+    for (const { host, port } of addresses) doors.push(await this.#open(host, port));
+  }
+
+  async #open(host: string, port: number): Promise<Door> {
     const { tls, handshakeTimeoutMs = 5000, maxStrangers = 64, log = () => undefined } = this.#options;
     const ports = [port, port] as const;
     const limits = { handshakeTimeoutMs, maxPendingHandshakes: maxStrangers, log };
     const tunnel = tls && (await TlsTunnel.open(tls, limits, { host, ports, socketBufferBytes: 0 }));
     void tunnel?.lost.then((error) => this.#fail(error));
-    const listening = tunnel?.listening ?? listenWithin(this.#host.libc, host, ports, 0);
-    let hasEnded: () => void = () => undefined;
-    const ended = new Promise<void>((resolve) => (hasEnded = resolve));
-    this.#cores.push({
-      ...{ doorbell: this.#host.libc.doorbell(), listeningFd: listening.fd, tunnel },
-      descriptors: this.#space.allocate(4 * MAX_CONNECTIONS),
-      ...{ listensAt: listening.port, ended, hasEnded, thread: undefined },
-    });
+    return { tunnel, ...(tunnel?.listening ?? listenWithin(this.#host.libc, host, ports, 0)) };
   }
 
   #startCore(index: number): void {
@@ -332,11 +364,13 @@ export class ParameterServer {
     if (index === 0) this.#beacon.region('int32', 0, 1).view[0] = word;
     const beacon = { segment: this.#beacon.name!, word: this.#beacon.region('int32', 0, 1).view[0]! };
     core.thread = this.#host.startCore(this.#space.memory, {
-      ...{ listeningFd: core.listeningFd!, doorbell: core.doorbell, handshakeTimeoutMs, maxStrangers },
+      ...{ doorbell: core.doorbell, handshakeTimeoutMs, maxStrangers },
+      listening: core.doors.map(({ fd }, i) => ({ fd: fd!, ports: this.ports[i]! })),
       ...{ index, stallTimeoutMs, isTunnelled: tls !== undefined },
+      administratorKey: this.#administration?.key,
       descriptors: { byteOffset: core.descriptors.byteOffset, byteLength: core.descriptors.byteLength },
-      processor: this.#options.pinned ? index % cpus().length : undefined,
-      welcome: { run: this.#run, ports: this.#cores.map(({ listensAt }) => listensAt), beacon },
+      processor: this.#processors?.[index],
+      welcome: { run: this.#run, beacon },
     });
     core.thread.onMessage((message) => this.#hear(core, message));
     core.thread.onEnd((error) => this.#lost(core, error));
@@ -345,6 +379,8 @@ export class ParameterServer {
   #hear(core: Core, message: ToOffice): void {
     if ('log' in message) return this.#log(message.log);
     if ('released' in message) return this.#letGo(core, message.released);
+    if ('census' in message) return this.#heardCensus(core, message.census, message.tenants);
+    if ('administration' in message) return void this.#administrate(core, message);
     if ('ended' in message) {
       if (message.ended) this.#fail(unpack(message.ended));
       return core.hasEnded();
@@ -364,9 +400,21 @@ export class ParameterServer {
       if ('answer' in reply) this.#takeBack(reply.answer);
       return;
     }
-    if (core.thread === undefined) return;
-    core.thread.post(reply);
-    this.#host.libc.ring(core.doorbell);
+    this.#tellCore(core, reply);
+  }
+
+  async #administrate(core: Core, { token, administration }: Administrated): Promise<void> {
+    try {
+      this.#tellCore(core, { token, answer: await this.#administration!.answer(administration) });
+    } catch (error) {
+      this.#tellCore(core, { token, error: pack(error) });
+    }
+  }
+
+  #heardCensus({ censuses }: Core, number: number, tenants: Census): void {
+    const take = censuses.get(number);
+    censuses.delete(number);
+    take?.(tenants);
   }
 
   async #answer(serial: number, question: Question): Promise<Answers[keyof Answers]> {
@@ -401,6 +449,7 @@ export class ParameterServer {
   #lost(core: Core, error: unknown): void {
     this.#closeSockets(core);
     for (const serial of this.#ending.keys()) this.#letGo(core, serial);
+    for (const number of core.censuses.keys()) this.#heardCensus(core, number, []);
     if (!this.#closing && this.failure === undefined) {
       const index = this.#cores.indexOf(core);
       const why = error === undefined ? 'without a word' : textOf(error);
@@ -428,9 +477,11 @@ export class ParameterServer {
   /** Whoever is still connected to a core that is gone finds out by this. */
   #closeSockets(core: Core): void {
     const { libc } = this.#host;
-    if (core.listeningFd === undefined) return;
-    libc.close(core.listeningFd);
-    core.listeningFd = undefined;
+    if (core.doors.every(({ fd }) => fd === undefined)) return;
+    for (const door of core.doors) {
+      if (door.fd !== undefined) libc.close(door.fd);
+      door.fd = undefined;
+    }
     const open = core.descriptors.region('int32', 0, MAX_CONNECTIONS).view;
     for (const fd of open) if (fd !== 0) libc.close(fd);
     open.fill(0);
@@ -441,16 +492,19 @@ export class ParameterServer {
   }
 
   #tell(message: ToCore): void {
-    for (const { thread, doorbell } of this.#cores) {
-      // Without a thread the doorbell may be closed.
-      if (thread === undefined) continue;
-      thread.post(message);
-      this.#host.libc.ring(doorbell);
-    }
+    for (const core of this.#cores) this.#tellCore(core, message);
+  }
+
+  #tellCore({ thread, doorbell }: Core, message: ToCore): void {
+    // Without a thread the doorbell may be closed.
+    if (thread === undefined) return;
+    thread.post(message);
+    this.#host.libc.ring(doorbell);
   }
 }
 
-type Asked = Extract<ToOffice, { token: number }>;
+type Asked = Extract<ToOffice, { serial: number }>;
+type Administrated = Extract<ToOffice, { administration: unknown }>;
 /** What may have a snapshot in it. */
 interface Holder {
   readonly snapshot?: CorePart['snapshot'] | undefined;
@@ -460,36 +514,4 @@ interface Holder {
 
 function textOf(error: unknown): string {
   return error instanceof Error ? error.message : String(error);
-}
-
-function checkedSettings(settings: ServiceSettings): ServiceSettings {
-  try {
-    return readSettings(settings);
-  } catch (cause) {
-    throw new UsageError(
-      'INVALID_ARGUMENT',
-      `the settings of a service are ${JSON.stringify(settings)}; give workers, consistency, combine and aggregation as the documentation says`,
-      { settings },
-      cause,
-    );
-  }
-}
-
-function unknownDurability(namespace: string, durability: unknown): UsageError {
-  return new UsageError(
-    'INVALID_ARGUMENT',
-    `the durability of namespace '${namespace}' is ${JSON.stringify(durability)}; give 'process' or 'disk'`,
-    { namespace, durability },
-  );
-}
-
-function checkCount(name: string, value: number, least: number, most: number): void {
-  if (Number.isInteger(value) && value >= least && value <= most) return;
-  throw new UsageError(
-    'INVALID_ARGUMENT',
-    `${name} is ${value}; give a whole number from ${least} to ${most}`,
-    {
-      [name]: value,
-    },
-  );
 }

@@ -149,3 +149,11 @@ export function notApplied(worker: number, key: Key, step: number): UsageError {
     { worker, key: key.title, held: key.held!.step, actual: step },
   );
 }
+
+export function notHeld(worker: number, what: string): UsageError {
+  return new UsageError(
+    'INVALID_ARGUMENT',
+    `worker ${worker} asked ${what} that are not held: pushes take effect by themselves; connect all workers with held updates`,
+    { worker },
+  );
+}

@@ -28,6 +28,7 @@ import {
   checkSameKind,
   checkWaiting,
   notApplied,
+  notHeld,
   notHeldNow,
   rowLengthOf,
   samplesOf,
@@ -214,6 +215,13 @@ export class ServerCore {
       const parts = this.#updates.catchUpInParts(key);
       while (parts && !parts.next().done) yield;
     }
+  }
+
+  /** Of the key that has seen the most. */
+  get mostUpdates(): number {
+    let most = 0;
+    for (const { version } of this.#keys.values()) most = Math.max(most, version);
+    return most;
   }
 
   /** What a key has seen, to be kept with its value and slots. */
@@ -583,14 +591,6 @@ export class ServerCore {
       { worker, key: name },
     );
   }
-}
-
-function notHeld(worker: number, what: string): UsageError {
-  return new UsageError(
-    'INVALID_ARGUMENT',
-    `worker ${worker} asked ${what} that are not held: pushes take effect by themselves; connect all workers with held updates`,
-    { worker },
-  );
 }
 
 function memoryOf({ space }: Kernels): HeldMemory {

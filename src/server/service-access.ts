@@ -13,3 +13,20 @@ export interface ServiceAccess {
 export function accessBySecret(secret: string, job: string, namespace: string): ServiceAccess {
   return { namespace, nonce: deriveNonce(secret, 'parameter servers', job, namespace) };
 }
+
+/**
+ * That of a service that an administrator created: the salt travels, the secret and the nonce never do. Whoever has the nonce
+ * of one service comes to that of no other, nor to what administrators prove.
+ */
+export function accessByAdministrator(
+  secret: string | Uint8Array,
+  namespace: string,
+  salt: string,
+): ServiceAccess {
+  return { namespace, nonce: deriveNonce(secret, 'service of an administrator', namespace, salt) };
+}
+
+/** What administrators and servers prove to each other. */
+export function administratorKeyOf(secret: string | Uint8Array): string {
+  return deriveNonce(secret, 'administrator');
+}

@@ -14,9 +14,11 @@ export {
   internetAddress,
   localAddress,
   MAX_ADDRESS_BYTES,
+  parseAddress,
+  parseAddresses,
   resolveHost,
 } from './socket-address.ts';
-export type { SocketAddress } from './socket-address.ts';
+export type { HostPort, SocketAddress } from './socket-address.ts';
 export { dialAt, listenAt, listenWithin, tune } from './sockets.ts';
 export { SpaceBytes } from './space-bytes.ts';
 export type { ByteRange } from './space-bytes.ts';

@@ -85,6 +85,26 @@ export function addressText(host: string, port: number): string {
   return host.includes(':') ? `[${host}]:${port}` : `${host}:${port}`;
 }
 
+export interface HostPort {
+  readonly host: string;
+  readonly port: number;
+}
+
+/** As users give it: 'host:port', '[::1]:port'. `leastPort`: 0 where somebody listens, at any that is free. */
+export function parseAddress(address: string, leastPort = 1): HostPort {
+  const [, host, port] = /^(?:\[?(.+?)\]?):(\d{1,5})$/.exec(address) ?? [];
+  const isFine = host !== undefined && !host.includes('+');
+  if (isFine && Number(port) >= leastPort && Number(port) < 65536) return { host, port: Number(port) };
+  throw new UsageError('INVALID_ARGUMENT', `'${address}' is no address of a server; give 'host:port'`, {
+    address,
+  });
+}
+
+/** Of one server that listens at several: 'host:port+host:port'. */
+export function parseAddresses(addresses: string): readonly HostPort[] {
+  return addresses.split('+').map((address) => parseAddress(address));
+}
+
 /** The host of what `addressText` made. */
 export function hostOf(text: string): string {
   return text.slice(0, text.lastIndexOf(':')).replace(/^\[|\]$/g, '');

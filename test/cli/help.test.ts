@@ -19,14 +19,14 @@ describe('help', () => {
   test.each(commands.map((command) => [command.name, command] as const))(
     '%s --help shows all options and an example',
     async (name, command) => {
-      const { code, stdout } = await run([name, '--help']);
+      const { code, stdout } = await run([...name.split(' '), '--help']);
       expect(code).toBe(0);
       expect(stdout).toContain(`Usage: tributary ${name}`);
       for (const option of [...Object.keys(command.options), 'json', 'help'])
         expect(stdout).toContain(`--${option}`);
       expect(stdout).toMatch(/Examples?:\n {2}/);
       expect(stdout).toContain(`  tributary ${name}`);
-      expect((await run(['help', name])).stdout).toBe(stdout);
+      expect((await run(['help', ...name.split(' ')])).stdout).toBe(stdout);
     },
   );
 

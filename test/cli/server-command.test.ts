@@ -263,6 +263,12 @@ describe.skipIf(!hasSharedMemory())('what tributary server says', () => {
     [['--service', 'a', '--durability', 'tape'], 'process, disk for --durability'],
     [['--service', 'a', '--lost-workers', 'leave'], 'wait, release for --lost-workers'],
     [['--service', 'a', '--tls-key', 'key.pem'], '--tls-key, --tls-cert and --tls-ca together'],
+    [
+      ['--service', 'a', '--listen', '127.0.0.1:0', '--port', '1'],
+      '--listen, or one by --address and --port',
+    ],
+    [['--service', 'a', '--listen', '127.0.0.1:65535'], '0 to 65534 for a port of --listen with 1 core'],
+    [['--service', 'a', '--pin', 'all'], 'auto or a list of processors such as 0,2-3 for --pin, got "all"'],
     [['--service', 'a', '--max-bytes', '0'], 'above 0 for --max-bytes'],
     [['--service', 'a', '--max-log-bytes', '9'], '--folder'],
     [['--service', 'a', '--folder', 'kept', '--max-log-bytes', '0'], 'above 0 for --max-log-bytes'],
@@ -273,6 +279,29 @@ describe.skipIf(!hasSharedMemory())('what tributary server says', () => {
     expect(stderr).toMatch(/^error \[INVALID_COMMAND\]: /);
     expect(stderr).toContain(fault);
     expect(readdirSync(cwd)).toEqual([]);
+  });
+
+  test('of several addresses is all of them, as workers give them', async () => {
+    const listen = ['--listen', '127.0.0.1:0,127.0.0.1:0', '--listen', 'localhost:0'];
+    const args = ['server', '--service', 'a', ...listen];
+    const words = await run(args, { cwd: folder(), signal: stopped });
+    expect(words.stdout).toMatch(
+      /Listening at 127\.0\.0\.1:\d+ and 127\.0\.0\.1:\d+ and localhost:\d+, 1 core\./,
+    );
+    const { stdout } = await run([...args, '--json'], { cwd: folder(), signal: stopped });
+    expect(stdout).toMatch(/"server":"127\.0\.0\.1:\d+\+127\.0\.0\.1:\d+\+localhost:\d+"/);
+    const wrong = await run(['server', '--service', 'a', '--listen', 'here'], { cwd: folder() });
+    expect(wrong).toMatchObject({ code: 2, stdout: '' });
+    expect(wrong.stderr).toContain("'here' is no address of a server; give 'host:port'");
+  });
+
+  test('of a processor that is not there is which, and which ones there are', async () => {
+    const cwd = folder();
+    const { code, stderr } = await run(['server', '--service', 'a', '--pin', '4095'], { cwd });
+    expect(code).toBe(2);
+    expect(readdirSync(cwd)).toEqual([]);
+    expect(stderr).toMatch(/core 0 cannot be pinned to processor 4095: this process may use \d/);
+    expect((await say(folder(), '--pin', 'auto')).code).toBe(130);
   });
 
   test('of a port that is taken is which, and how to choose another', async () => {

@@ -231,8 +231,9 @@ describe.skipIf(!hasSharedMemory())('a worker whose server is not there', () => 
     const resources = new StreamResources(SharedSpace.create({ maxBytes: 2 ** 20 }), systemHost.libc);
     const line = new CoreLine({
       ...{ host: systemHost, pump: linePumpOf(systemHost) },
-      ...{ title: 'server 0 at 127.0.0.1:1', address: internetAddress('127.0.0.1', 1), resources },
-      ...{ throughTunnel: undefined, access: { namespace: 'none', nonce: '0'.repeat(64) } },
+      ...{ title: 'server 0 at 127.0.0.1:1', resources },
+      places: [{ address: internetAddress('127.0.0.1', 1), throughTunnel: undefined }],
+      access: { namespace: 'none', nonce: '0'.repeat(64) },
       ...{ worker: 3, incarnation: '0'.repeat(64), reconnectTimeoutMs: 30_000, requestTimeoutMs: 1e9 },
       settings: settingsOf({ servers: [], access: { namespace: '', nonce: '' }, worker: 3, workers: 4 }),
       onWaiting: (_, text) => void lines.push(text),

@@ -45,15 +45,20 @@ import type { ByteRange, DialRecord, Host, SocketAddress } from '../../sockets/i
 import type { LinePump, Pumped } from './line-pump.ts';
 import type { AskedRequest, OtherWorkers } from './other-workers.ts';
 
+export interface CorePlace {
+  readonly address: SocketAddress;
+  /** What a TLS tunnel is to be told; undefined without one. */
+  readonly throughTunnel: DialRecord | undefined;
+}
+
 export interface LineOptions {
   readonly host: Host;
   /** Drives it. */
   readonly pump: LinePump;
   /** For messages: 'server 0 at 10.0.0.1:7000'. */
   readonly title: string;
-  readonly address: SocketAddress;
-  /** What a TLS tunnel is to be told; undefined without one. */
-  readonly throughTunnel: DialRecord | undefined;
+  /** Where the core listens, in the order in which they are tried. */
+  readonly places: readonly CorePlace[];
   readonly access: ServiceAccess;
   readonly worker: number;
   readonly incarnation: string;
@@ -103,6 +108,8 @@ const QUIET_MS = 2000;
  */
 const BEAT_SHARE = 1 / 4;
 const SILENCE_SHARE = 1 / 2;
+/** Of that time, for dialling each of several addresses once. */
+const ATTEMPTS_SHARE = 1 / 2;
 const NO_ANSWER = 'it did not answer';
 /** Errors of a server whose disk cannot be used for the moment. */
 const DISK_FAULTS = new Set(['FILE_NOT_WRITTEN', 'CHECKPOINT_NOT_WRITTEN']);
@@ -142,6 +149,9 @@ export class CoreLine implements StreamUser, Pumped {
   /** The beat that is not answered yet. */
   #beat: { readonly id: number; readonly sentAtMs: number } | undefined;
   #retryAtMs = 0;
+  /** The place that is dialled next, or was last. */
+  #place = 0;
+  #dialedAtMs = 0;
   #why = NO_ANSWER;
   /** Whether that is what somebody said who has not proved that it is the server. */
   #isUnproven = false;
@@ -253,6 +263,7 @@ export class CoreLine implements StreamUser, Pumped {
       while (stream.ended === undefined && stream.read()) moved = true;
       if (stream.hasUnsent && stream.write()) moved = true;
       if (moved) this.#movedAtMs = nowMs;
+      if (!this.#isChallenged && nowMs - this.#dialedAtMs > this.#attemptMs) stream.ended ??= NO_ANSWER;
       if (stream.ended !== undefined) this.#broke(stream, nowMs);
       else if (this.#isOpen) this.#listenForLife(stream, nowMs);
     }
@@ -295,8 +306,16 @@ export class CoreLine implements StreamUser, Pumped {
     this.#pending.clear();
   }
 
+  /** An address that swallows everything must leave time for the others. */
+  get #attemptMs(): number {
+    const { places, reconnectTimeoutMs } = this.options;
+    return places.length === 1 ? Infinity : (reconnectTimeoutMs * ATTEMPTS_SHARE) / places.length;
+  }
+
   #dial(): void {
-    const { address, throughTunnel, resources, access, host, reconnectTimeoutMs } = this.options;
+    const { places, resources, access, host, reconnectTimeoutMs } = this.options;
+    const { address, throughTunnel } = places[this.#place]!;
+    this.#dialedAtMs = this.#now();
     const fd = dialAt(host.libc, address, 0, reconnectTimeoutMs);
     if (fd < 0) return this.#failed(errorName(fd));
     // Whoever answers there has proved nothing yet.
@@ -366,6 +385,8 @@ export class CoreLine implements StreamUser, Pumped {
 
   #opened(welcome: Welcome): void {
     this.#isOpen = true;
+    // After a break the first place is tried first.
+    this.#place = -1;
     this.#lastWords = undefined;
     // The first time nothing is asked yet, so there is no other progress to be made.
     if (this.#whenOpen !== undefined) this.#progress();
@@ -440,7 +461,9 @@ export class CoreLine implements StreamUser, Pumped {
   #failed(why: string, isUnproven = false): void {
     this.#why = why;
     this.#isUnproven = isUnproven;
-    this.#retryAtMs = this.#now() + RETRY_MS;
+    // Waits before the first one only: a server that comes back is found where it was.
+    this.#place = (this.#place + 1) % this.options.places.length;
+    this.#retryAtMs = this.#now() + (this.#place === 0 ? RETRY_MS : 0);
   }
 
   /** The server has done something for this worker: from here on it has all the time again. */

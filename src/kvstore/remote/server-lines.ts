@@ -2,20 +2,17 @@
  * The connections of a worker to all cores of all servers: finds the cores of each server, and whether it shares memory with
  * this process. Invariant: cores are numbered through all servers, in the order in which the servers were given.
  */
-import { PeerError, UsageError } from '../../base/index.ts';
+import { PeerError } from '../../base/index.ts';
 import type { TributaryError } from '../../base/index.ts';
 import type { SharedSpace } from '../../memory/index.ts';
 import type { Welcome } from '../../server/index.ts';
-import { internetAddress, resolveHost } from '../../sockets/index.ts';
-import type { TlsTunnel } from '../../sockets/index.ts';
+import { internetAddress, parseAddresses, resolveHost } from '../../sockets/index.ts';
+import type { HostPort, TlsTunnel } from '../../sockets/index.ts';
 import { CoreLine } from './core-line.ts';
 import type { LineOptions } from './core-line.ts';
 import { OtherWorkers } from './other-workers.ts';
 
-export interface CommonLineOptions extends Omit<
-  LineOptions,
-  'title' | 'address' | 'throughTunnel' | 'onWaiting' | 'others'
-> {
+export interface CommonLineOptions extends Omit<LineOptions, 'title' | 'places' | 'onWaiting' | 'others'> {
   /** Receives a line while a server is not reached, or other workers are awaited. */
   readonly log: (line: string) => void;
   /** The numeric address of a host name. Default: as the system says. */
@@ -51,16 +48,20 @@ export class ServerLines {
     const { worker, settings, access, log, resolve = resolveHost } = options;
     const others = new OtherWorkers({ worker, workers: settings.workers, namespace: access.namespace, log });
     const notes = addresses.map(() => seldom(log));
-    const lineTo = async (host: string, port: number, server: number): Promise<[CoreLine, Welcome]> => {
-      const address = tunnel?.dialAddress ?? internetAddress(await resolve(host), port);
+    const lineTo = async (places: readonly HostPort[], server: number): Promise<[CoreLine, Welcome]> => {
+      const found = await Promise.all(
+        places.map(async ({ host, port }) => ({
+          address: tunnel?.dialAddress ?? internetAddress(await resolve(host), port),
+          throughTunnel: tunnel && { host, port },
+        })),
+      );
       // The lookup of the name took longer than another server's refusal: nobody would close the line.
       if (failure !== undefined) throw failure;
       const line = new CoreLine({
         ...options,
         ...{ onWaiting: notes[server]!, others },
-        title: `server ${server} at ${host}:${port}`,
-        address,
-        throughTunnel: tunnel && { host, port },
+        title: `server ${server} at ${places.map(({ host, port }) => `${host}:${port}`).join(' or ')}`,
+        places: found,
       });
       open.push(line);
       return [line, await line.open()];
@@ -68,10 +69,17 @@ export class ServerLines {
     try {
       const byServer = await Promise.all(
         addresses.map(async (address, server) => {
-          const { host, port } = parseAddress(address);
-          const [first, welcome] = await lineTo(host, port, server);
+          const places = parseAddresses(address);
+          const [first, welcome] = await lineTo(rotated(places, worker), server);
           const others = await Promise.all(
-            welcome.ports.slice(1).map(async (other) => (await lineTo(host, other, server))[0]),
+            welcome.ports.slice(1).map(async (_port, i) => {
+              const core = i + 1;
+              const ofCore = places.map((place) => ({
+                ...place,
+                port: portOf(place, core, welcome, places.length === 1),
+              }));
+              return (await lineTo(rotated(ofCore, worker + core), server))[0];
+            }),
           );
           return { lines: [first, ...others], welcome };
         }),
@@ -92,6 +100,23 @@ export class ServerLines {
   close(error: TributaryError): void {
     for (const line of this.lines) line.close(error);
   }
+}
+
+/**
+ * Each core, of each worker, has another address first: so all addresses carry the same, also where there are fewer cores
+ * than addresses.
+ */
+function rotated<T>(places: readonly T[], by: number): readonly T[] {
+  const first = by % places.length;
+  return [...places.slice(first), ...places.slice(0, first)];
+}
+
+/** Of a core at that address, which the server knows by the port of its first core. */
+function portOf({ port }: HostPort, core: number, { ports, addresses }: Welcome, isOnly: boolean): number {
+  if (isOnly) return ports[core]!;
+  const there = addresses.find(([first]) => first === port);
+  // Behind ports that are forwarded: in a row, as the server has them.
+  return there?.[core] ?? port + core;
 }
 
 /** Passes on one line every ten seconds. */
@@ -115,14 +140,6 @@ function isOnThisHost(space: SharedSpace, { beacon }: Welcome): boolean {
   } catch {
     return false;
   }
-}
-
-function parseAddress(address: string): { readonly host: string; readonly port: number } {
-  const [, host, port] = /^(?:\[?(.+?)\]?):(\d{1,5})$/.exec(address) ?? [];
-  if (host !== undefined && Number(port) > 0 && Number(port) < 65536) return { host, port: Number(port) };
-  throw new UsageError('INVALID_ARGUMENT', `'${address}' is no address of a server; give 'host:port'`, {
-    address,
-  });
 }
 
 function checkSameCores(cores: readonly number[]): void {

@@ -46,6 +46,11 @@ export class Attendance {
     return this.#known.size;
   }
 
+  /** Workers that are connected. */
+  get here(): number {
+    return [...this.#present.values()].filter(({ lostAtMs }) => lostAtMs === undefined).length;
+  }
+
   isKnown(worker: number): boolean {
     return this.#known.has(worker);
   }

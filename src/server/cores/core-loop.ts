@@ -13,6 +13,7 @@ import {
   decodeAddress,
   ECONNABORTED,
   EINTR,
+  errorName,
   FaultLog,
   hostOf,
   MAX_ADDRESS_BYTES,
@@ -27,6 +28,7 @@ import {
 import type { Host } from '../../sockets/index.ts';
 import { MEMBER_LIMITS, ProtocolFault, STRANGER_LIMITS } from '../wire/frame.ts';
 import { MessageStream, StreamResources } from '../wire/message-stream.ts';
+import type { TenantCensus } from '../wire/administration.ts';
 import type { Hello, Proof, Welcome } from '../wire/messages.ts';
 import { ConnectionTable } from './connection-table.ts';
 import { FairTurns } from './fair-turns.ts';
@@ -42,17 +44,20 @@ export interface CoreOptions {
   readonly index: number;
   /** The processor to stay on; undefined: wherever the system puts it. */
   readonly processor: number | undefined;
-  readonly listeningFd: number;
+  /** Sockets, one for each address, with the ports of all cores there. */
+  readonly listening: readonly { readonly fd: number; readonly ports: readonly number[] }[];
   /** Rung by the office when it has said something. */
   readonly doorbell: number;
   /** Where it notes its connections. */
   readonly descriptors: SpaceRange;
   /** Sent to every worker that is admitted. */
-  readonly welcome: Omit<Welcome, 'proof'>;
+  readonly welcome: Pick<Welcome, 'run' | 'beacon'>;
   /** How long a connection may take to authenticate, in milliseconds. */
   readonly handshakeTimeoutMs: number;
   /** How long a member may send nothing in the middle of a message, in milliseconds. */
   readonly stallTimeoutMs: number;
+  /** What administrators must know; undefined: nobody administrates this server over the network. */
+  readonly administratorKey: string | undefined;
   /** Connections that may have not authenticated at a time. */
   readonly maxStrangers: number;
   /** Connections come through a TLS tunnel, which says first who they are. */
@@ -61,6 +66,8 @@ export interface CoreOptions {
 
 interface Connection {
   readonly stream: MessageStream;
+  /** The listening socket by which it came. */
+  readonly door: number;
   /** Among those that the kernel is asked about. */
   place: number;
   /** What the kernel has found in this turn. */
@@ -88,9 +95,9 @@ const MAX_SLEEP_MS = 500;
  * it.
  */
 const ACCEPTS_SHARE = 1 / 4;
+/** Administrators whose requests are carried out at a time. */
+const MAX_ADMINISTRATORS = 8;
 const EVICTION_LOG_INTERVAL_MS = 60_000;
-/** Entries of the poll set that are no connections: the doorbell and the listening socket. */
-const FIRST_PLACE = 2;
 
 export class CoreLoop implements Doorkeeper, OfficeNews {
   readonly #options: CoreOptions;
@@ -99,6 +106,8 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
   readonly #kernels: Kernels;
   readonly #resources: StreamResources;
   readonly #poll: PollSet;
+  /** Entries of the poll set that are no connections: the doorbell and the listening sockets. */
+  readonly #firstPlace: number;
   readonly #tenants = new Map<string, Tenant>();
   /** Tenants whose service has ended, until their connections are closed. */
   readonly #ending: Tenant[] = [];
@@ -116,6 +125,8 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
   /** By their places. */
   readonly #placed: Connection[] = [];
   readonly #strangers = new Set<Connection>();
+  /** They have proved themselves, so they make room for nobody; their time is limited all the same. */
+  readonly #administrators = new Set<Connection>();
   /** All that have something to do or to wait for. Others cost nothing: the kernel says when they have. */
   readonly #watched = new Set<Connection>();
   /** Since when the next message of the office is taken over. */
@@ -136,13 +147,24 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
     this.#pause = new AcceptPause((line) => office.log(line));
     this.#faults = new FaultLog((line) => office.log(line));
     this.#poll.add(options.doorbell, POLLIN);
-    this.#poll.add(options.listeningFd, POLLIN);
+    for (const { fd } of options.listening) this.#poll.add(fd, POLLIN);
+    this.#firstPlace = 1 + options.listening.length;
   }
 
   run(): void {
-    if (this.#options.processor !== undefined) this.#host.libc.pinThread(this.#options.processor);
+    this.#pin();
     do this.sleep();
     while (this.act());
+  }
+
+  #pin(): void {
+    const { processor, index } = this.#options;
+    const result = processor === undefined ? 0 : this.#host.libc.pinThread(processor);
+    if (result >= 0) return;
+    const why = errorName(result);
+    this.#office.log(
+      `core ${index} could not be pinned to processor ${processor} (${why}) and runs anywhere`,
+    );
   }
 
   /** Sleeps until there is something to do. */
@@ -251,6 +273,22 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
     return [...this.#tenants.keys()];
   }
 
+  census(): readonly TenantCensus[] {
+    return [...this.#tenants.values()].map(({ census }) => census);
+  }
+
+  get administratorKey(): string | undefined {
+    return this.#options.administratorKey;
+  }
+
+  administrate(...[request, stream, take, fail]: Parameters<Doorkeeper['administrate']>): void {
+    if (this.#administrators.size >= MAX_ADMINISTRATORS) return fail(tooManyAdministrators());
+    const connection = this.#connections.get(stream)!;
+    this.#strangers.delete(connection);
+    this.#administrators.add(connection);
+    this.#office.administrate(request, take, fail);
+  }
+
   admit({ namespace }: Hello, proof: Proof, stream: MessageStream): Omit<Welcome, 'proof'> {
     const tenant = this.#tenants.get(namespace)!;
     const { worker, incarnation, settings } = proof;
@@ -277,7 +315,9 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
     stream.user = session;
     stream.limits = MEMBER_LIMITS;
     stream.account = tenant.limits;
-    return this.#options.welcome;
+    const { welcome, listening } = this.#options;
+    const addresses = listening.map(({ ports }) => ports);
+    return { ...welcome, ports: addresses[connection.door]!, addresses };
   }
 
   #sleep(): void {
@@ -288,7 +328,8 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
     const pauseMs = this.#pause.waitMs(nowMs);
     if (pauseMs > 0) sleepMs = Math.min(sleepMs, pauseMs);
     this.#poll.set(0, this.#options.doorbell, POLLIN);
-    this.#poll.set(1, pauseMs > 0 ? NOTHING : this.#options.listeningFd, POLLIN);
+    for (const [i, { fd }] of this.#options.listening.entries())
+      this.#poll.set(1 + i, pauseMs > 0 ? NOTHING : fd, POLLIN);
     const waits = new Map<object, number>();
     const waitOf = (group: object): number => {
       const known = waits.get(group) ?? this.#turns.waitMs(group);
@@ -302,7 +343,7 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
       const isPaused = user?.isPaused ?? false;
       const waitMs = waitOf(this.#groupOf(connection));
       const wanted = (isPaused ? 0 : POLLIN) | (stream.hasUnsent ? POLLOUT : 0);
-      this.#poll.set(FIRST_PLACE + connection.place, stream.fd, waitMs > 0 ? 0 : wanted);
+      this.#poll.set(this.#firstPlace + connection.place, stream.fd, waitMs > 0 ? 0 : wanted);
       connection.isHeldOff = waitMs > 0;
       if (waitMs > 0) sleepMs = Math.min(sleepMs, waitMs);
       else if (user?.hasWork || (stream.isInterrupted && !isPaused)) sleepMs = 0;
@@ -321,7 +362,7 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
     const itself = (tenant: Tenant): object => tenant;
     const nowMs = this.#host.clock.nowMs();
     for (const index of this.#poll.ready()) {
-      const connection = this.#placed[index - FIRST_PLACE];
+      const connection = this.#placed[index - this.#firstPlace];
       if (connection === undefined) continue;
       connection.found = this.#poll.found(index);
       this.#watched.add(connection);
@@ -346,11 +387,11 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
       this.#listensSinceMs = this.#host.clock.nowMs();
       this.#office.listen(this);
     }
-    for (const { stranger, stream } of this.#strangers) {
+    for (const { stranger, stream } of [...this.#strangers, ...this.#administrators]) {
       if (stranger && nowMs > stranger.deadlineMs)
         stream.ended ??= new ProtocolFault('said too little in time');
     }
-    if (this.#poll.found(1) !== 0) this.#accept(nowMs);
+    for (let i = 1; i < this.#firstPlace; i++) if (this.#poll.found(i) !== 0) this.#accept(i - 1, nowMs);
     // One flush for all requests of this turn; only then are they acknowledged. A disk's time is the tenant's time.
     const due = [...this.#tenants.values()].filter(({ journal }) => journal.isDue);
     if (this.#closing) for (const { journal } of due) journal.flush();
@@ -426,15 +467,15 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
     }
   }
 
-  #accept(nowMs: number): void {
-    const { listeningFd, maxStrangers } = this.#options;
+  #accept(door: number, nowMs: number): void {
+    const { listening, maxStrangers } = this.#options;
     const { libc } = this.#host;
     for (let i = 0; i < Math.max(1, maxStrangers * ACCEPTS_SHARE); i++) {
-      const fd = libc.accept(listeningFd);
+      const fd = libc.accept(listening[door]!.fd);
       if (fd === -EINTR || fd === -ECONNABORTED) continue;
       if (fd < 0) return void this.#pause.failed(fd, nowMs);
       this.#pause.succeeded();
-      const connection = this.#greet(fd, nowMs);
+      const connection = this.#greet(fd, door, nowMs);
       const strangers = [...this.#strangers, connection];
       if (strangers.length > maxStrangers || this.#table.isFull) {
         const evicted = connectionToEvict(strangers, ({ host }) => host);
@@ -456,7 +497,7 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
     stream.onChange = () => this.#watched.add(connection);
   }
 
-  #greet(fd: number, nowMs: number): Connection {
+  #greet(fd: number, door: number, nowMs: number): Connection {
     const { handshakeTimeoutMs, isTunnelled } = this.#options;
     const { libc } = this.#host;
     libc.remoteAddress(fd, this.#remote);
@@ -466,7 +507,7 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
     const stream = new MessageStream(fd, this.#resources, STRANGER_LIMITS, stranger);
     stranger.stream = stream;
     const connection: Connection = {
-      ...{ stream, host, remote: addressText(host, port), stranger },
+      ...{ stream, door, host, remote: addressText(host, port), stranger },
       ...{ session: undefined, stalledAtMs: undefined, isHeldOff: false, place: NOTHING, found: 0 },
     };
     if (isTunnelled) {
@@ -526,11 +567,12 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
     const { stream, place } = connection;
     stream.onChange = undefined;
     if (this.#connections.delete(stream)) {
-      this.#poll.remove(FIRST_PLACE + place);
+      this.#poll.remove(this.#firstPlace + place);
       const last = this.#placed.pop()!;
       if (last !== connection) this.#placed[(last.place = place)] = last;
     }
     this.#strangers.delete(connection);
+    this.#administrators.delete(connection);
     this.#watched.delete(connection);
     this.#table.remove(stream.fd);
     stream.close();
@@ -542,5 +584,13 @@ function tooMany(namespace: string, connections: number): PeerError {
     'REFUSED',
     `namespace '${namespace}' has ${connections} connections to this core, as many as one may; end workers that are not needed, or use more servers`,
     { namespace, connections },
+  );
+}
+
+function tooManyAdministrators(): PeerError {
+  return new PeerError(
+    'REFUSED',
+    `${MAX_ADMINISTRATORS} administrators are being answered; try again in a moment`,
+    { administrators: MAX_ADMINISTRATORS },
   );
 }

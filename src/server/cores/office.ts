@@ -7,6 +7,7 @@
 import { asTributaryError, unpack } from '../../base/index.ts';
 import type { PackedError, StoreKey, TributaryError } from '../../base/index.ts';
 import type { KeyShape, ServiceSettings } from '../wire/messages.ts';
+import type { AdministrationAnswer, AdministrationRequest, TenantCensus } from '../wire/administration.ts';
 import type { Common, CoreState } from '../durability/index.ts';
 import type { KeyPlaces } from './key-places.ts';
 import type { CoreSnapshot } from './snapshot.ts';
@@ -19,6 +20,8 @@ export interface Service {
   /** Tells it from an earlier service of the same name, which cores may still be letting go of. */
   readonly serial: number;
   readonly nonce: string;
+  /** Workers that it is for; undefined: as many as the first one says. */
+  readonly workers: number | undefined;
   /** Default: those of the first worker that comes. */
   readonly settings: ServiceSettings | undefined;
   /** How long a worker whose connection broke is waited for, in milliseconds. */
@@ -126,28 +129,31 @@ export interface Answers {
 export type ToOffice =
   /** `serial`: of the service on whose behalf the core asks. */
   | { readonly token: number; readonly serial: number; readonly question: Question }
-  /**
-   * The core holds nothing of the service any more: no connection, no copy under way, no place in
-   * its memory.
-   */
+  /** Of an administrator, whose proof was checked. */
+  | { readonly token: number; readonly administration: AdministrationRequest }
+  | { readonly census: number; readonly tenants: readonly TenantCensus[] }
+  /** The core holds nothing of the service any more: no connection, no copy under way, no place in its memory. */
   | { readonly released: number }
   | { readonly log: string }
   | { readonly ended: PackedError | null };
 
 export type ToCore =
-  | { readonly token: number; readonly answer: Answers[keyof Answers] }
+  | { readonly token: number; readonly answer: Answers[keyof Answers] | AdministrationAnswer }
   | { readonly token: number; readonly error: PackedError }
   | { readonly service: Service }
   /** By its serial number; answered by `released`. */
   | { readonly endService: number }
   /** Another core of the service gives its part of this checkpoint, or will. */
   | { readonly joinCheckpoint: { readonly serial: number; readonly step: number } }
+  /** A number that the core's answer repeats. */
+  | { readonly census: number }
   | { readonly close: true };
 
 export interface OfficeNews {
   service(service: Service): void;
   endService(serial: number): void;
   joinCheckpoint(serial: number, step: number): void;
+  census(): readonly TenantCensus[];
   close(): void;
   /** An answer came for the service; `take` is called in its turn, and throws nothing. */
   answer(serial: number, take: () => void): void;
@@ -176,6 +182,9 @@ export interface OfficePort {
   take(): ToCore | undefined;
 }
 
+/** In the place of a serial number. */
+const NO_SERVICE = -1;
+
 export class Office {
   readonly #port: OfficePort;
   readonly #open = new Map<number, Asked>();
@@ -195,6 +204,17 @@ export class Office {
       },
       log: (line) => this.log(line),
     };
+  }
+
+  /** On behalf of an administrator. */
+  administrate(
+    administration: AdministrationRequest,
+    take: (answer: AdministrationAnswer) => void,
+    fail: (error: TributaryError) => void,
+  ): void {
+    const token = this.#next++;
+    this.#open.set(token, { serial: NO_SERVICE, take, fail });
+    this.#post({ token, administration });
   }
 
   /** The last word of a service: answers that still come for it reach nobody. */
@@ -231,6 +251,7 @@ export class Office {
       const { serial, step } = message.joinCheckpoint;
       return news.joinCheckpoint(serial, step);
     }
+    if ('census' in message) return this.#post({ census: message.census, tenants: news.census() });
     if ('close' in message) return news.close();
     const asked = this.#open.get(message.token);
     if (asked === undefined) return;
@@ -249,11 +270,8 @@ export class Office {
     this.log(`a core failed and goes on: ${String((error as Error).stack ?? error)}`);
   }
 
-  /**
-   * What goes wrong with an answer is the end of what asked for it, and must not be the end of
-   * anything else.
-   */
-  #hand(answer: Answers[keyof Answers], { take, fail }: Asked): void {
+  /** What goes wrong with an answer is the end of what asked for it, and must not be the end of anything else. */
+  #hand(answer: Answers[keyof Answers] | AdministrationAnswer, { take, fail }: Asked): void {
     try {
       take(answer as never);
     } catch (error) {

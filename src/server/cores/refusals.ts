@@ -79,6 +79,19 @@ function settingText(value: ServiceSettings[keyof ServiceSettings]): string {
   return typeof value === 'string' ? `'${value}'` : (JSON.stringify(value) ?? 'not set');
 }
 
+export function otherWorkers(
+  worker: number,
+  namespace: string,
+  expected: number,
+  actual: number,
+): UsageError {
+  return new UsageError(
+    'INVALID_ARGUMENT',
+    `worker ${worker}: workers is ${actual} here, but service '${namespace}' was created for ${expected}; use as many, or create another service`,
+    { worker, namespace, expected, actual },
+  );
+}
+
 export function outdated(worker: number): PeerError {
   return new PeerError(
     'REFUSED',

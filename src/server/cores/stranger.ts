@@ -1,6 +1,7 @@
 /**
  * A connection whose other side has not yet proved that it knows the nonce of a service (PHub, section 3.1). It says
- * hello, is challenged, proves, and becomes a session or is sent away. Invariants: whether a namespace exists cannot
+ * hello, is challenged, proves, and becomes a session or is sent away; an administrator says another hello, and is
+ * answered by `Administrator`. Invariants: whether a namespace exists cannot
  * be told from the answers; a proof is good for one connection only, so a replayed one is worth nothing.
  */
 import { PeerError, TributaryError } from '../../base/index.ts';
@@ -9,14 +10,18 @@ import { ProtocolFault } from '../wire/frame.ts';
 import type { Header, Incoming, MessageStream, StreamUser } from '../wire/message-stream.ts';
 import { readHello, readProof, SERVER_PROTOCOL_VERSION } from '../wire/messages.ts';
 import type { Hello, Proof, Welcome } from '../wire/messages.ts';
+import { Administrator } from './administrator.ts';
+import type { AdministratorDesk } from './administrator.ts';
 import { packedForOthers } from './refusals.ts';
 
 export const SERVER_PURPOSE = 'parameter server';
 
+/** What the request of an administrator may take more, until the answer was taken; it may wait for a disk. */
+const ADMINISTRATION_MS = 120_000;
 /** Services in a line of the log. */
 const MAX_NAMED = 8;
 
-export interface Doorkeeper {
+export interface Doorkeeper extends AdministratorDesk {
   /** The nonce of a namespace, or something that nobody knows. */
   nonceOf(namespace: string): string;
   /** The namespaces that there are, for the log. */
@@ -28,8 +33,7 @@ export interface Doorkeeper {
 }
 
 export class Stranger implements StreamUser {
-  /** When it is sent away, by the clock. */
-  readonly deadlineMs: number;
+  readonly #deadlineMs: number;
   stream!: MessageStream;
   /** That of the TLS connection; undefined without TLS. Known before the first message. */
   channel: string | undefined;
@@ -39,17 +43,23 @@ export class Stranger implements StreamUser {
   #transcript: Transcript | undefined;
   /** It has proved itself, and is let in when nothing is in the way. */
   #enter: (() => void) | undefined;
+  #administrator: Administrator | undefined;
 
   /** `nonce`: a fresh one, for this connection only. */
   constructor(doorkeeper: Doorkeeper, nonce: string, deadlineMs: number) {
     this.#doorkeeper = doorkeeper;
     this.#nonce = nonce;
-    this.deadlineMs = deadlineMs;
+    this.#deadlineMs = deadlineMs;
   }
 
-  /** Whether it waits to be let in. Nothing more is read from it then. */
+  /** When it is sent away, by the clock. */
+  get deadlineMs(): number {
+    return this.#deadlineMs + (this.#administrator?.hasAsked ? ADMINISTRATION_MS : 0);
+  }
+
+  /** Whether it waits to be let in, or for what it has asked as an administrator. Nothing more is read from it then. */
   get isPaused(): boolean {
-    return this.#enter !== undefined;
+    return this.#enter !== undefined || this.#administrator?.hasAsked === true;
   }
 
   get hasWork(): boolean {
@@ -69,7 +79,16 @@ export class Stranger implements StreamUser {
   }
 
   receive(header: Header): Incoming {
-    return { into: undefined, done: () => (this.#hello ? this.#prove(header) : this.#greet(header)) };
+    return { into: undefined, done: () => this.#take(header) };
+  }
+
+  #take(header: Header): void {
+    if (this.#administrator) return this.#administrator.ask(header);
+    if (this.#hello) return this.#prove(header);
+    if (header.kind !== 'administer') return this.#greet(header);
+    const { channel } = this;
+    const nonce = this.#nonce;
+    this.#administrator = new Administrator(this.#doorkeeper, this.stream, header, { nonce, channel });
   }
 
   #greet(header: Header): void {

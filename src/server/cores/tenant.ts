@@ -13,6 +13,7 @@ import { ServerCore } from '../server-core.ts';
 import { TenantSpace } from '../tenant-space.ts';
 import { optimizerRule } from '../update-rule.ts';
 import type { UpdateRule } from '../update-rule.ts';
+import type { TenantCensus } from '../wire/administration.ts';
 import type { KeyShape, PieceShape, ServiceSettings } from '../wire/messages.ts';
 import { Attendance } from './attendance.ts';
 import { planText } from './batch.ts';
@@ -30,7 +31,7 @@ import { rangesIn } from './piece.ts';
 import type { Piece } from './piece.ts';
 import { PushReplay } from './push-replay.ts';
 import { Recovery } from './recovery.ts';
-import { awayTooLong, otherSettings, outdated } from './refusals.ts';
+import { awayTooLong, otherSettings, otherWorkers, outdated } from './refusals.ts';
 import { piecesOf } from './snapshot.ts';
 import type { CoreSnapshot } from './snapshot.ts';
 import type { Task } from './task-sequence.ts';
@@ -107,16 +108,17 @@ export class Tenant {
 
   /** A worker that has proved itself. The first one settles how the tenant trains. */
   enter(worker: number, incarnation: string, settings: ServiceSettings): void {
+    const { namespace, workers = settings.workers } = this.service;
+    if (settings.workers !== workers) throw otherWorkers(worker, namespace, workers, settings.workers);
     if (this.#settings === undefined) this.#begin(settings);
-    const refusal = otherSettings(worker, this.service.namespace, this.settings, settings);
+    const refusal = otherSettings(worker, namespace, this.settings, settings);
     if (refusal) throw refusal;
     if (this.#attendance!.isOutdated(worker, incarnation)) throw outdated(worker);
     if (this.isSynchronous && this.#attendance!.isLate(worker, incarnation))
       throw awayTooLong(worker, this.service.graceMs);
     const isNew = !this.#attendance!.isKnown(worker);
     this.#checkProgress(worker, this.#attendance!.known + (isNew ? 1 : 0), this.pieceCount);
-    if (this.#attendance!.isLost(worker))
-      this.#logOfLost(`worker ${worker} of '${this.service.namespace}' is back`);
+    if (this.#attendance!.isLost(worker)) this.#logOfLost(`worker ${worker} of '${namespace}' is back`);
     const arrival = this.#attendance!.enter(worker, incarnation);
     // It goes on where it was: nobody has waited for its pushes, and each is applied once as before.
     if (arrival === 'late') return this.count(worker);
@@ -179,6 +181,17 @@ export class Tenant {
   #logOfLost(line: string): void {
     if (this.recovery.core !== 0 || this.service.lostWorkers !== 'wait' || !this.#waitsForPushes) return;
     this.#office.log(line);
+  }
+
+  /** For those who administrate the server. */
+  get census(): TenantCensus {
+    return {
+      serial: this.service.serial,
+      workers: this.#settings?.workers ?? this.service.workers ?? null,
+      mode: this.#settings?.consistency.kind ?? null,
+      connected: this.#attendance?.here ?? 0,
+      steps: this.#core?.mostUpdates ?? 0,
+    };
   }
 
   /** Nobody waits for the worker any more. */

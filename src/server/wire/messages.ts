@@ -18,10 +18,8 @@ import { check, countOf, countsOf, finiteOf, isCount, listOf, malformed, objectO
 import type { Header } from './message-stream.ts';
 
 export const SERVER_PROTOCOL_VERSION = 6;
-const MAX_WORKERS = 65536;
-/**
- * Checkpoints that a worker can name to go back to: of those that servers keep, which are a few.
- */
+export const MAX_WORKERS = 65536;
+/** Checkpoints that a worker can name to go back to: of those that servers keep, which are a few. */
 const MAX_GATHERED = 1024;
 const LINE_BYTES = 64;
 const MAX_ELEMENTS = 2 ** 30;
@@ -73,12 +71,11 @@ export interface Welcome {
   readonly proof: string;
   /** Another one after a restart, when the server has forgotten everything. */
   readonly run: string;
-  /** The ports of all cores of this server. */
+  /** The ports of all cores of this server, at the address by which the worker has come. */
   readonly ports: readonly number[];
-  /**
-   * A segment and the word in it, by which the worker finds out whether it shares memory with this
-   * server.
-   */
+  /** The same for each address at which the server listens. */
+  readonly addresses: readonly (readonly number[])[];
+  /** A segment and the word in it, by which the worker finds out whether it shares memory with this server. */
   readonly beacon: { readonly segment: string; readonly word: number } | undefined;
 }
 
@@ -413,11 +410,17 @@ export function readRequest(header: Header): Request {
 export function readWelcome(header: Header): Welcome {
   const { proof, ports, run } = header;
   check(header.kind === 'welcome' && isNonce(proof) && typeof run === 'string', 'welcome', header);
-  check(Array.isArray(ports) && ports.every((port) => isCount(port, 65535)), 'welcome', header);
-  if (header.beacon === undefined) return { proof, run, ports, beacon: undefined };
+  check(arePorts(ports) && ports.length > 0, 'welcome', header);
+  const { addresses = [ports] } = header;
+  check(Array.isArray(addresses) && addresses.every(arePorts), 'welcome', header);
+  if (header.beacon === undefined) return { proof, run, ports, addresses, beacon: undefined };
   const { segment, word } = objectOf(header.beacon, 'beacon');
   check(typeof segment === 'string' && isCount(word), 'beacon', header);
-  return { proof, run, ports, beacon: { segment, word } };
+  return { proof, run, ports, addresses, beacon: { segment, word } };
+}
+
+function arePorts(value: unknown): value is readonly number[] {
+  return Array.isArray(value) && value.every((port) => isCount(port, 65535));
 }
 
 function readKey(value: unknown): KeyShape {
