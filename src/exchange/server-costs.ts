@@ -4,11 +4,11 @@
  * nothing of it stays on the servers.
  */
 import type { CommunicationThread } from '../communication/index.ts';
-import type { RemoteStore } from '../kvstore/index.ts';
 import { tellAll } from './agreement.ts';
 import { aggregatesLocally } from './local-aggregation.ts';
 import type { MessageCosts } from './message-costs.ts';
 import type { RunServers } from './run-servers.ts';
+import type { ThreadStore } from './thread-store.ts';
 import { median, rowCounts, slowest, type TableShape } from './table-costs.ts';
 
 export interface ServerCosts {
@@ -56,7 +56,7 @@ interface MeasuredExchanges {
   readonly pushShare: number;
 }
 
-async function measureDense(thread: CommunicationThread, store: RemoteStore): Promise<MeasuredExchanges> {
+async function measureDense(thread: CommunicationThread, store: ThreadStore): Promise<MeasuredExchanges> {
   const gradient = store.allocate(Math.max(...ELEMENTS));
   const keys = ELEMENTS.map((elements) => ({
     ...{ key: `measured ${elements}`, value: gradient.slice(0, elements) },
@@ -86,7 +86,7 @@ async function measureDense(thread: CommunicationThread, store: RemoteStore): Pr
 
 async function measureRows(
   { thread, table, localAggregation }: ServerCostsOptions,
-  store: RemoteStore,
+  store: ThreadStore,
 ): Promise<MeasuredExchanges> {
   const { rank, size, hosts } = thread.world;
   const { rowLength, mostRows } = table;

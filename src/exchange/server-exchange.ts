@@ -5,7 +5,6 @@
  * Invariant: every worker pushes every parameter in every step, one without samples too.
  */
 import type { CommunicationThread } from '../communication/index.ts';
-import type { RemoteStore } from '../kvstore/index.ts';
 import type { Kernels } from '../kernels/index.ts';
 import type { Region } from '../memory/index.ts';
 import { namesInShort, type GradientsElsewhere, type ModelMemory } from '../runtime/index.ts';
@@ -20,6 +19,7 @@ import {
 import { aggregatesLocally, LocalAggregation } from './local-aggregation.ts';
 import type { RunServers } from './run-servers.ts';
 import { isInPlace, ServerTable } from './server-table.ts';
+import type { ThreadStore } from './thread-store.ts';
 
 /** What Parallax moves to where fewer bytes travel; each can be switched off to see what it is worth. */
 export interface ServerPlacement {
@@ -47,9 +47,8 @@ export interface ServerExchangeOptions extends ServerPlacement {
 }
 
 export class ServerExchange implements Exchange {
-  readonly needsThread = true;
   readonly #options: ServerExchangeOptions;
-  readonly #store: RemoteStore;
+  readonly #store: ThreadStore;
   readonly #tables: ReadonlyMap<string, ServerTable>;
   readonly #local: LocalAggregation | undefined;
   /** Of all workers, if they compute norms themselves. */
@@ -61,6 +60,8 @@ export class ServerExchange implements Exchange {
   #pushed = { bytes: 0, startedMs: 0 };
   #lastMessages: SentMessage[] = [];
   #pushes: Promise<{ readonly sumOfSquares?: number | undefined }>[] = [];
+  /** Of the last step; settles when its update can be read on servers. */
+  #applied: Promise<void> = Promise.resolve();
   #onMessage: OnMessage | undefined;
 
   /** Takes the parameters to the servers, with the first worker's values and optimizer state. All workers call it together. */
@@ -79,10 +80,10 @@ export class ServerExchange implements Exchange {
     const { thread, kernels, localAggregation = true } = options;
     const sparse = [...names].flatMap((name) => {
       const place = memory.gradients.get(name)!;
-      return place.kind === 'sparse' ? [place] : [];
+      return place.kind === 'sparse' ? [[name, place] as const] : [];
     });
     const isLocal = localAggregation && sparse.length > 0 && aggregatesLocally(thread);
-    const local = isLocal ? await LocalAggregation.open(thread, kernels, sparse) : undefined;
+    const local = isLocal ? await LocalAggregation.open(thread, kernels, new Map(sparse)) : undefined;
     const fetches = options.boundaryAmongServers === false;
     const normGroup = fetches ? await thread.group(thread.world.hosts.map((_, rank) => rank)) : undefined;
     // Last: what fails before leaves the replica with memory of its own.
@@ -124,7 +125,8 @@ export class ServerExchange implements Exchange {
 
   get fetches(): Exchange['fetches'] {
     if (this.#wholeElsewhere().length > 0) return 'pull';
-    return [...this.#tables.values()].some((table) => table.fetches) ? 'pull rows' : undefined;
+    if ([...this.#tables.values()].some((table) => table.fetches)) return 'pull rows';
+    return this.#options.names.size > 0 ? 'wait' : undefined;
   }
 
   traceTo(onMessage: OnMessage): void {
@@ -135,10 +137,13 @@ export class ServerExchange implements Exchange {
     const whole = this.#wholeElsewhere();
     const onMessage = this.#onMessage;
     const startedMs = onMessage ? wallMs() : 0;
-    await Promise.all([
+    const pulled = [
       whole.length > 0 ? this.#store.pull(whole) : undefined,
       ...[...this.#tables.values()].map((table) => table.pull(batch, onMessage)),
-    ]);
+    ];
+    this.#store.settle();
+    // Pulls see the update that was asked for before them; what is read in place waits for it.
+    await Promise.all([this.#applied, ...pulled]);
     // Until all is here, rows too: a promise of its own would be needed to know better.
     if (onMessage && whole.length > 0) this.#tellOfPull(onMessage, whole, startedMs);
   }
@@ -148,6 +153,7 @@ export class ServerExchange implements Exchange {
     this.#pushed = { bytes: 0, startedMs: 0 };
   }
 
+  /** Nothing waits, but for the other workers of this machine behind the last group. */
   start(group: number): void {
     const { memory, names } = this.#options;
     const store = this.#store;
@@ -160,25 +166,30 @@ export class ServerExchange implements Exchange {
     let bytes = 0;
     for (const { gradient } of dense) bytes += gradient.byteLength;
     this.#pushed.bytes += bytes;
-    if (dense.length === 0) return;
-    this.#pushed.startedMs ||= wallMs();
-    const ended = this.#onMessage && this.#tellerOfPush(this.#onMessage, dense, bytes);
-    this.#note(store.push(dense, { samples }).then(added), ended);
+    if (own.length > 0) this.#pushed.startedMs ||= wallMs();
+    if (dense.length > 0) {
+      const ended = this.#onMessage && this.#tellerOfPush(this.#onMessage, dense, bytes);
+      this.#note(store.push(dense, { samples }).then(added), ended);
+    }
+    for (const name of own) {
+      const table = this.#tables.get(name);
+      if (table === undefined) continue;
+      if (this.#local) this.#local.begin(name, samples);
+      else this.#pushTable(name, table, samples);
+    }
+    const isLast = group === this.#groups.length - 1;
+    for (const { name, samples: combined, startedMs, endedMs } of this.#local?.advance(isLast) ?? []) {
+      const table = this.#tables.get(name)!;
+      const shown = `rows ${table.shownName} of this machine`;
+      this.#onMessage?.('reduce', shown, startedMs, endedMs, table.pushedBytes);
+      this.#pushTable(name, table, combined);
+    }
   }
 
-  /** Tables leave here: until the backward pass is done this thread could not send them. */
   async finish(): Promise<GradientsElsewhere> {
     const { names } = this.#options;
     if (names.size === 0) return NOTHING_ELSEWHERE;
-    this.#pushed.startedMs ||= wallMs();
-    const onMessage = this.#onMessage;
-    const samples = this.#combined();
-    for (const [name, table] of this.#tables) {
-      const bytes = table.pushedBytes;
-      this.#pushed.bytes += bytes;
-      const ended = onMessage && this.#tellerOfPush(onMessage, [{ key: name }], bytes);
-      this.#note(table.push(samples), ended);
-    }
+    this.#store.settle();
     const statuses = await Promise.all(this.#pushes.splice(0));
     const squares =
       this.#normGroup === undefined
@@ -192,16 +203,21 @@ export class ServerExchange implements Exchange {
     return this.#lastMessages;
   }
 
-  async apply({ scale, lr }: RemoteUpdate): Promise<void> {
+  /** Does not wait for servers: what comes next does, and fails if this does. */
+  apply({ scale, lr }: RemoteUpdate): void {
     if (this.#options.names.size === 0) return;
     const onMessage = this.#onMessage;
     const startedMs = onMessage ? wallMs() : 0;
-    await this.#store.apply({ scale, ...(lr === undefined ? {} : { lr }) });
-    onMessage?.('apply', 'apply', startedMs, wallMs());
+    this.#applied = this.#store.apply({ scale, ...(lr === undefined ? {} : { lr }) });
+    this.#applied.then(
+      () => onMessage?.('apply', 'apply', startedMs, wallMs()),
+      () => undefined,
+    );
   }
 
   async fetchAll(): Promise<void> {
     const { memory, names } = this.#options;
+    await this.#applied;
     const all = [...names].map((key) => ({ key, into: memory.parameters.get(key)! }));
     if (all.length === 0) return;
     const startedMs = wallMs();
@@ -211,16 +227,21 @@ export class ServerExchange implements Exchange {
 
   async fetchState(): Promise<void> {
     const { memory, names } = this.#options;
+    await this.#applied;
     for (const name of names) await this.#store.pullState(name, memory.slots.get(name));
   }
 
   async close(): Promise<void> {
     if (this.#isClosed) return;
     this.#isClosed = true;
-    for (const table of this.#tables.values()) table.close();
-    await this.#local?.close();
-    if (this.#normGroup !== undefined) await this.#options.thread.closeGroup(this.#normGroup);
-    await this.#options.servers.close();
+    try {
+      await this.#applied;
+    } finally {
+      for (const table of this.#tables.values()) table.close();
+      await this.#local?.close();
+      if (this.#normGroup !== undefined) await this.#options.thread.closeGroup(this.#normGroup);
+      await this.#options.servers.close();
+    }
   }
 
   async abort(): Promise<void> {
@@ -235,17 +256,11 @@ export class ServerExchange implements Exchange {
     this.#pushes.push(push);
   }
 
-  /** The samples that the rows of tables count for, once those of this machine's workers are added up. */
-  #combined(): number {
-    if (!this.#local) return this.#samples;
-    const onMessage = this.#onMessage;
-    if (!onMessage) return this.#local.combine(this.#samples);
-    let bytes = 0;
-    for (const table of this.#tables.values()) bytes += table.pushedBytes;
-    const startedMs = wallMs();
-    const samples = this.#local.combine(this.#samples);
-    onMessage('reduce', 'rows of this machine', startedMs, wallMs(), bytes);
-    return samples;
+  #pushTable(name: string, table: ServerTable, samples: number): void {
+    const bytes = table.pushedBytes;
+    this.#pushed.bytes += bytes;
+    const ended = this.#onMessage && this.#tellerOfPush(this.#onMessage, [{ key: name }], bytes);
+    this.#note(table.push(samples), ended);
   }
 
   /** What to call when a push that begins now has ended. */

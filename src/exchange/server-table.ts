@@ -3,7 +3,6 @@
  * the rows of its gradient pushed behind the backward pass. When is the business of `server-exchange.ts`.
  */
 import type { CommunicationThread } from '../communication/index.ts';
-import type { RemoteStore } from '../kvstore/index.ts';
 import {
   allocateRowPlan,
   copyRows,
@@ -16,10 +15,11 @@ import type { Region, Segment } from '../memory/index.ts';
 import { namesInShort, type ModelMemory, type SparsePlace } from '../runtime/index.ts';
 import { wallMs, type OnMessage } from './exchange.ts';
 import { lookedUp } from './looked-up.ts';
+import type { ThreadStore } from './thread-store.ts';
 
 export interface ServerTableOptions {
   readonly thread: CommunicationThread;
-  readonly store: RemoteStore;
+  readonly store: ThreadStore;
   readonly memory: ModelMemory;
   readonly kernels: Kernels;
   /** Whether rows that nobody touched have updates to catch up with when they are looked at. */
@@ -147,6 +147,6 @@ interface RoomForAll {
 }
 
 /** Whether a parameter is read where its server has it. */
-export function isInPlace(store: RemoteStore, key: string, parameter: Region<'float32'>): boolean {
+export function isInPlace(store: ThreadStore, key: string, parameter: Region<'float32'>): boolean {
   return store.value(key)?.byteOffset === parameter.byteOffset;
 }

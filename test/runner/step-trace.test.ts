@@ -136,7 +136,7 @@ describe('the trace of two workers', () => {
         expect(file.computing(worker, step)).toEqual([
           ...['load batch', ...isFirst(step, 'plan'), 'pull rows'],
           ...[...isFirst(step, 'compile'), 'forward', ...SEGMENTS, 'states'],
-          ...['wait', 'states', 'norm', 'update', 'wait', ...(step === STEPS ? ['evaluate'] : [])],
+          ...['wait', 'states', 'norm', 'update', ...(step === STEPS ? ['evaluate'] : [])],
         ]);
         const names = file.messages(worker, step).map(({ name }) => name);
         expect(names.filter((name) => !name.startsWith('pull embedding..')).sort()).toEqual(

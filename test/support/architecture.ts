@@ -107,6 +107,7 @@ export const layers: readonly Layer[] = [
       'plan',
       'communication',
       'progress',
+      'sockets',
       'kernels',
       'memory',
       'base',
