@@ -47,6 +47,11 @@ export class StoreThread {
     this.#announced = new AnnouncedSegments(space, (news) => this.#link.post(news));
   }
 
+  /** Whether calls can be made. */
+  get isAlive(): boolean {
+    return this.#link.end === undefined;
+  }
+
   /** As `RemoteStore.connect`. */
   async connect(options: StoreConnection): Promise<ThreadStore> {
     const store = this.#stores++;
