@@ -19,7 +19,7 @@ import {
 import { aggregatesLocally, LocalAggregation } from './local-aggregation.ts';
 import type { RunServers } from './run-servers.ts';
 import { isInPlace, ServerTable } from './server-table.ts';
-import type { ThreadStore } from './thread-store.ts';
+import type { StoreCall, ThreadStore } from './thread-store.ts';
 
 /** What Parallax moves to where fewer bytes travel; each can be switched off to see what it is worth. */
 export interface ServerPlacement {
@@ -56,10 +56,9 @@ export class ServerExchange implements Exchange {
   #groups: readonly (readonly string[])[] = [];
   #samples = 0;
   #isClosed = false;
-  /** In this step. */
-  #pushed = { bytes: 0, startedMs: 0 };
-  #lastMessages: SentMessage[] = [];
-  #pushes: Promise<{ readonly sumOfSquares?: number | undefined }>[] = [];
+  /** Of this step. */
+  #pushes: Promise<PushStatus>[] = [];
+  #messages: SentMessage[] = [];
   /** Of the last step; settles when its update can be read on servers. */
   #applied: Promise<void> = Promise.resolve();
   #onMessage: OnMessage | undefined;
@@ -150,7 +149,7 @@ export class ServerExchange implements Exchange {
 
   begin(samples: number): void {
     this.#samples = samples;
-    this.#pushed = { bytes: 0, startedMs: 0 };
+    this.#messages = [];
   }
 
   /** Nothing waits, but for the other workers of this machine behind the last group. */
@@ -163,26 +162,22 @@ export class ServerExchange implements Exchange {
       const place = memory.gradients.get(key)!;
       return place.kind === 'dense' ? [{ key, gradient: place.region }] : [];
     });
-    let bytes = 0;
-    for (const { gradient } of dense) bytes += gradient.byteLength;
-    this.#pushed.bytes += bytes;
-    if (own.length > 0) this.#pushed.startedMs ||= wallMs();
     if (dense.length > 0) {
-      const ended = this.#onMessage && this.#tellerOfPush(this.#onMessage, dense, bytes);
-      this.#note(store.push(dense, { samples }).then(added), ended);
+      const bytes = dense.reduce((sum, { gradient }) => sum + gradient.byteLength, 0);
+      this.#note(store.push(dense, { samples }), group, dense, bytes);
     }
     for (const name of own) {
       const table = this.#tables.get(name);
       if (table === undefined) continue;
       if (this.#local) this.#local.begin(name, samples);
-      else this.#pushTable(name, table, samples);
+      else this.#note(table.push(samples), group, [{ key: name }], table.pushedBytes);
     }
     const isLast = group === this.#groups.length - 1;
     for (const { name, samples: combined, startedMs, endedMs } of this.#local?.advance(isLast) ?? []) {
       const table = this.#tables.get(name)!;
       const shown = `rows ${table.shownName} of this machine`;
       this.#onMessage?.('reduce', shown, startedMs, endedMs, table.pushedBytes);
-      this.#pushTable(name, table, combined);
+      this.#note(table.push(combined), group, [{ key: name }], table.pushedBytes);
     }
   }
 
@@ -195,12 +190,11 @@ export class ServerExchange implements Exchange {
       this.#normGroup === undefined
         ? statuses.map(({ sumOfSquares = NaN }) => sumOfSquares)
         : await this.#fetchedSquares(this.#normGroup);
-    this.#lastMessages = [{ ...this.#pushed, endedMs: wallMs() }];
     return { names, sumOfSquares: squares.reduce((sum, one) => sum + one, 0) };
   }
 
   get lastMessages(): readonly SentMessage[] {
-    return this.#lastMessages;
+    return this.#messages;
   }
 
   /** Does not wait for servers: what comes next does, and fails if this does. */
@@ -208,11 +202,9 @@ export class ServerExchange implements Exchange {
     if (this.#options.names.size === 0) return;
     const onMessage = this.#onMessage;
     const startedMs = onMessage ? wallMs() : 0;
-    this.#applied = this.#store.apply({ scale, ...(lr === undefined ? {} : { lr }) });
-    this.#applied.then(
-      () => onMessage?.('apply', 'apply', startedMs, wallMs()),
-      () => undefined,
-    );
+    const call = this.#store.apply({ scale, ...(lr === undefined ? {} : { lr }) });
+    this.#applied = call.then(() => onMessage?.('apply', 'apply', startedMs, call.endedMs ?? wallMs()));
+    this.#applied.catch(() => undefined);
   }
 
   async fetchAll(): Promise<void> {
@@ -251,26 +243,21 @@ export class ServerExchange implements Exchange {
   }
 
   /** What goes wrong is said when all are waited for, by `finish`; if that is never called, something else has gone wrong before. */
-  #note(push: Promise<{ readonly sumOfSquares?: number | undefined }>, ended?: () => void): void {
-    push.then(ended, () => undefined);
-    this.#pushes.push(push);
-  }
-
-  #pushTable(name: string, table: ServerTable, samples: number): void {
-    const bytes = table.pushedBytes;
-    this.#pushed.bytes += bytes;
-    const ended = this.#onMessage && this.#tellerOfPush(this.#onMessage, [{ key: name }], bytes);
-    this.#note(table.push(samples), ended);
-  }
-
-  /** What to call when a push that begins now has ended. */
-  #tellerOfPush(
-    onMessage: OnMessage,
-    pushed: readonly { readonly key: string }[],
+  #note(
+    call: StoreCall<PushStatus | readonly PushStatus[]>,
+    group: number,
+    keys: readonly { readonly key: string }[],
     bytes: number,
-  ): () => void {
+  ): void {
     const startedMs = wallMs();
-    return () => onMessage('push', `push ${this.#inShort(pushed)}`, startedMs, wallMs(), bytes);
+    const push = call.then((statuses): PushStatus => {
+      const endedMs = call.endedMs ?? wallMs();
+      this.#messages.push({ group, bytes, startedMs, endedMs });
+      this.#onMessage?.('push', `push ${this.#inShort(keys)}`, startedMs, endedMs, bytes);
+      return added([statuses].flat());
+    });
+    push.catch(() => undefined);
+    this.#pushes.push(push);
   }
 
   #tellOfPull(
@@ -312,8 +299,10 @@ export class ServerExchange implements Exchange {
   }
 }
 
-function added(statuses: readonly { readonly sumOfSquares?: number | undefined }[]): {
-  sumOfSquares: number;
-} {
+function added(statuses: readonly PushStatus[]): PushStatus {
   return { sumOfSquares: statuses.reduce((sum, { sumOfSquares = NaN }) => sum + sumOfSquares, 0) };
+}
+
+interface PushStatus {
+  readonly sumOfSquares?: number | undefined;
 }

@@ -15,7 +15,7 @@ import type { Region, Segment } from '../memory/index.ts';
 import { namesInShort, type ModelMemory, type SparsePlace } from '../runtime/index.ts';
 import { wallMs, type OnMessage } from './exchange.ts';
 import { lookedUp } from './looked-up.ts';
-import type { ThreadStore } from './thread-store.ts';
+import type { StoreCall, ThreadStore } from './thread-store.ts';
 
 export interface ServerTableOptions {
   readonly thread: CommunicationThread;
@@ -91,7 +91,7 @@ export class ServerTable {
   }
 
   /** Settles when the rows of all workers are combined. */
-  push(samples: number): Promise<{ readonly sumOfSquares?: number | undefined }> {
+  push(samples: number): StoreCall<{ readonly sumOfSquares?: number | undefined }> {
     const { plan, count, rows, rowLength } = this.#place;
     const indices = plan.indices.view.slice(0, count);
     return this.#options.store.pushRows(this.#name, indices, rows.slice(0, count * rowLength), { samples });

@@ -43,6 +43,12 @@ export interface ValuePlace {
   readonly length: number;
 }
 
+export interface StoreAnswer {
+  readonly result: unknown;
+  /** Milliseconds since 1970. */
+  readonly endedMs: number;
+}
+
 export interface StoreRequests {
   readonly connect: {
     readonly ask: { readonly store: number; readonly options: StoreConnection };
@@ -54,7 +60,7 @@ export interface StoreRequests {
       readonly method: StoreMethod;
       readonly args: readonly unknown[];
     };
-    readonly answer: unknown;
+    readonly answer: StoreAnswer;
   };
   /** Of keys that are there; undefined where no server on this host has all of it. */
   readonly values: {

@@ -11,6 +11,7 @@ import { linePumpOf, RemoteStore } from '../kvstore/index.ts';
 import { SharedSpace } from '../memory/index.ts';
 import type { Segment } from '../memory/index.ts';
 import { systemHost } from '../sockets/index.ts';
+import { wallMs } from './exchange.ts';
 import { StoreWords, withParts } from './store-messages.ts';
 import type {
   PackedTensor,
@@ -46,9 +47,10 @@ const handlers: {
     const store = storeOf(number);
     const unpacked = withParts(args, (part) => tensorOf(store, part)) as never[];
     const call = store[method].bind(store) as (...given: never[]) => Promise<unknown>;
-    const answer = await call(...unpacked);
-    // It is where the worker wanted it.
-    return method === 'pullState' ? undefined : answer;
+    const result = await call(...unpacked);
+    const endedMs = wallMs();
+    // What is pulled is where the worker wanted it.
+    return { result: method === 'pullState' ? undefined : result, endedMs };
   },
   values: ({ store, keys }) => Promise.resolve(keys.map((key) => placeOf(storeOf(store).value(key)))),
   forget({ segments }) {

@@ -35,6 +35,14 @@ type Calls = {
   readonly [Method in StoreMethod]: (...args: StoreArguments<Method>) => Promise<unknown>;
 };
 
+/** A call that knows, once it is answered, when that was in the store's thread; this one may hear of it later. */
+export type StoreCall<T> = Promise<T> & {
+  /** Milliseconds since 1970. */
+  endedMs?: number;
+};
+
+type Answer<Method extends StoreMethod> = Awaited<ReturnType<RemoteStore[Method]>>;
+
 /** How long `settle` keeps this thread from its event loop. */
 const MOST_BLOCKED_MS = 100;
 
@@ -113,31 +121,31 @@ export class ThreadStore implements Calls {
     await this.#call('setOptimizer', args);
   }
 
-  push(...args: StoreArguments<'push'>): ReturnType<RemoteStore['push']> {
+  push(...args: StoreArguments<'push'>): StoreCall<Answer<'push'>> {
     return this.#call('push', args);
   }
 
-  pushRows(...args: StoreArguments<'pushRows'>): ReturnType<RemoteStore['pushRows']> {
+  pushRows(...args: StoreArguments<'pushRows'>): StoreCall<Answer<'pushRows'>> {
     return this.#call('pushRows', args);
   }
 
-  pull(...args: StoreArguments<'pull'>): ReturnType<RemoteStore['pull']> {
+  pull(...args: StoreArguments<'pull'>): StoreCall<Answer<'pull'>> {
     return this.#call('pull', args);
   }
 
-  pullRows(...args: StoreArguments<'pullRows'>): ReturnType<RemoteStore['pullRows']> {
+  pullRows(...args: StoreArguments<'pullRows'>): StoreCall<Answer<'pullRows'>> {
     return this.#call('pullRows', args);
   }
 
-  pullHeld(...args: StoreArguments<'pullHeld'>): Promise<void> {
+  pullHeld(...args: StoreArguments<'pullHeld'>): StoreCall<void> {
     return this.#call('pullHeld', args);
   }
 
-  pullHeldRows(...args: StoreArguments<'pullHeldRows'>): Promise<void> {
+  pullHeldRows(...args: StoreArguments<'pullHeldRows'>): StoreCall<void> {
     return this.#call('pullHeldRows', args);
   }
 
-  apply(...args: StoreArguments<'apply'>): Promise<void> {
+  apply(...args: StoreArguments<'apply'>): StoreCall<void> {
     return this.#call('apply', args);
   }
 
@@ -180,13 +188,14 @@ export class ThreadStore implements Calls {
     return segment;
   }
 
-  #call<Method extends StoreMethod>(
-    method: Method,
-    args: StoreArguments<Method>,
-  ): Promise<Awaited<ReturnType<RemoteStore[Method]>>> {
+  #call<Method extends StoreMethod>(method: Method, args: StoreArguments<Method>): StoreCall<Answer<Method>> {
     const packed = withParts(args, (part) => (isRegion(part) ? this.#packed(part) : undefined));
     const ask = { store: this.#number, method, args: packed as readonly unknown[] };
-    return this.#caller.request('call', ask) as Promise<Awaited<ReturnType<RemoteStore[Method]>>>;
+    const call: StoreCall<Answer<Method>> = this.#caller.request('call', ask).then(({ result, endedMs }) => {
+      call.endedMs = endedMs;
+      return result as Answer<Method>;
+    });
+    return call;
   }
 
   #packed(region: Region): PackedTensor {
