@@ -56,6 +56,9 @@ export class ServerExchange implements Exchange {
   #groups: readonly (readonly string[])[] = [];
   #samples = 0;
   #isClosed = false;
+  /** Of each group what is dense, as one list for all steps; and dense parameters that cannot be read where the servers have them. */
+  #dense: readonly DenseList[] = [];
+  readonly #whole: readonly { readonly key: string; readonly into: Region<'float32'> }[];
   /** Of this step. */
   #pushes: Promise<PushStatus>[] = [];
   #messages: SentMessage[] = [];
@@ -111,6 +114,7 @@ export class ServerExchange implements Exchange {
       return place.kind === 'sparse' ? [[name, new ServerTable(name, place, common)] as const] : [];
     });
     this.#tables = new Map(sparse);
+    this.#whole = Object.freeze(this.#wholeElsewhere());
     this.setGroups(groups);
   }
 
@@ -120,10 +124,21 @@ export class ServerExchange implements Exchange {
 
   setGroups(groups: readonly (readonly string[])[]): void {
     this.#groups = groups;
+    const { memory, names } = this.#options;
+    this.#dense = groups.map((group) => {
+      const list = group.flatMap((key) => {
+        const place = memory.gradients.get(key)!;
+        return names.has(key) && place.kind === 'dense' ? [{ key, gradient: place.region }] : [];
+      });
+      return {
+        list: Object.freeze(list),
+        bytes: list.reduce((sum, one) => sum + one.gradient.byteLength, 0),
+      };
+    });
   }
 
   get fetches(): Exchange['fetches'] {
-    if (this.#wholeElsewhere().length > 0) return 'pull';
+    if (this.#whole.length > 0) return 'pull';
     if ([...this.#tables.values()].some((table) => table.fetches)) return 'pull rows';
     return this.#options.names.size > 0 ? 'wait' : undefined;
   }
@@ -133,7 +148,7 @@ export class ServerExchange implements Exchange {
   }
 
   async prepare(batch: number): Promise<void> {
-    const whole = this.#wholeElsewhere();
+    const whole = this.#whole;
     const onMessage = this.#onMessage;
     const startedMs = onMessage ? wallMs() : 0;
     const pulled = [
@@ -154,19 +169,10 @@ export class ServerExchange implements Exchange {
 
   /** Nothing waits, but for the other workers of this machine behind the last group. */
   start(group: number): void {
-    const { memory, names } = this.#options;
-    const store = this.#store;
-    const own = this.#groups[group]!.filter((name) => names.has(name));
     const samples = this.#samples;
-    const dense = own.flatMap((key) => {
-      const place = memory.gradients.get(key)!;
-      return place.kind === 'dense' ? [{ key, gradient: place.region }] : [];
-    });
-    if (dense.length > 0) {
-      const bytes = dense.reduce((sum, { gradient }) => sum + gradient.byteLength, 0);
-      this.#note(store.push(dense, { samples }), group, dense, bytes);
-    }
-    for (const name of own) {
+    const { list, bytes } = this.#dense[group]!;
+    if (list.length > 0) this.#note(this.#store.push(list, { samples }), group, list, bytes);
+    for (const name of this.#groups[group]!) {
       const table = this.#tables.get(name);
       if (table === undefined) continue;
       if (this.#local) this.#local.begin(name, samples);
@@ -301,6 +307,11 @@ export class ServerExchange implements Exchange {
 
 function added(statuses: readonly PushStatus[]): PushStatus {
   return { sumOfSquares: statuses.reduce((sum, { sumOfSquares = NaN }) => sum + sumOfSquares, 0) };
+}
+
+interface DenseList {
+  readonly list: readonly { readonly key: string; readonly gradient: Region<'float32'> }[];
+  readonly bytes: number;
 }
 
 interface PushStatus {

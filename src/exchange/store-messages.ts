@@ -36,6 +36,12 @@ export interface PackedTensor {
   readonly lent?: StoreKey | undefined;
 }
 
+/** In the place of a list that is frozen, as one for all steps is: what it is comes once, afterwards only its number. */
+export interface PackedList {
+  readonly list: number;
+  readonly entries?: readonly unknown[];
+}
+
 /** The server's memory of a value, mapped here by the thread. */
 export interface ValuePlace {
   readonly range: SegmentRange;

@@ -14,6 +14,7 @@ import { systemHost } from '../sockets/index.ts';
 import { wallMs } from './exchange.ts';
 import { StoreWords, withParts } from './store-messages.ts';
 import type {
+  PackedList,
   PackedTensor,
   StoreCommand,
   StoreReport,
@@ -29,6 +30,8 @@ const space = SharedSpace.fromMemory(memory);
 const kernels = Kernels.create(space);
 const regions = new ThreadRegions(space);
 const stores = new Map<number, RemoteStore>();
+/** Lists that come again, by store and number. */
+const lists = new Map<string, unknown>();
 /** What had been posted when posts were last taken. */
 let taken = 0;
 
@@ -45,7 +48,7 @@ const handlers: {
   },
   async call({ store: number, method, args }) {
     const store = storeOf(number);
-    const unpacked = withParts(args, (part) => tensorOf(store, part)) as never[];
+    const unpacked = args.map((part) => unpackedPart(store, number, part)) as never[];
     const call = store[method].bind(store) as (...given: never[]) => Promise<unknown>;
     const result = await call(...unpacked);
     const endedMs = wallMs();
@@ -72,6 +75,15 @@ function storeOf(number: number): RemoteStore {
     `store ${number} was called, which its thread has not connected; please report it`,
     { store: number, known: [...stores.keys()] },
   );
+}
+
+function unpackedPart(store: RemoteStore, number: number, part: unknown): unknown {
+  const withTensors = (packed: unknown) => withParts(packed, (one) => tensorOf(store, one));
+  if (typeof part !== 'object' || part === null || !('list' in part)) return withTensors(part);
+  const { list, entries } = part as PackedList;
+  const name = `${number} ${list}`;
+  if (entries !== undefined) lists.set(name, withTensors(entries));
+  return lists.get(name);
 }
 
 function tensorOf(store: RemoteStore, part: object): unknown {

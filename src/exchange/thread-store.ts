@@ -1,7 +1,7 @@
 /**
  * A store on servers as the worker sees it whose thread drives it: the methods of `RemoteStore`, each posted at once, whatever this
- * thread does next. Nothing is decided here. Invariants: regions of a call stay as they are until it is answered; what was
- * allocated or lent is gone with `close`.
+ * thread does next. A frozen list of keys is sent once, however often it is pushed or pulled. Nothing is decided here. Invariants:
+ * regions of a call stay as they are until it is answered; what was allocated or lent is gone with `close`.
  */
 import { randomBytes } from 'node:crypto';
 import type { StoreKey } from '../base/index.ts';
@@ -11,6 +11,7 @@ import type { Region, Segment, SharedSpace } from '../memory/index.ts';
 import { segmentPrefix } from '../server/index.ts';
 import { isRegion, withParts } from './store-messages.ts';
 import type {
+  PackedList,
   PackedTensor,
   StoreArguments,
   StoreConnection,
@@ -58,6 +59,9 @@ export class ThreadStore implements Calls {
   readonly #segments: Segment[] = [];
   readonly #values = new Map<StoreKey, Region<'float32'>>();
   readonly #keys = new Map<Region, StoreKey>();
+  /** Numbers of frozen lists that the thread has been sent. */
+  readonly #lists = new WeakMap<object, number>();
+  #nextList = 0;
   /** What servers have lent, by name. */
   readonly #adopted = new Map<string, Segment>();
   #closing: Promise<void> | undefined;
@@ -189,13 +193,25 @@ export class ThreadStore implements Calls {
   }
 
   #call<Method extends StoreMethod>(method: Method, args: StoreArguments<Method>): StoreCall<Answer<Method>> {
-    const packed = withParts(args, (part) => (isRegion(part) ? this.#packed(part) : undefined));
-    const ask = { store: this.#number, method, args: packed as readonly unknown[] };
+    const ask = { store: this.#number, method, args: args.map((part) => this.#packedPart(part)) };
     const call: StoreCall<Answer<Method>> = this.#caller.request('call', ask).then(({ result, endedMs }) => {
       call.endedMs = endedMs;
       return result as Answer<Method>;
     });
     return call;
+  }
+
+  #packedPart(part: unknown): unknown {
+    if (!Array.isArray(part) || !Object.isFrozen(part)) return this.#withPlaces(part);
+    const known = this.#lists.get(part);
+    if (known !== undefined) return { list: known } satisfies PackedList;
+    const list = this.#nextList++;
+    this.#lists.set(part, list);
+    return { list, entries: this.#withPlaces(part) as readonly unknown[] } satisfies PackedList;
+  }
+
+  #withPlaces(part: unknown): unknown {
+    return withParts(part, (one) => (isRegion(one) ? this.#packed(one) : undefined));
   }
 
   #packed(region: Region): PackedTensor {

@@ -92,6 +92,24 @@ describe.skipIf(!hasSharedMemory())('a store in a thread of its own', () => {
     await store.close();
   });
 
+  it('sends a frozen list once, and knows it when it comes again', async () => {
+    const store = await connect(1);
+    const gradient = filled(store, 1);
+    await store.setOptimizer({ name: 'sgd', lr: 1 });
+    await store.init(KEYS.map((key) => ({ key, value: filled(store, 0) })));
+    const lists = [[...KEYS], [KEYS[0]]].map((keys) => Object.freeze(keys.map((key) => ({ key, gradient }))));
+    for (const [step, list] of [lists[0]!, lists[1]!, lists[0]!].entries()) {
+      gradient.view.fill(step + 1);
+      const statuses = await store.push(list);
+      expect(statuses.map(({ sumOfSquares }) => sumOfSquares)).toEqual(
+        list.map(() => LENGTH * (step + 1) ** 2),
+      );
+      await store.apply();
+    }
+    expect(KEYS.map((key) => store.value(key)!.view[0])).toEqual([-(1 + 2 + 3), -(1 + 3)]);
+    await store.close();
+  });
+
   it('gives errors their class, code and facts, and goes on', async () => {
     const store = await connect(1);
     const gradient = filled(store, 1);
