@@ -21,3 +21,5 @@ export * from './schedule.ts';
 export { expectation, printValue, schemaFault, valueAt } from './schema-fault.ts';
 export * from './start-thread.ts';
 export * from './store-key.ts';
+export { isThreadAlive, systemThreadId, ThreadLink } from './thread-link.ts';
+export type { LinkCommand, LinkListener, LinkReport } from './thread-link.ts';

@@ -1,19 +1,19 @@
 /**
- * Regions as the communication thread can find them. The caller's side of `thread-regions.ts`: tells the thread of each
+ * Regions as another thread of this process can find them. The caller's side of `thread-regions.ts`: tells the thread of each
  * named segment with the first region in it, and that it is gone once it was closed here. Invariant: when a region is
  * packed, the thread has been told of its segment and of the end of every announced segment that is closed by then.
  */
 import { UsageError } from '../base/index.ts';
 import type { Region, Segment, SharedSpace } from '../memory/index.ts';
-import type { Command, PackedRegion } from './messages.ts';
+import type { PackedRegion, SegmentNews } from './messages.ts';
 
 export class AnnouncedSegments {
   readonly #space: SharedSpace;
-  readonly #post: (command: Command) => void;
+  readonly #post: (news: SegmentNews) => void;
   readonly #numbers = new Map<Segment, number>();
   #next = 1;
 
-  constructor(space: SharedSpace, post: (command: Command) => void) {
+  constructor(space: SharedSpace, post: (news: SegmentNews) => void) {
     this.#space = space;
     this.#post = post;
   }
@@ -22,7 +22,7 @@ export class AnnouncedSegments {
     if (region.space.buffer !== this.#space.buffer) {
       throw new UsageError(
         'INVALID_ARGUMENT',
-        `a region of ${region.length} ${region.dtype} lies in another space than the communication thread's; allocate it in the space that the thread was started with`,
+        `a region of ${region.length} ${region.dtype} lies in another space than the thread's that is to use it; allocate it in the space that the thread was started with`,
         { dtype: region.dtype, length: region.length },
       );
     }

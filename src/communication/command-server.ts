@@ -15,12 +15,11 @@ import { startCollective } from './start-collective.ts';
 import { viewOf } from './messages.ts';
 import type {
   CallCommand,
-  Command,
   EventReport,
-  Report,
-  RequestCommand,
   RequestName,
   Requests,
+  ThreadCommand,
+  ThreadReport,
 } from './messages.ts';
 import { Outcome } from './shared-words.ts';
 import type { SharedWords } from './shared-words.ts';
@@ -106,16 +105,16 @@ export class CommandServer {
     this.#rings = this.#words.rings;
     this.#commandMs = performance.now();
     for (let next = receiveMessageOnPort(this.#port); next; next = receiveMessageOnPort(this.#port)) {
-      this.#obey(next.message as Command);
+      this.#obey(next.message as ThreadCommand);
     }
   }
 
-  #obey(command: Command): void {
+  #obey(command: ThreadCommand): void {
     switch (command.kind) {
       case 'call':
         return this.#call(command);
       case 'request':
-        return void this.#answer(command);
+        return void this.#answer(command.id, command.what, command.ask);
       case 'cancel':
         return this.#running.get(command.slot)?.cancel();
       case 'adopt':
@@ -148,7 +147,7 @@ export class CommandServer {
     this.#words.settle(slot, error === undefined ? Outcome.DONE : Outcome.FAILED);
   }
 
-  async #answer<Name extends RequestName>({ id, what, ask }: RequestCommand<Name>): Promise<void> {
+  async #answer<Name extends RequestName>(id: number, what: Name, ask: Requests[Name]['ask']): Promise<void> {
     this.#requests++;
     try {
       const answer = await this.#handlers[what](ask);
@@ -211,7 +210,7 @@ export class CommandServer {
     );
   }
 
-  #post(report: Report): void {
+  #post(report: ThreadReport): void {
     this.#port.postMessage(report);
   }
 }

@@ -6,7 +6,7 @@
  */
 import { randomBytes } from 'node:crypto';
 import { EventEmitter } from 'node:events';
-import { pack, unpack, UsageError } from '../base/index.ts';
+import { pack, ThreadLink, unpack, UsageError } from '../base/index.ts';
 import type { TributaryError } from '../base/index.ts';
 import type {
   AllGatherOptions,
@@ -22,12 +22,21 @@ import type {
 import { bytesPerElement } from '../memory/index.ts';
 import type { DType, Region, Segment, SharedSpace } from '../memory/index.ts';
 import { AnnouncedSegments } from './announced-segments.ts';
-import type { CallOptions, CollectiveName, Report, Requests, ThreadEvents, WorldView } from './messages.ts';
+import type {
+  CallOptions,
+  CollectiveName,
+  CommunicationLink,
+  Report,
+  Requests,
+  ThreadData,
+  ThreadEvents,
+  WorldView,
+} from './messages.ts';
 import { OpenOperations } from './open-operations.ts';
 import { isMpi, plain } from './options.ts';
 import type { CommunicationOptions, MpiCommunicationOptions } from './options.ts';
+import { SharedWords } from './shared-words.ts';
 import type { ThreadHandle, TimedHandle } from './thread-handle.ts';
-import { ThreadLink } from './thread-link.ts';
 
 export interface OnGroup {
   /** The id of the group to run in, from `group`. Default: the world. */
@@ -52,7 +61,7 @@ export class CommunicationThread {
    * blocked in `wait`, from there. Stalls that nobody listens to are written to the error output.
    */
   readonly events = new EventEmitter<CommunicationEvents>();
-  readonly #link: ThreadLink;
+  readonly #link: CommunicationLink;
   readonly #operations: OpenOperations;
   readonly #announced: AnnouncedSegments;
   /** What `allocate` gave out, by the place of its region. */
@@ -93,15 +102,27 @@ export class CommunicationThread {
   private constructor(options: CommunicationOptions | MpiCommunicationOptions) {
     this.space = options.space;
     this.#log = isMpi(options) ? undefined : options.log;
-    this.#link = new ThreadLink(options.space.memory, plain(options), {
-      report: (report) => this.#take(report),
-      ended: (why) => {
-        this.#onJoined?.(why);
-        this.#operations.failAll(why);
+    const words = new SharedWords();
+    const data: Omit<ThreadData, 'port'> = {
+      ...{ words: words.buffer, memory: options.space.memory, join: plain(options) },
+    };
+    this.#link = new ThreadLink(
+      {
+        ...{ entry: new URL('./thread-main', import.meta.url), data, title: 'communication thread' },
+        afterEnd: 'this process has left the cluster: start a new thread',
+        ring: () => words.ring(),
+        isAlive: () => words.isThreadAlive,
       },
-    });
-    this.#operations = new OpenOperations(this.#link, options.deadlineMs ?? DEFAULT_DEADLINE_MS);
-    this.#announced = new AnnouncedSegments(this.space, (command) => this.#link.post(command));
+      {
+        report: (report) => this.#take(report),
+        ended: (why) => {
+          this.#onJoined?.(why);
+          this.#operations.failAll(why);
+        },
+      },
+    );
+    this.#operations = new OpenOperations(this.#link, words, options.deadlineMs ?? DEFAULT_DEADLINE_MS);
+    this.#announced = new AnnouncedSegments(this.space, (news) => this.#link.post(news));
   }
 
   /** All members; after a loss, those of the last `regroup`. */
@@ -244,7 +265,7 @@ export class CommunicationThread {
     return handle;
   }
 
-  #take(report: Exclude<Report, { kind: 'answer' | 'refusal' | 'died' }>): void {
+  #take(report: Report): void {
     switch (report.kind) {
       case 'failure':
         return this.#operations.failed(report.slot, unpack(report.error));

@@ -13,7 +13,7 @@ import type {
   ReduceOptions,
   ReduceScatterOptions,
 } from '../collectives/index.ts';
-import type { PackedError } from '../base/index.ts';
+import type { LinkCommand, LinkReport, PackedError, ThreadLink } from '../base/index.ts';
 import type { ClusterEvents, Group } from '../cluster/index.ts';
 import type { DType, SegmentRange, WasmMemory } from '../memory/index.ts';
 import type { StallReport } from '../progress/index.ts';
@@ -77,21 +77,22 @@ export interface Requests {
 }
 export type RequestName = keyof Requests;
 
-export interface RequestCommand<Name extends RequestName = RequestName> {
-  readonly kind: 'request';
-  readonly what: Name;
-  readonly id: number;
-  readonly ask: Requests[Name]['ask'];
-}
-
 export type Command =
   | CallCommand
-  | RequestCommand
   | { readonly kind: 'cancel'; readonly slot: number }
   /** While joining, nothing else is sent. */
   | { readonly kind: 'give up joining' }
+  | SegmentNews;
+
+/** Named segments that the thread may find regions in, and their ends. */
+export type SegmentNews =
   | { readonly kind: 'adopt'; readonly segment: number; readonly range: SegmentRange }
   | { readonly kind: 'forget'; readonly segment: number };
+
+export type CommunicationLink = ThreadLink<Command, Report, Requests>;
+
+/** What the thread gets. */
+export type ThreadCommand = Command | LinkCommand<Requests>;
 
 /** A group as the caller sees it. */
 export interface WorldView {
@@ -130,12 +131,11 @@ export type Report =
       readonly transport: string;
       readonly inPlace: boolean;
     }
-  | { readonly kind: 'answer'; readonly id: number; readonly answer: unknown }
-  | { readonly kind: 'refusal'; readonly id: number; readonly error: PackedError }
   | { readonly kind: 'log'; readonly line: string }
-  /** The thread cannot go on; nothing follows. */
-  | { readonly kind: 'died'; readonly error: PackedError }
   | EventReport;
+
+/** What the thread says. */
+export type ThreadReport = Report | LinkReport;
 
 export interface ThreadData {
   readonly port: MessagePort;

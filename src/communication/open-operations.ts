@@ -6,9 +6,10 @@
 import { InternalError, UsageError } from '../base/index.ts';
 import type { TributaryError } from '../base/index.ts';
 import { MAX_SLOTS, Outcome } from './shared-words.ts';
+import type { SharedWords } from './shared-words.ts';
 import { ThreadHandle } from './thread-handle.ts';
 import type { HandleHost } from './thread-handle.ts';
-import type { ThreadLink } from './thread-link.ts';
+import type { CommunicationLink } from './messages.ts';
 
 /** How much longer than an operation's own deadline its thread may take to say how it ended. */
 const GRACE_MS = 10_000;
@@ -20,7 +21,8 @@ const WATCH_MS = 1000;
 const SWEEP_AT = 1024;
 
 export class OpenOperations implements HandleHost {
-  readonly #link: ThreadLink;
+  readonly #link: CommunicationLink;
+  readonly #words: SharedWords;
   readonly #defaultDeadlineMs: number;
   readonly #open = new Map<number, ThreadHandle>();
   readonly #failures = new Map<number, TributaryError>();
@@ -30,8 +32,9 @@ export class OpenOperations implements HandleHost {
   #sweepAt = SWEEP_AT;
   #watch: NodeJS.Timeout | undefined;
 
-  constructor(link: ThreadLink, defaultDeadlineMs: number) {
+  constructor(link: CommunicationLink, words: SharedWords, defaultDeadlineMs: number) {
     this.#link = link;
+    this.#words = words;
     this.#defaultDeadlineMs = defaultDeadlineMs;
   }
 
@@ -47,7 +50,7 @@ export class OpenOperations implements HandleHost {
         { underWay: this.#open.size, most: MAX_SLOTS },
       );
     }
-    this.#link.words.reset(slot);
+    this.#words.reset(slot);
     const handle = new ThreadHandle(this, slot, what, performance.now() + deadlineMs + GRACE_MS);
     this.#open.set(slot, handle);
     return handle;
@@ -68,27 +71,26 @@ export class OpenOperations implements HandleHost {
     for (const handle of [...this.#open.values()]) {
       this.look(handle);
       if (this.#open.get(handle.slot) !== handle) continue;
-      this.#link.words.settle(handle.slot, Outcome.FAILED);
+      this.#words.settle(handle.slot, Outcome.FAILED);
       this.#close(handle);
       handle.settle(error);
     }
   }
 
   look(handle: ThreadHandle): void {
-    const outcome = this.#link.words.outcome(handle.slot);
+    const outcome = this.#words.outcome(handle.slot);
     if (outcome === Outcome.UNDER_WAY) return;
     if (outcome === Outcome.FAILED) this.#link.drain();
     const error = outcome === Outcome.DONE ? undefined : this.#failures.get(handle.slot);
     // A thread that cannot go on tells so once for all; that has settled the handle during the drain.
     if (this.#open.get(handle.slot) !== handle || (outcome === Outcome.FAILED && !error)) return;
     this.#close(handle);
-    handle.settle(error, this.#link.words.timesOf(handle.slot));
+    handle.settle(error, this.#words.timesOf(handle.slot));
   }
 
   block(handle: ThreadHandle): void {
-    const { words } = this.#link;
     for (;;) {
-      words.awaitOutcome(handle.slot, LOOK_MS);
+      this.#words.awaitOutcome(handle.slot, LOOK_MS);
       if (handle.settled) return;
       this.#link.drain();
       this.#link.checkAlive();
@@ -115,7 +117,7 @@ export class OpenOperations implements HandleHost {
   }
 
   async #untilSettled(handle: ThreadHandle): Promise<void> {
-    while (!handle.settled) await this.#link.words.outcomeChange(handle.slot);
+    while (!handle.settled) await this.#words.outcomeChange(handle.slot);
   }
 
   #checkAwaited(): void {
@@ -126,7 +128,7 @@ export class OpenOperations implements HandleHost {
     const lateMs = performance.now() - handle.deadlineMs;
     if (lateMs < 0) return;
     // Wakes whoever awaits it. The slot stays taken until the thread has written to it, if it ever does.
-    this.#link.words.settle(handle.slot, Outcome.FAILED);
+    this.#words.settle(handle.slot, Outcome.FAILED);
     handle.settle(
       new InternalError(
         'BROKEN_INVARIANT',

@@ -3,7 +3,7 @@
  * each operation by which the thread says that it has ended. Messages go by a port; these words only tell that
  * there is something. Invariant: what a word announces was posted before the word changed.
  */
-import { existsSync, readlinkSync } from 'node:fs';
+import { isThreadAlive, systemThreadId } from '../base/index.ts';
 
 /** What the word of an operation says. */
 export const Outcome = { UNDER_WAY: 0, DONE: 1, FAILED: 2 } as const;
@@ -117,17 +117,11 @@ export class SharedWords {
 
   /** The thread's side: notes which thread of the system it is. */
   enrol(): void {
-    try {
-      const link = readlinkSync('/proc/thread-self');
-      Atomics.store(this.#words, THREAD_ID, Number(link.slice(link.lastIndexOf('/') + 1)));
-    } catch {
-      // Not Linux: its end is only learnt by the event of the worker.
-    }
+    Atomics.store(this.#words, THREAD_ID, systemThreadId());
   }
 
   /** Whether the thread runs, as far as the system says; true also for a caller that is blocked and gets no events. */
   get isThreadAlive(): boolean {
-    const id = Atomics.load(this.#words, THREAD_ID);
-    return id === 0 || existsSync(`/proc/self/task/${id}`);
+    return isThreadAlive(Atomics.load(this.#words, THREAD_ID));
   }
 }

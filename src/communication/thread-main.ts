@@ -10,13 +10,13 @@ import { SharedSpace } from '../memory/index.ts';
 import type { StallReport } from '../progress/index.ts';
 import { CommandServer } from './command-server.ts';
 import { viewOf } from './messages.ts';
-import type { Report, ThreadData } from './messages.ts';
+import type { ThreadData, ThreadReport } from './messages.ts';
 import { isMpi } from './options.ts';
 import { SharedWords } from './shared-words.ts';
 
 const { port, words: buffer, memory, join } = workerData as ThreadData;
 const words = new SharedWords(buffer);
-const post = (report: Report): void => port.postMessage(report);
+const post = (report: ThreadReport): void => port.postMessage(report);
 
 async function enter(): Promise<Cluster> {
   const space = SharedSpace.fromMemory(memory);

@@ -1,5 +1,5 @@
 /**
- * Regions in the communication thread, made from the places that the caller sent; the other side of
+ * Regions in a thread, made from the places that its caller sent; the other side of
  * `announced-segments.ts`. It maps nothing: both threads see the same memory. Invariant: a region of a named segment is
  * known to this thread's space as such, so that peers can be lent it in place.
  */
@@ -36,7 +36,7 @@ export class ThreadRegions {
     if (segment) return segment.region(dtype, byteOffset - segment.byteOffset, length);
     throw new InternalError(
       'BROKEN_INVARIANT',
-      `a region of ${length} ${dtype} lies in segment ${packed.segment}, which the communication thread was not told of; please report it`,
+      `a region of ${length} ${dtype} lies in segment ${packed.segment}, which this thread was not told of; please report it`,
       { ...packed },
     );
   }

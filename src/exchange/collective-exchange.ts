@@ -8,7 +8,6 @@ import type { CommunicationThread, TimedHandle } from '../communication/index.ts
 import type { Kernels } from '../kernels/index.ts';
 import type { Region } from '../memory/index.ts';
 import { namesInShort, type Route } from '../plan/index.ts';
-import type { Handle } from '../progress/index.ts';
 import type { GradientsElsewhere, ModelMemory } from '../runtime/index.ts';
 import { RowsTable, WholeTable } from './collective-tables.ts';
 import { NOTHING_ELSEWHERE, type Exchange, type OnMessage, type SentMessage } from './exchange.ts';
@@ -20,8 +19,6 @@ export interface CollectiveExchangeOptions {
   readonly groups: readonly (readonly string[])[];
   /** Default: 'collective' for dense gradients, 'collective rows' for sparse ones. Those of servers are left alone. */
   readonly routes?: ReadonlyMap<string, Route> | undefined;
-  /** Whether this thread has something else to do than to wait for collectives, which is a little slower. Default false. */
-  readonly sharesThread?: boolean | undefined;
 }
 
 /** Dense gradients that lie behind each other. */
@@ -33,8 +30,6 @@ interface DenseMessage {
 }
 
 export class CollectiveExchange implements Exchange {
-  /** They run in the communication thread. */
-  readonly needsThread = false;
   readonly #options: CollectiveExchangeOptions;
   readonly #byRows: readonly RowsTable[];
   readonly #rowNames: readonly string[];
@@ -129,12 +124,12 @@ export class CollectiveExchange implements Exchange {
     }
   }
 
-  /** Blocks this thread unless it is shared: there is nothing else to do in a step. */
-  async finish(): Promise<GradientsElsewhere> {
-    if (this.#told) await this.#exchangeRows(this.#told);
+  /** Blocks this thread: there is nothing else to do in a step. */
+  finish(): Promise<GradientsElsewhere> {
+    if (this.#told) this.#exchangeRows(this.#told);
     const messages: SentMessage[] = [];
     for (const { handle, group, table, message, bytes } of this.#underWay.splice(0)) {
-      await this.#ended(handle);
+      handle.wait();
       const { startedMs, endedMs } = handle.times!;
       messages.push({ group, bytes, startedMs, endedMs });
       if (!this.#onMessage) continue;
@@ -142,15 +137,15 @@ export class CollectiveExchange implements Exchange {
       this.#onMessage('reduce', name, startedMs, endedMs, bytes);
     }
     this.#lastMessages = messages;
-    return NOTHING_ELSEWHERE;
+    return Promise.resolve(NOTHING_ELSEWHERE);
   }
 
   get lastMessages(): readonly SentMessage[] {
     return this.#lastMessages;
   }
 
-  apply(): Promise<void> {
-    return Promise.resolve();
+  apply(): void {
+    // All is here.
   }
 
   fetchAll(): Promise<void> {
@@ -171,8 +166,8 @@ export class CollectiveExchange implements Exchange {
     return Promise.resolve();
   }
 
-  async #exchangeRows(told: TimedHandle): Promise<void> {
-    await this.#ended(told);
+  #exchangeRows(told: TimedHandle): void {
+    told.wait();
     this.#told = undefined;
     if (this.#onMessage) tell(this.#onMessage, 'row counts', [told], this.#own.byteLength);
     const { thread, kernels } = this.#options;
@@ -182,17 +177,13 @@ export class CollectiveExchange implements Exchange {
     const share = this.#samples / column(0).reduce((sum, one) => sum + one, 0);
     const gathered = this.#byRows.map((table, i) => table.gather(thread, kernels, column(1 + i), share));
     for (const [i, handles] of gathered.entries()) {
-      for (const handle of handles) await this.#ended(handle);
+      for (const handle of handles) handle.wait();
       const table = this.#byRows[i]!;
       if (this.#onMessage) {
         tell(this.#onMessage, `rows ${this.#inShort([this.#rowNames[i]!])}`, handles, table.ownBytes);
       }
       table.sum(kernels);
     }
-  }
-
-  #ended(handle: Handle): PromiseLike<void> | void {
-    return this.#options.sharesThread ? handle : handle.wait();
   }
 
   #routeOf(name: string): Route {

@@ -36,7 +36,7 @@ export class RowsTable {
     kernels: Kernels,
     counts: readonly number[],
     share: number,
-    onGroup: OnGroup = {},
+    onGroup: OnGroup & { readonly tag?: number } = {},
   ): TimedHandle[] {
     const { rowLength, plan, count, rows } = this.place;
     const own = rows.slice(0, count * rowLength);

@@ -2,7 +2,7 @@
  * What happens to gradients between the backward pass and the update: those of all workers become one. A contract; which way a
  * gradient takes is the implementation's. A parameter may live elsewhere: then its combined gradient never comes here, and its new
  * value is fetched before the next forward pass. Invariant: after `finish` every worker knows the same loss and the same
- * gradients, bit for bit, and after `apply` the parameters are those of one device that computed the whole batch.
+ * gradients, bit for bit, and after `apply` and the next `prepare` the parameters are those of one device that computed the whole batch.
  */
 import type { StepOperation } from '../plan/index.ts';
 import type { GradientsElsewhere } from '../runtime/index.ts';
@@ -10,26 +10,29 @@ import type { GradientsElsewhere } from '../runtime/index.ts';
 export interface Exchange {
   /** Parameters whose gradients leave together, in the order backward makes them; what `Replica` is given. */
   readonly groups: readonly (readonly string[])[];
-  /** Whether messages need turns of this thread's event loop to go on, after each group. */
-  readonly needsThread: boolean;
   /** Between two steps, on all workers the same. */
   setGroups(groups: readonly (readonly string[])[]): void;
-  /** What `prepare` has to fetch: whole parameters, rows of tables only, or nothing. */
-  readonly fetches: 'pull' | 'pull rows' | undefined;
+  /**
+   * What `prepare` has to do: fetch whole parameters, or rows of tables only; wait for updates of what is read in place; nothing.
+   */
+  readonly fetches: 'pull' | 'pull rows' | 'wait' | undefined;
   /** Reports all messages from now on, each when it has ended. */
   traceTo(onMessage: OnMessage): void;
   /** Fetches what the batch in the replica's inputs needs of parameters that live elsewhere. */
   prepare(batch: number): Promise<void>;
   /** The gradients of the next step count for so many samples. Every worker calls this, also one without any. */
   begin(samples: number): void;
-  /** The gradients of a group are in their places: they may leave while the next ones are computed. */
+  /** The gradients of a group are in their places: they leave while the next ones are computed. */
   start(group: number): void;
   /** Waits until all are combined. */
   finish(): Promise<GradientsElsewhere>;
   /** When gradients travelled in the last step, where that is known. */
   readonly lastMessages: readonly SentMessage[];
-  /** What lives elsewhere is updated by the combined gradients times `scale`. */
-  apply(update: RemoteUpdate): Promise<void>;
+  /**
+   * What lives elsewhere is updated by the combined gradients times `scale`: it was asked for when this returns, and is done when
+   * `prepare` or `fetchAll` is, which fail if it does.
+   */
+  apply(update: RemoteUpdate): void;
   /** Brings all that lives elsewhere here, as for an evaluation or a checkpoint. */
   fetchAll(): Promise<void>;
   /** The same for what the optimizer keeps of it, as for a checkpoint. */

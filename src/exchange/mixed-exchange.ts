@@ -17,17 +17,13 @@ export class MixedExchange implements Exchange {
     return this.#ways[0]!.groups;
   }
 
-  get needsThread(): boolean {
-    return this.#ways.some((way) => way.needsThread);
-  }
-
   setGroups(groups: readonly (readonly string[])[]): void {
     for (const way of this.#ways) way.setGroups(groups);
   }
 
   get fetches(): Exchange['fetches'] {
     const fetched = this.#ways.map((way) => way.fetches);
-    return fetched.includes('pull') ? 'pull' : fetched.find((one) => one !== undefined);
+    return (['pull', 'pull rows', 'wait'] as const).find((one) => fetched.includes(one));
   }
 
   traceTo(onMessage: OnMessage): void {
@@ -47,8 +43,9 @@ export class MixedExchange implements Exchange {
   }
 
   async finish(): Promise<GradientsElsewhere> {
-    // The last way is told first: collectives run in a thread of their own, what goes to servers needs this one.
-    const elsewhere = await Promise.all([...this.#ways].reverse().map((way) => way.finish()));
+    // All is on its way already: whichever is waited for, the others go on.
+    const elsewhere: GradientsElsewhere[] = [];
+    for (const way of this.#ways) elsewhere.push(await way.finish());
     return {
       names: new Set(elsewhere.flatMap(({ names }) => [...names])),
       sumOfSquares: elsewhere.reduce((sum, one) => sum + one.sumOfSquares, 0),
@@ -59,8 +56,8 @@ export class MixedExchange implements Exchange {
     return this.#ways.flatMap((way) => way.lastMessages);
   }
 
-  async apply(update: RemoteUpdate): Promise<void> {
-    for (const way of this.#ways) await way.apply(update);
+  apply(update: RemoteUpdate): void {
+    for (const way of this.#ways) way.apply(update);
   }
 
   async fetchAll(): Promise<void> {

@@ -1,16 +1,17 @@
 /**
- * The parameter servers of a run: one in the process of the first worker of every host, and this worker's store on all of them. Its
+ * The parameter servers of a run: one in the process of the first worker of every host, and this worker's store on all of them, in a thread of its own. Its
  * updates are held, so that gradients can be clipped together. Who puts what there is not decided here.
  * Invariant: the servers of a run end when all its workers have closed their store, or have not within a time limit.
  */
 import type { CommunicationThread } from '../communication/index.ts';
-import { RemoteStore } from '../kvstore/index.ts';
 import type { RemoteStoreOptions } from '../kvstore/index.ts';
 import { accessBySecret } from '../server/index.ts';
 import type { ServiceAccess } from '../server/index.ts';
 import type { OptimizerSpec } from '../kernels/index.ts';
 import { tellAllTexts } from './agreement.ts';
 import { startServerThread } from './server-thread.ts';
+import { StoreThread } from './store-thread.ts';
+import type { ThreadStore } from './thread-store.ts';
 
 export interface RunServersOptions {
   readonly thread: CommunicationThread;
@@ -28,7 +29,7 @@ export interface RunServersOptions {
 }
 
 export interface RunServers {
-  readonly store: RemoteStore;
+  readonly store: ThreadStore;
   /** How many there are. */
   readonly servers: number;
   /** A store beside that of the run, with parameters of its own; once, before training. All workers call it together. */
@@ -40,7 +41,7 @@ export interface RunServers {
 }
 
 export interface TrialStore {
-  readonly store: RemoteStore;
+  readonly store: ThreadStore;
   /** The servers forget what was there. All workers call it together. */
   readonly close: () => Promise<void>;
 }
@@ -60,18 +61,20 @@ export async function startRunServers(options: RunServersOptions): Promise<RunSe
     accessBySecret(secret, 'a run', `run-${number}${ending}`),
   ) as [ServiceAccess, ServiceAccess];
   const server = isFirst ? await startServerThread({ address, tls, services: [access, trial] }) : undefined;
-  let store: RemoteStore | undefined;
+  const lane = new StoreThread(thread.space);
+  let store: ThreadStore | undefined;
   const abort = async (): Promise<void> => {
     await Promise.allSettled([store?.close()]);
+    await lane.close();
     await server?.close();
   };
   try {
     const addresses = tellAllTexts(thread, server?.address ?? '', 'addresses of servers').filter(
       (text) => text !== '',
     );
-    const connect = async (as: typeof access): Promise<RemoteStore> => {
-      const opened = await RemoteStore.connect({
-        ...{ servers: addresses, access: as, worker: rank, workers: size, space: thread.space },
+    const connect = async (as: typeof access): Promise<ThreadStore> => {
+      const opened = await lane.connect({
+        ...{ servers: addresses, access: as, worker: rank, workers: size },
         ...{ held: true, combine: 'mean', rows, nonFinite: 'accept', sharedMemory, tls },
       });
       try {
@@ -98,6 +101,7 @@ export async function startRunServers(options: RunServersOptions): Promise<RunSe
       },
       close: async () => {
         await store!.close();
+        await lane.close();
         // Others may still be on their way out; one that died keeps nobody.
         await thread.barrier({ name: 'all have closed their store', deadlineMs: CLOSE_MS }).then(
           () => undefined,

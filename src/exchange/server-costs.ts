@@ -4,11 +4,11 @@
  * nothing of it stays on the servers.
  */
 import type { CommunicationThread } from '../communication/index.ts';
-import type { RemoteStore } from '../kvstore/index.ts';
 import { tellAll } from './agreement.ts';
 import { aggregatesLocally } from './local-aggregation.ts';
 import type { MessageCosts } from './message-costs.ts';
 import type { RunServers } from './run-servers.ts';
+import type { ThreadStore } from './thread-store.ts';
 import { median, rowCounts, slowest, type TableShape } from './table-costs.ts';
 
 export interface ServerCosts {
@@ -56,7 +56,7 @@ interface MeasuredExchanges {
   readonly pushShare: number;
 }
 
-async function measureDense(thread: CommunicationThread, store: RemoteStore): Promise<MeasuredExchanges> {
+async function measureDense(thread: CommunicationThread, store: ThreadStore): Promise<MeasuredExchanges> {
   const gradient = store.allocate(Math.max(...ELEMENTS));
   const keys = ELEMENTS.map((elements) => ({
     ...{ key: `measured ${elements}`, value: gradient.slice(0, elements) },
@@ -66,11 +66,9 @@ async function measureDense(thread: CommunicationThread, store: RemoteStore): Pr
   for (const { key, value } of keys) {
     own.push(
       await timed(
+        store,
         () => store.push({ key, gradient: value }),
-        async () => {
-          await store.apply();
-          await store.pull({ key, into: store.value(key) ?? value });
-        },
+        () => [store.apply(), store.pull({ key, into: store.value(key) ?? value })],
       ),
     );
   }
@@ -86,7 +84,7 @@ async function measureDense(thread: CommunicationThread, store: RemoteStore): Pr
 
 async function measureRows(
   { thread, table, localAggregation }: ServerCostsOptions,
-  store: RemoteStore,
+  store: ThreadStore,
 ): Promise<MeasuredExchanges> {
   const { rank, size, hosts } = thread.world;
   const { rowLength, mostRows } = table;
@@ -103,11 +101,9 @@ async function measureRows(
     const [gradient, into] = [values.slice(0, pushed.length * rowLength), values.slice(0, count * rowLength)];
     own.push(
       await timed(
+        store,
         () => store.pushRows('measured rows', pushed, gradient, { samples: pushers.length }),
-        async () => {
-          await store.apply();
-          await store.pullRows('measured rows', pulled, into);
-        },
+        () => [store.apply(), store.pullRows('measured rows', pulled, into)],
       ),
     );
   }
@@ -140,13 +136,22 @@ interface Timed {
   readonly pushShare: number;
 }
 
-async function timed(push: () => Promise<unknown>, rest: () => Promise<void>): Promise<Timed> {
+/** As a step does it: the pull is asked for before the update is answered. */
+async function timed(
+  store: ThreadStore,
+  push: () => Promise<unknown>,
+  rest: () => Promise<unknown>[],
+): Promise<Timed> {
   const [wholeMs, pushMs]: [number[], number[]] = [[], []];
   for (let i = 0; i < WARM_UP + REPEATS; i++) {
     const startedMs = performance.now();
-    await push();
+    const pushed = push();
+    store.settle();
+    await pushed;
     const pushedMs = performance.now();
-    await rest();
+    const applied = rest();
+    store.settle();
+    await Promise.all(applied);
     wholeMs.push(performance.now() - startedMs);
     pushMs.push(pushedMs - startedMs);
   }

@@ -5,7 +5,6 @@
  * Invariant: every worker pushes every parameter in every step, one without samples too.
  */
 import type { CommunicationThread } from '../communication/index.ts';
-import type { RemoteStore } from '../kvstore/index.ts';
 import type { Kernels } from '../kernels/index.ts';
 import type { Region } from '../memory/index.ts';
 import { namesInShort } from '../plan/index.ts';
@@ -21,6 +20,7 @@ import {
 import { aggregatesLocally, LocalAggregation } from './local-aggregation.ts';
 import type { RunServers } from './run-servers.ts';
 import { isInPlace, ServerTable } from './server-table.ts';
+import type { StoreCall, ThreadStore } from './thread-store.ts';
 
 /** What Parallax moves to where fewer bytes travel; each can be switched off to see what it is worth. */
 export interface ServerPlacement {
@@ -48,9 +48,8 @@ export interface ServerExchangeOptions extends ServerPlacement {
 }
 
 export class ServerExchange implements Exchange {
-  readonly needsThread = true;
   readonly #options: ServerExchangeOptions;
-  readonly #store: RemoteStore;
+  readonly #store: ThreadStore;
   readonly #tables: ReadonlyMap<string, ServerTable>;
   readonly #local: LocalAggregation | undefined;
   /** Of all workers, if they compute norms themselves. */
@@ -58,10 +57,14 @@ export class ServerExchange implements Exchange {
   #groups: readonly (readonly string[])[] = [];
   #samples = 0;
   #isClosed = false;
-  /** In this step. */
-  #pushed = { bytes: 0, startedMs: 0 };
-  #lastMessages: SentMessage[] = [];
-  #pushes: Promise<{ readonly sumOfSquares?: number | undefined }>[] = [];
+  /** Of each group what is dense, as one list for all steps; and dense parameters that cannot be read where the servers have them. */
+  #dense: readonly DenseList[] = [];
+  readonly #whole: readonly { readonly key: string; readonly into: Region<'float32'> }[];
+  /** Of this step. */
+  #pushes: Promise<PushStatus>[] = [];
+  #messages: SentMessage[] = [];
+  /** Of the last step; settles when its update can be read on servers. */
+  #applied: Promise<void> = Promise.resolve();
   #onMessage: OnMessage | undefined;
 
   /** Takes the parameters to the servers, with the first worker's values and optimizer state. All workers call it together. */
@@ -80,10 +83,10 @@ export class ServerExchange implements Exchange {
     const { thread, kernels, localAggregation = true } = options;
     const sparse = [...names].flatMap((name) => {
       const place = memory.gradients.get(name)!;
-      return place.kind === 'sparse' ? [place] : [];
+      return place.kind === 'sparse' ? [[name, place] as const] : [];
     });
     const isLocal = localAggregation && sparse.length > 0 && aggregatesLocally(thread);
-    const local = isLocal ? await LocalAggregation.open(thread, kernels, sparse) : undefined;
+    const local = isLocal ? await LocalAggregation.open(thread, kernels, new Map(sparse)) : undefined;
     const fetches = options.boundaryAmongServers === false;
     const normGroup = fetches ? await thread.group(thread.world.hosts.map((_, rank) => rank)) : undefined;
     // Last: what fails before leaves the replica with memory of its own.
@@ -112,6 +115,7 @@ export class ServerExchange implements Exchange {
       return place.kind === 'sparse' ? [[name, new ServerTable(name, place, common)] as const] : [];
     });
     this.#tables = new Map(sparse);
+    this.#whole = Object.freeze(this.#wholeElsewhere());
     this.setGroups(groups);
   }
 
@@ -121,11 +125,23 @@ export class ServerExchange implements Exchange {
 
   setGroups(groups: readonly (readonly string[])[]): void {
     this.#groups = groups;
+    const { memory, names } = this.#options;
+    this.#dense = groups.map((group) => {
+      const list = group.flatMap((key) => {
+        const place = memory.gradients.get(key)!;
+        return names.has(key) && place.kind === 'dense' ? [{ key, gradient: place.region }] : [];
+      });
+      return {
+        list: Object.freeze(list),
+        bytes: list.reduce((sum, one) => sum + one.gradient.byteLength, 0),
+      };
+    });
   }
 
   get fetches(): Exchange['fetches'] {
-    if (this.#wholeElsewhere().length > 0) return 'pull';
-    return [...this.#tables.values()].some((table) => table.fetches) ? 'pull rows' : undefined;
+    if (this.#whole.length > 0) return 'pull';
+    if ([...this.#tables.values()].some((table) => table.fetches)) return 'pull rows';
+    return this.#options.names.size > 0 ? 'wait' : undefined;
   }
 
   traceTo(onMessage: OnMessage): void {
@@ -133,76 +149,74 @@ export class ServerExchange implements Exchange {
   }
 
   async prepare(batch: number): Promise<void> {
-    const whole = this.#wholeElsewhere();
+    const whole = this.#whole;
     const onMessage = this.#onMessage;
     const startedMs = onMessage ? wallMs() : 0;
-    await Promise.all([
+    const pulled = [
       whole.length > 0 ? this.#store.pull(whole) : undefined,
       ...[...this.#tables.values()].map((table) => table.pull(batch, onMessage)),
-    ]);
+    ];
+    this.#store.settle();
+    // Pulls see the update that was asked for before them; what is read in place waits for it.
+    await Promise.all([this.#applied, ...pulled]);
     // Until all is here, rows too: a promise of its own would be needed to know better.
     if (onMessage && whole.length > 0) this.#tellOfPull(onMessage, whole, startedMs);
   }
 
   begin(samples: number): void {
     this.#samples = samples;
-    this.#pushed = { bytes: 0, startedMs: 0 };
+    this.#messages = [];
   }
 
+  /** Nothing waits, but for the other workers of this machine behind the last group. */
   start(group: number): void {
-    const { memory, names } = this.#options;
-    const store = this.#store;
-    const own = this.#groups[group]!.filter((name) => names.has(name));
     const samples = this.#samples;
-    const dense = own.flatMap((key) => {
-      const place = memory.gradients.get(key)!;
-      return place.kind === 'dense' ? [{ key, gradient: place.region }] : [];
-    });
-    let bytes = 0;
-    for (const { gradient } of dense) bytes += gradient.byteLength;
-    this.#pushed.bytes += bytes;
-    if (dense.length === 0) return;
-    this.#pushed.startedMs ||= wallMs();
-    const ended = this.#onMessage && this.#tellerOfPush(this.#onMessage, dense, bytes);
-    this.#note(store.push(dense, { samples }).then(added), ended);
+    const { list, bytes } = this.#dense[group]!;
+    if (list.length > 0) this.#note(this.#store.push(list, { samples }), group, list, bytes);
+    for (const name of this.#groups[group]!) {
+      const table = this.#tables.get(name);
+      if (table === undefined) continue;
+      if (this.#local) this.#local.begin(name, samples);
+      else this.#note(table.push(samples), group, [{ key: name }], table.pushedBytes);
+    }
+    const isLast = group === this.#groups.length - 1;
+    for (const { name, samples: combined, startedMs, endedMs } of this.#local?.advance(isLast) ?? []) {
+      const table = this.#tables.get(name)!;
+      const shown = `rows ${table.shownName} of this machine`;
+      this.#onMessage?.('reduce', shown, startedMs, endedMs, table.pushedBytes);
+      this.#note(table.push(combined), group, [{ key: name }], table.pushedBytes);
+    }
   }
 
-  /** Tables leave here: until the backward pass is done this thread could not send them. */
   async finish(): Promise<GradientsElsewhere> {
     const { names } = this.#options;
     if (names.size === 0) return NOTHING_ELSEWHERE;
-    this.#pushed.startedMs ||= wallMs();
-    const onMessage = this.#onMessage;
-    const samples = this.#combined();
-    for (const [name, table] of this.#tables) {
-      const bytes = table.pushedBytes;
-      this.#pushed.bytes += bytes;
-      const ended = onMessage && this.#tellerOfPush(onMessage, [{ key: name }], bytes);
-      this.#note(table.push(samples), ended);
-    }
+    this.#store.settle();
     const statuses = await Promise.all(this.#pushes.splice(0));
     const squares =
       this.#normGroup === undefined
         ? statuses.map(({ sumOfSquares = NaN }) => sumOfSquares)
         : await this.#fetchedSquares(this.#normGroup);
-    this.#lastMessages = [{ ...this.#pushed, endedMs: wallMs() }];
     return { names, sumOfSquares: squares.reduce((sum, one) => sum + one, 0) };
   }
 
   get lastMessages(): readonly SentMessage[] {
-    return this.#lastMessages;
+    return this.#messages;
   }
 
-  async apply({ scale, lr }: RemoteUpdate): Promise<void> {
+  /** Does not wait for servers: what comes next does, and fails if this does. */
+  apply({ scale, lr }: RemoteUpdate): void {
     if (this.#options.names.size === 0) return;
     const onMessage = this.#onMessage;
     const startedMs = onMessage ? wallMs() : 0;
-    await this.#store.apply({ scale, ...(lr === undefined ? {} : { lr }) });
-    onMessage?.('apply', 'apply', startedMs, wallMs());
+    const call = this.#store.apply({ scale, ...(lr === undefined ? {} : { lr }) });
+    this.#applied = call.then(() => onMessage?.('apply', 'apply', startedMs, call.endedMs ?? wallMs()));
+    this.#applied.catch(() => undefined);
   }
 
   async fetchAll(): Promise<void> {
     const { memory, names } = this.#options;
+    await this.#applied;
     const all = [...names].map((key) => ({ key, into: memory.parameters.get(key)! }));
     if (all.length === 0) return;
     const startedMs = wallMs();
@@ -212,16 +226,21 @@ export class ServerExchange implements Exchange {
 
   async fetchState(): Promise<void> {
     const { memory, names } = this.#options;
+    await this.#applied;
     for (const name of names) await this.#store.pullState(name, memory.slots.get(name));
   }
 
   async close(): Promise<void> {
     if (this.#isClosed) return;
     this.#isClosed = true;
-    for (const table of this.#tables.values()) table.close();
-    await this.#local?.close();
-    if (this.#normGroup !== undefined) await this.#options.thread.closeGroup(this.#normGroup);
-    await this.#options.servers.close();
+    try {
+      await this.#applied;
+    } finally {
+      for (const table of this.#tables.values()) table.close();
+      await this.#local?.close();
+      if (this.#normGroup !== undefined) await this.#options.thread.closeGroup(this.#normGroup);
+      await this.#options.servers.close();
+    }
   }
 
   async abort(): Promise<void> {
@@ -231,32 +250,21 @@ export class ServerExchange implements Exchange {
   }
 
   /** What goes wrong is said when all are waited for, by `finish`; if that is never called, something else has gone wrong before. */
-  #note(push: Promise<{ readonly sumOfSquares?: number | undefined }>, ended?: () => void): void {
-    push.then(ended, () => undefined);
-    this.#pushes.push(push);
-  }
-
-  /** The samples that the rows of tables count for, once those of this machine's workers are added up. */
-  #combined(): number {
-    if (!this.#local) return this.#samples;
-    const onMessage = this.#onMessage;
-    if (!onMessage) return this.#local.combine(this.#samples);
-    let bytes = 0;
-    for (const table of this.#tables.values()) bytes += table.pushedBytes;
-    const startedMs = wallMs();
-    const samples = this.#local.combine(this.#samples);
-    onMessage('reduce', 'rows of this machine', startedMs, wallMs(), bytes);
-    return samples;
-  }
-
-  /** What to call when a push that begins now has ended. */
-  #tellerOfPush(
-    onMessage: OnMessage,
-    pushed: readonly { readonly key: string }[],
+  #note(
+    call: StoreCall<PushStatus | readonly PushStatus[]>,
+    group: number,
+    keys: readonly { readonly key: string }[],
     bytes: number,
-  ): () => void {
+  ): void {
     const startedMs = wallMs();
-    return () => onMessage('push', `push ${this.#inShort(pushed)}`, startedMs, wallMs(), bytes);
+    const push = call.then((statuses): PushStatus => {
+      const endedMs = call.endedMs ?? wallMs();
+      this.#messages.push({ group, bytes, startedMs, endedMs });
+      this.#onMessage?.('push', `push ${this.#inShort(keys)}`, startedMs, endedMs, bytes);
+      return added([statuses].flat());
+    });
+    push.catch(() => undefined);
+    this.#pushes.push(push);
   }
 
   #tellOfPull(
@@ -298,8 +306,15 @@ export class ServerExchange implements Exchange {
   }
 }
 
-function added(statuses: readonly { readonly sumOfSquares?: number | undefined }[]): {
-  sumOfSquares: number;
-} {
+function added(statuses: readonly PushStatus[]): PushStatus {
   return { sumOfSquares: statuses.reduce((sum, { sumOfSquares = NaN }) => sum + sumOfSquares, 0) };
+}
+
+interface DenseList {
+  readonly list: readonly { readonly key: string; readonly gradient: Region<'float32'> }[];
+  readonly bytes: number;
+}
+
+interface PushStatus {
+  readonly sumOfSquares?: number | undefined;
 }

@@ -3,7 +3,6 @@
  * the rows of its gradient pushed behind the backward pass. When is the business of `server-exchange.ts`.
  */
 import type { CommunicationThread } from '../communication/index.ts';
-import type { RemoteStore } from '../kvstore/index.ts';
 import {
   allocateRowPlan,
   copyRows,
@@ -17,10 +16,11 @@ import { namesInShort } from '../plan/index.ts';
 import type { ModelMemory, SparsePlace } from '../runtime/index.ts';
 import { wallMs, type OnMessage } from './exchange.ts';
 import { lookedUp } from './looked-up.ts';
+import type { StoreCall, ThreadStore } from './thread-store.ts';
 
 export interface ServerTableOptions {
   readonly thread: CommunicationThread;
-  readonly store: RemoteStore;
+  readonly store: ThreadStore;
   readonly memory: ModelMemory;
   readonly kernels: Kernels;
   /** Whether rows that nobody touched have updates to catch up with when they are looked at. */
@@ -92,7 +92,7 @@ export class ServerTable {
   }
 
   /** Settles when the rows of all workers are combined. */
-  push(samples: number): Promise<{ readonly sumOfSquares?: number | undefined }> {
+  push(samples: number): StoreCall<{ readonly sumOfSquares?: number | undefined }> {
     const { plan, count, rows, rowLength } = this.#place;
     const indices = plan.indices.view.slice(0, count);
     return this.#options.store.pushRows(this.#name, indices, rows.slice(0, count * rowLength), { samples });
@@ -148,6 +148,6 @@ interface RoomForAll {
 }
 
 /** Whether a parameter is read where its server has it. */
-export function isInPlace(store: RemoteStore, key: string, parameter: Region<'float32'>): boolean {
+export function isInPlace(store: ThreadStore, key: string, parameter: Region<'float32'>): boolean {
   return store.value(key)?.byteOffset === parameter.byteOffset;
 }

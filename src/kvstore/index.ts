@@ -12,6 +12,7 @@ export type {
 export type { Updater } from '../server/index.ts';
 export { createLocalStores } from './local-store.ts';
 export type { LocalStoreOptions } from './local-store.ts';
+export { linePumpOf } from './remote/line-pump.ts';
 export { RemoteStore } from './remote/remote-store.ts';
 export type { RemoteStoreOptions } from './remote/remote-store.ts';
 export type { KeyState } from './remote/optimizer-state.ts';

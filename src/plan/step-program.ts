@@ -197,13 +197,14 @@ function computing(facts: StepFacts): Operation[] {
 
 /** Dense gradients that lie behind each other are one message; one that goes to servers ends it. The first takes the loss along. */
 function leaving(facts: StepFacts, routes: ReadonlyMap<string, Route>, group: number): Operation[] {
-  const { groups, tables, hasStates, predicted } = facts;
+  const { groups, tables, hasStates, addsRowsUp = false, predicted } = facts;
   const runs: string[][] = [[]];
-  const [whole, pushed]: [string[], string[]] = [[], []];
+  const [whole, rows, pushed]: [string[], string[], string[]] = [[], [], []];
   for (const name of groups[group]!) {
     const route = routes.get(name);
     if (tables.has(name)) {
       if (route === 'collective') whole.push(name);
+      if (route === 'server rows') rows.push(name);
     } else if (route === 'collective') {
       runs.at(-1)!.push(name);
     } else {
@@ -228,19 +229,31 @@ function leaving(facts: StepFacts, routes: ReadonlyMap<string, Route>, group: nu
       }),
     ),
     ...(pushed.length > 0 ? [push(facts, pushed, group)] : []),
+    ...rows.flatMap((name) => [
+      ...(addsRowsUp
+        ? [
+            operation(
+              'reduce',
+              `rows ${short(facts, [name])} of this machine`,
+              'communication',
+              [],
+              [gradientsOf(group)],
+            ),
+          ]
+        : []),
+      push(facts, [name], group),
+    ]),
   ];
 }
 
-/** What leaves behind the backward pass: rows of tables. */
+/** What comes behind the backward pass: rows of tables by collectives, and what is left to fetch. */
 function combining(facts: StepFacts): Operation[] {
-  const { groups, routes, hasStates, addsRowsUp = false, fetchesHeld = false, predicted } = facts;
+  const { groups, routes, hasStates, fetchesHeld = false, predicted } = facts;
   if (!routes) return hasStates ? [operation('states', 'states', 'compute', [NEW_STATES], [STATES])] : [];
   const tables = groups.flatMap((names, group) =>
     names.filter((name) => facts.tables.has(name)).map((name) => ({ name, group, route: routes.get(name)! })),
   );
   const gathered = tables.filter(({ route }) => route === 'collective rows');
-  const pushed = tables.filter(({ route }) => route === 'server rows');
-  const pushedGradients = [...new Set(pushed.map(({ group }) => gradientsOf(group)))];
   const counts = operation(
     'reduce',
     ROW_COUNTS,
@@ -260,10 +273,6 @@ function combining(facts: StepFacts): Operation[] {
         timeOf(predicted?.messageMs.get(name)),
       ),
     ),
-    ...(addsRowsUp && pushed.length > 0
-      ? [operation('reduce', 'rows of this machine', 'communication', [], pushedGradients)]
-      : []),
-    ...pushed.map(({ name, group }) => push(facts, [name], group)),
     ...(fetchesHeld
       ? [
           operation(

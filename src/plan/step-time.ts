@@ -1,21 +1,21 @@
 /**
- * The time of a whole step for given routes and groups. Terms: a step has three lanes.
+ * The time of a whole step for given routes and groups. Terms: a step has two lanes.
  *
- *   compute      forward pass, then backward pass in segments, one for each group
- *   collective   messages of the communication thread, beside compute: behind each group its dense gradients, one message for
- *                each run of neighbours that no parameter on servers interrupts, then its whole tables; behind all groups
- *                the rows of tables
- *   servers      needs the thread that computes, so that all of it is behind the backward pass: one push of dense gradients
- *                and one for each table, all at once; when everything is combined, update and pull, before the next step
+ *   compute    forward pass, then backward pass in segments, one for each group
+ *   messages   beside compute, by threads of their own: behind each group its dense gradients by collectives, one message for
+ *              each run of neighbours that no parameter on servers interrupts, then its whole tables; and its pushes, one of
+ *              dense gradients and one for each table, all at once. Behind all groups the rows of tables by collectives
  *
- * With T the end of compute, C that of collectives (T at least, rows of tables included), s the longest start of an exchange with servers, w what all
- * their bytes take, and p the share of such an exchange that is the push:
+ * When everything is combined, servers update, and workers pull before the next step. With c what the collectives of a group
+ * take, s the longest start of an exchange with servers among its parameters, w what their bytes take, and p the share of such
+ * an exchange that is the push, the messages of a group take
  *
- *   step = max( T + p (s + w), C + p w ) + (1 - p) (s + w)
+ *   max( c, p s ) + p w
  *
- * So a push starts while collectives are still under way, but its bytes wait for theirs, as both use the same links and
- * processors. T and C come from `merge-schedule.ts`; this only adds to them. Nothing here chooses: that is done in
- * `route-search.ts`. Invariant: `iterationMs` of the problem, `predictStep` and the plan are one model.
+ * behind those of the group before: pushes start beside collectives, but their bytes wait for each other, as both use the same
+ * links and processors. The step ends (1 - p) (s + w) later, with s and w those of all groups. So it is one problem of merging
+ * (`merge-schedule.ts`), whose optimum is exact. Nothing here chooses routes: that is done in `route-search.ts`. Invariant:
+ * `iterationMs` of the problem, `predictStep` and the plan are one model.
  */
 import { UsageError } from '../base/index.ts';
 import { iterationMs, messagesOf, timeline } from './merge-schedule.ts';
@@ -54,26 +54,20 @@ export interface RoutedInput {
 /** By the name of each parameter. */
 export type Routes = ReadonlyMap<string, Route>;
 
-/** What goes to servers in a step, as one. */
-interface ServerLane {
+/** What goes to servers together. */
+interface Exchanged {
   readonly startMs: number;
   readonly bytesMs: number;
-  readonly pushShare: number;
-}
-
-/** What leaves with groups: whole tables, and dense gradients that are not on servers. */
-interface GroupedMessages {
-  readonly layers: MergeProblem['layers'];
-  readonly exchangeMs: (bytes: number, first: number, end: number) => number;
-  readonly messagesIn: (first: number, end: number) => RoutedMessage[];
-  readonly elsewhere: readonly PlannedParameter[];
 }
 
 export interface StepProblem extends MergeProblem {
+  /** Of a group: milliseconds of its collectives. */
+  readonly collectiveMs: (first: number, end: number) => number;
   /** Milliseconds of rows by collectives, behind all groups. */
   readonly rowsMs: number;
-  readonly servers: ServerLane;
-  /** Of the group with the layers from `first` to `end`; what leaves behind the backward pass is in the last one. */
+  /** Milliseconds of update and pull, when everything is combined. */
+  readonly pullMs: number;
+  /** Of the group with the layers from `first` to `end`; rows by collectives are in the last one. */
   readonly messagesIn: (first: number, end: number) => RoutedMessage[];
   /** The same object for all problems of a model that differ in `endMs` only. */
   readonly grouped: object;
@@ -94,35 +88,41 @@ const DEFAULT_PUSH_SHARE = 0.5;
 
 export function predictStep(problem: StepProblem, grouping: Grouping): PredictedStep {
   const messages = messagesOf(problem, grouping);
-  const { forwardMs, servers, rowsMs } = problem;
+  const { forwardMs, rowsMs } = problem;
   const { readyMs: computedMs, endMs: sentMs } = messages.at(-1) ?? { readyMs: forwardMs, endMs: forwardMs };
-  const combinedMs = allCombinedMs(problem, computedMs, sentMs);
+  const combinedMs = sentMs + rowsMs;
   const endMs = iterationMs(problem, grouping);
   const bar = (lane: Interval['lane'], name: string, from: number, to: number): Interval[] =>
     to > from ? [Object.freeze({ lane, name, startMs: from, endMs: to })] : [];
   const groupedMs = messages.reduce((sum, message) => sum + message.endMs - message.startMs, 0);
+  const bars = timeline(problem, grouping);
+  const titles = bars.filter(({ lane }) => lane === 'communication').map(({ name }) => name);
+  const sent = messages.flatMap(({ first, end, startMs, endMs: lastMs }, group) => {
+    const isPushed = problem.messagesIn(first, end).some(({ route }) => route.startsWith('server'));
+    return [
+      ...bar('communication', titles[group]!, startMs, startMs + problem.collectiveMs(first, end)),
+      ...(isPushed ? bar('servers', `push ${titles[group]!}`, startMs, lastMs) : []),
+    ];
+  });
   return {
-    ...{ messages, computedMs, iterationMs: endMs, exchangeMs: groupedMs + combinedMs - sentMs },
+    ...{ messages, computedMs, iterationMs: endMs, exchangeMs: groupedMs + rowsMs },
     timeline: [
-      ...timeline(problem, grouping),
-      ...bar('communication', 'rows', sentMs, sentMs + rowsMs),
-      ...(totalMs(servers) > 0 ? bar('servers', 'push', computedMs, combinedMs) : []),
+      ...bars.filter(({ lane }) => lane === 'compute'),
+      ...sent,
+      ...bar('communication', 'rows', sentMs, combinedMs),
       ...bar('servers', 'update and pull', combinedMs, endMs),
     ],
   };
 }
 
-function allCombinedMs(
-  { servers, rowsMs }: Pick<StepProblem, 'servers' | 'rowsMs'>,
-  computedMs: number,
-  sentMs: number,
-): number {
-  const { pushShare, bytesMs } = servers;
-  return Math.max(computedMs + pushShare * totalMs(servers), sentMs + rowsMs + pushShare * bytesMs);
-}
-
-function totalMs({ startMs, bytesMs }: ServerLane): number {
-  return startMs + bytesMs;
+/** What leaves with groups, by routes. */
+interface GroupedMessages {
+  readonly layers: MergeProblem['layers'];
+  readonly exchangeMs: (bytes: number, first: number, end: number) => number;
+  readonly collectiveMs: (first: number, end: number) => number;
+  readonly messagesIn: (first: number, end: number) => RoutedMessage[];
+  /** All that goes to servers in a step. */
+  readonly onServers: Exchanged;
 }
 
 /** What does not depend on routes is worked out once, so that many of them can be compared. */
@@ -132,103 +132,159 @@ export function stepProblems(input: RoutedInput): (routes: Routes) => StepProble
   checkNames(layers);
   requireShare('serverPushShare', pushShare);
   const options = { localAggregation: input.localAggregation ?? true };
-  const denseCosts = routeCosts(input.cluster, costs, options);
-  const tables = layers
-    .flatMap(({ parameters }) => parameters)
-    .filter(({ kind }) => kind === 'sparse')
-    .map((parameter) => ({ parameter, costs: routeCosts(input.cluster, costs, options, parameter) }));
+  const dense = routeCosts(input.cluster, costs, options);
+  const parameters = layers.flatMap((layer) => layer.parameters);
+  const ofTables = new Map(
+    parameters
+      .filter(({ kind }) => kind === 'sparse')
+      .map((table) => [table.name, routeCosts(input.cluster, costs, options, table)]),
+  );
+  const costOf = ({ name }: PlannedParameter, route: Route): RouteCost =>
+    (ofTables.get(name) ?? dense).get(route)!;
   const known = new Map<string, GroupedMessages>();
   const groupedBy = (routes: Routes): GroupedMessages => {
-    const key = layers
-      .flatMap(({ parameters }) => parameters.map(({ name }) => (routes.get(name) === 'collective' ? 1 : 0)))
-      .join('');
-    const grouped = known.get(key) ?? groupedMessages(layers, routes, denseCosts.get('collective')!, whole);
+    // Rows by collectives leave behind all groups, whatever these are.
+    const key = parameters.map(({ name }) => GROUPED_AS[routes.get(name)!]).join('');
+    const grouped = known.get(key) ?? groupedMessages(layers, routes, costOf, pushShare);
     known.set(key, grouped);
     return grouped;
   };
-  const whole = (parameter: PlannedParameter): RoutedMessage =>
-    routedTable(
-      tables.find((one) => one.parameter === parameter)!,
-      'collective',
-    ).message;
   return (routes) => {
-    const routed = tables.map((table) => routedTable(table, routes.get(table.parameter.name)!));
-    const gathered = routed.filter(({ message }) => message.route === 'collective rows');
     const grouped = groupedBy(routes);
-    const onServers = [
-      ...pushed(grouped.elsewhere, denseCosts.get('server dense')),
-      ...routed.filter(({ message }) => message.route === 'server rows'),
-    ];
-    const behind = {
-      rowsMs: gathered.reduce((sum, { message }) => sum + message.predictedMs, 0),
-      servers: laneOf(onServers, pushShare),
-    };
-    const pullMs = (1 - pushShare) * totalMs(behind.servers);
+    const gathered = parameters
+      .filter(({ name }) => routes.get(name) === 'collective rows')
+      .map((table) => messageOf([table], 'collective rows', costOf(table, 'collective rows')));
+    const rowsMs = gathered.reduce((sum, { predictedMs }) => sum + predictedMs, 0);
+    const { startMs, bytesMs } = grouped.onServers;
+    const pullMs = (1 - pushShare) * (startMs + bytesMs);
     return {
-      ...{ forwardMs, segmentMs, busyShare, ...behind, grouped },
-      ...{ layers: grouped.layers, exchangeMs: grouped.exchangeMs },
-      endMs: (computedMs, sentMs) => allCombinedMs(behind, computedMs, sentMs) + pullMs,
+      ...{ forwardMs, segmentMs, busyShare, rowsMs, pullMs, grouped },
+      ...{ layers: grouped.layers, exchangeMs: grouped.exchangeMs, collectiveMs: grouped.collectiveMs },
+      endMs: (_computedMs, sentMs) => sentMs + rowsMs + pullMs,
       messagesIn: (first, end) => [
         ...grouped.messagesIn(first, end),
-        ...(end === layers.length ? [...gathered, ...onServers].map(({ message }) => message) : []),
+        ...(end === layers.length ? gathered : []),
       ],
     };
   };
 }
 
-function routedTable(
-  { parameter, costs }: { parameter: PlannedParameter; costs: ReadonlyMap<Route, RouteCost> },
-  route: Route,
-): TimedMessage {
-  const [bytes, cost] = [bytesByRoute(parameter, route), costs.get(route)!];
-  const message = { route, parameters: [parameter.name], bytes, predictedMs: cost(bytes) };
-  return { message, startMs: cost(0) };
+const GROUPED_AS: Readonly<Record<Route, string>> = {
+  ...{ collective: 'c', 'server dense': 's', 'server rows': 's', 'collective rows': '-' },
+};
+
+type CostOf = (parameter: PlannedParameter, route: Route) => RouteCost;
+
+function messageOf(members: readonly PlannedParameter[], route: Route, cost: RouteCost): RoutedMessage {
+  const bytes = members.reduce((sum, one) => sum + bytesByRoute(one, route), 0);
+  return { route, parameters: members.map(({ name }) => name), bytes, predictedMs: cost(bytes) };
 }
 
 function groupedMessages(
   layers: readonly PlannedLayer[],
   routes: Routes,
-  cost: RouteCost,
-  wholeTable: (parameter: PlannedParameter) => RoutedMessage,
+  costOf: CostOf,
+  pushShare: number,
 ): GroupedMessages {
-  const runs = new DenseRuns(layers, routes, cost);
+  const runs = new DenseRuns(layers, routes, costOf);
+  const pushes = new Pushes(layers, routes, costOf);
   const whole = layers.map(({ parameters }) =>
     parameters
       .filter(({ name, kind }) => kind === 'sparse' && routes.get(name) === 'collective')
-      .map(wholeTable),
+      .map((table) => messageOf([table], 'collective', costOf(table, 'collective'))),
   );
   const wholeMs = runningSum(
     whole.map((messages) => messages.reduce((sum, { predictedMs }) => sum + predictedMs, 0)),
   );
+  const collectiveMs = (first: number, end: number): number =>
+    runs.costMs(first, end) + Math.max(0, wholeMs[end]! - wholeMs[first]!);
   return {
-    elsewhere: runs.elsewhere,
-    layers: layers.map(({ name, backwardMs }, i) => ({ name, backwardMs, bytes: runs.bytes(i, i + 1) })),
-    exchangeMs: (_bytes, first, end) =>
-      runs.costMs(first, end) + Math.max(0, wholeMs[end]! - wholeMs[first]!),
-    messagesIn: (first, end) => [...runs.messages(first, end), ...whole.slice(first, end).flat()],
+    layers: layers.map(({ name, backwardMs }, i) => ({
+      ...{ name, backwardMs },
+      bytes: runs.bytes(i, i + 1) + pushes.denseBytes(i, i + 1),
+    })),
+    collectiveMs,
+    exchangeMs: (_bytes, first, end) => {
+      const { startMs, bytesMs } = pushes.in(first, end);
+      return Math.max(collectiveMs(first, end), pushShare * startMs) + pushShare * bytesMs;
+    },
+    messagesIn: (first, end) => [
+      ...runs.messages(first, end),
+      ...whole.slice(first, end).flat(),
+      ...pushes.messages(first, end),
+    ],
+    onServers: pushes.in(0, layers.length),
   };
 }
 
-interface TimedMessage {
+/** What goes to servers: the dense gradients of a group as one push, its tables each on their own. */
+class Pushes {
+  readonly #dense: readonly (readonly PlannedParameter[])[];
+  readonly #tables: readonly (readonly TimedTable[])[];
+  readonly #denseCost: RouteCost;
+  /** Before each layer: bytes of dense gradients, how many of these there are, and what the bytes of tables take. */
+  readonly #bytes: readonly number[];
+  readonly #counts: readonly number[];
+  readonly #tablesMs: readonly number[];
+  readonly #tableCounts: readonly number[];
+  readonly #tableStartMs: number;
+
+  constructor(layers: readonly PlannedLayer[], routes: Routes, costOf: CostOf) {
+    const on = (route: Route) =>
+      layers.map(({ parameters }) => parameters.filter(({ name }) => routes.get(name) === route));
+    this.#dense = on('server dense');
+    const [first] = this.#dense.flat();
+    this.#denseCost = first ? costOf(first, 'server dense') : () => 0;
+    this.#bytes = runningSum(this.#dense.map((own) => bytesOf(own)));
+    this.#counts = runningSum(this.#dense.map(({ length }) => length));
+    this.#tables = on('server rows').map((own) =>
+      own.map((table): TimedTable => {
+        const cost = costOf(table, 'server rows');
+        return { message: messageOf([table], 'server rows', cost), startMs: cost(0) };
+      }),
+    );
+    this.#tablesMs = runningSum(
+      this.#tables.map((own) =>
+        own.reduce((sum, { message, startMs }) => sum + message.predictedMs - startMs, 0),
+      ),
+    );
+    this.#tableCounts = runningSum(this.#tables.map(({ length }) => length));
+    // The start of rows is that of a table without any: the same for all.
+    this.#tableStartMs = Math.max(0, ...this.#tables.flat().map(({ startMs }) => startMs));
+  }
+
+  denseBytes(first: number, end: number): number {
+    return this.#bytes[end]! - this.#bytes[first]!;
+  }
+
+  in(first: number, end: number): Exchanged {
+    const hasDense = this.#counts[end]! > this.#counts[first]!;
+    const hasTables = this.#tableCounts[end]! > this.#tableCounts[first]!;
+    const denseStartMs = hasDense ? this.#denseCost(0) : 0;
+    const denseMs = hasDense ? this.#denseCost(this.denseBytes(first, end)) - denseStartMs : 0;
+    const tablesMs = hasTables ? Math.max(0, this.#tablesMs[end]! - this.#tablesMs[first]!) : 0;
+    return {
+      startMs: Math.max(denseStartMs, hasTables ? this.#tableStartMs : 0),
+      bytesMs: denseMs + tablesMs,
+    };
+  }
+
+  messages(first: number, end: number): RoutedMessage[] {
+    const dense = this.#dense.slice(first, end).flat();
+    return [
+      ...(dense.length > 0 ? [messageOf(dense, 'server dense', this.#denseCost)] : []),
+      ...this.#tables.slice(first, end).flatMap((own) => own.map(({ message }) => message)),
+    ];
+  }
+}
+
+interface TimedTable {
   readonly message: RoutedMessage;
   readonly startMs: number;
 }
 
-/** Dense gradients of all groups, which are answered together. */
-function pushed(parameters: readonly PlannedParameter[], cost: RouteCost | undefined): TimedMessage[] {
-  if (parameters.length === 0) return [];
-  const bytes = parameters.reduce((sum, one) => sum + bytesByRoute(one, 'server dense'), 0);
-  const names = parameters.map(({ name }) => name);
-  const message: RoutedMessage = {
-    ...{ route: 'server dense', parameters: names, bytes, predictedMs: cost!(bytes) },
-  };
-  return [{ message, startMs: cost!(0) }];
-}
-
-function laneOf(messages: readonly TimedMessage[], pushShare: number): ServerLane {
-  const startMs = Math.max(0, ...messages.map((one) => one.startMs));
-  const bytesMs = messages.reduce((sum, one) => sum + one.message.predictedMs - one.startMs, 0);
-  return { startMs, bytesMs, pushShare };
+function bytesOf(parameters: readonly PlannedParameter[]): number {
+  return parameters.reduce((sum, one) => sum + bytesByRoute(one, 'server dense'), 0);
 }
 
 /**
@@ -236,7 +292,6 @@ function laneOf(messages: readonly TimedMessage[], pushShare: number): ServerLan
  * parameter on servers between them makes two of it. Sums over all before each, so that any group takes O(1).
  */
 class DenseRuns {
-  readonly elsewhere: readonly PlannedParameter[];
   readonly #own: readonly PlannedParameter[];
   readonly #cost: RouteCost;
   /** Of each layer, how many of `#own` come before it. */
@@ -248,15 +303,14 @@ class DenseRuns {
   readonly #starts: readonly number[];
   readonly #wholeMs: readonly number[];
 
-  constructor(layers: readonly PlannedLayer[], routes: Routes, cost: RouteCost) {
-    const [own, elsewhere]: [PlannedParameter[], PlannedParameter[]] = [[], []];
+  constructor(layers: readonly PlannedLayer[], routes: Routes, costOf: CostOf) {
+    const own: PlannedParameter[] = [];
     const [before, runOf, starts]: [number[], number[], number[]] = [[0], [], []];
     let isCut = true;
     for (const { parameters } of layers) {
       for (const parameter of parameters) {
         if (parameter.kind === 'sparse') continue;
         if (routes.get(parameter.name) === 'server dense') {
-          elsewhere.push(parameter);
           isCut = true;
           continue;
         }
@@ -267,9 +321,8 @@ class DenseRuns {
       }
       before.push(own.length);
     }
-    this.elsewhere = elsewhere;
     this.#own = own;
-    this.#cost = cost;
+    this.#cost = own[0] ? costOf(own[0], 'collective') : () => 0;
     this.#before = before;
     this.#bytes = runningSum(own.map((one) => bytesByRoute(one, 'collective')));
     this.#runOf = runOf;

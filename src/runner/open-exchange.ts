@@ -81,8 +81,7 @@ async function planAndOpen(
   );
   const [groups, routes] = [groupsOf(run.plan), routesOf(run.plan)];
   const names = new Set([...routes].flatMap(([name, route]) => (route.startsWith('server') ? [name] : [])));
-  const sharesThread = names.size > 0;
-  const collective = new CollectiveExchange({ thread, memory, kernels, groups, routes, sharesThread });
+  const collective = new CollectiveExchange({ thread, memory, kernels, groups, routes });
   const exchange = servers ? await withServers(options, collective, servers, names) : collective;
   replica.setGroups(groups);
   return { ...run, exchange };

@@ -414,8 +414,7 @@ export class Runner {
   ): Promise<StepTimes> {
     const total = isShared ? batchSize : this.#samplesOfAll(batchSize);
     const { loss, elsewhere, computeMs, waitMs } = await shared.compute(samples, total);
-    await shared.apply(this.#update(loss, elsewhere));
-    if (elsewhere.names.size > 0) this.#parts.trace?.lap('wait');
+    shared.apply(this.#update(loss, elsewhere));
     return { loss, samples: total, computeMs, waitMs };
   }
 

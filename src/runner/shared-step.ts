@@ -3,7 +3,6 @@
  * meanwhile. Makes the plan when the first batch is there, and says after a hundred steps how it goes.
  * Invariants: all workers do the same at the same step; after `compute` all know the same loss and gradients.
  */
-import { setImmediate as yieldToEvents } from 'node:timers/promises';
 import type { CommunicationThread } from '../communication/index.ts';
 import { tellAll, type Exchange, type RemoteUpdate } from '../exchange/index.ts';
 import { namesInShort, type ExchangePlan, type Merging, type StepProgram } from '../plan/index.ts';
@@ -97,9 +96,6 @@ export class SharedStep {
         this.#multiply(exchange.groups[group]!, total / samples.length);
         exchange.start(group);
         trace?.lap('backward', this.#segmentNames[group]);
-        if (!exchange.needsThread) continue;
-        await yieldToEvents();
-        trace?.skip();
       }
     } else {
       replica.clearGradients();
@@ -119,8 +115,8 @@ export class SharedStep {
   }
 
   /** Updates what lives elsewhere. */
-  async apply(update: RemoteUpdate): Promise<void> {
-    await this.#planned!.exchange.apply(update);
+  apply(update: RemoteUpdate): void {
+    this.#planned!.exchange.apply(update);
   }
 
   /** All parameters are in the replica afterwards. */
@@ -215,7 +211,8 @@ export class SharedStep {
   }
 
   #tracePreparation(trace: Trace, { fetches }: Exchange): void {
-    if (fetches) trace.lap(fetches);
+    // The first step waits for no update.
+    if (fetches && (fetches !== 'wait' || this.#steps > 0)) trace.lap(fetches);
     else trace.skip();
   }
 

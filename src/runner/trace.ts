@@ -30,13 +30,19 @@ export class Trace {
   readonly #names: { readonly name: string; readonly operation: StepOperation }[] = [];
   readonly #numberOf = new Map<string, number>();
   #step = 0;
+  /** When that began, and which one was before. */
+  #beganMs = 0;
+  #stepBefore = 0;
   /** When the last bar of computing ended. */
   #computedMs = 0;
 
   /** What follows belongs to this step, and the next bar of computing begins now. */
   begin(step: number): void {
-    this.#step = step;
     this.skip();
+    if (step === this.#step) return;
+    this.#stepBefore = this.#step;
+    this.#step = step;
+    this.#beganMs = this.#computedMs;
   }
 
   /** What was done since the last bar of computing is in none. */
@@ -51,8 +57,11 @@ export class Trace {
     this.#computedMs = nowMs;
   };
 
-  readonly message: OnMessage = (operation, name, startedMs, endedMs, bytes) =>
-    this.add('communication', operation, name, startedMs, endedMs, this.#step, bytes);
+  /** It belongs to the step in which it began. */
+  readonly message: OnMessage = (operation, name, startedMs, endedMs, bytes) => {
+    const step = startedMs < this.#beganMs ? this.#stepBefore : this.#step;
+    this.add('communication', operation, name, startedMs, endedMs, step, bytes);
+  };
 
   /** Times are milliseconds since 1970; bytes are those of a message. A name is of one operation only. */
   add(

@@ -35,7 +35,8 @@ export class PollSet {
     this.#count = 0;
   }
 
-  add(fd: number, events: number): void {
+  /** Returns its number. */
+  add(fd: number, events: number): number {
     if (this.#count === CAPACITY) {
       throw new UsageError(
         'INVALID_ARGUMENT',
@@ -43,7 +44,8 @@ export class PollSet {
         { capacity: CAPACITY },
       );
     }
-    this.set(this.#count++, fd, events);
+    this.set(this.#count, fd, events);
+    return this.#count++;
   }
 
   set(index: number, fd: number, events: number): void {

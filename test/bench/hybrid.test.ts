@@ -110,7 +110,10 @@ it.each([
 });
 
 it.each([
-  [['--models', 'mlp'], '--models has "mlp"; tributary bench hybrid takes text-cnn, lm, cnn, resnet'],
+  [
+    ['--models', 'mlp'],
+    '--models has "mlp"; tributary bench hybrid takes text-cnn, lm, large-lm, cnn, resnet',
+  ],
   [['--links', 'wire'], '--links has "wire"; tributary bench hybrid takes shm, link'],
   [['--batch', '3'], '--batch is an option of tributary bench scaleup, not of hybrid'],
 ])('refuses %j on the command line', async (args, fault) => {

@@ -20,6 +20,7 @@ it('is told by finish, and by nothing else', async () => {
     init: () => Promise.resolve(),
     value: () => undefined,
     push: () => Promise.reject(new Error('the server is gone')),
+    settle: () => undefined,
   };
   const servers = {
     store,

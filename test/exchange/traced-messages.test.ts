@@ -21,7 +21,7 @@ it('are named by what they carry', async () => {
   const answers = () => Promise.resolve([{ sumOfSquares: 1 }]);
   const store = {
     ...{ init: answer, value: () => undefined, pull: answers, push: answers, apply: answer },
-    ...{ pullRows: answer, pushRows: answer },
+    ...{ pullRows: answer, pushRows: answer, settle: () => undefined },
     allocate: (length: number) => segment.allocate('float32', length),
   };
   const exchange = await ServerExchange.open({
@@ -37,7 +37,7 @@ it('are named by what they carry', async () => {
     exchange.start(0);
     exchange.start(1);
     await exchange.finish();
-    await exchange.apply({ scale: 1 });
+    exchange.apply({ scale: 1 });
   };
   await step();
   exchange.traceTo((operation, name, startedMs, endedMs, bytes) => {

@@ -102,7 +102,7 @@ async function openExchange(
   const { memory, kernels } = replica;
   const routes = routesBy(way, replica);
   const collective = new CollectiveExchange({
-    ...{ thread, memory, kernels, groups, routes, sharesThread: way.startsWith('hybrid') },
+    ...{ thread, memory, kernels, groups, routes },
   });
   const names = new Set([...routes].flatMap(([name, route]) => (route.startsWith('server') ? [name] : [])));
   if (names.size === 0) return collective;
@@ -151,7 +151,7 @@ async function train(c: TrainingCase, run: TrainingRun, grouping: string, way: s
     const elsewhere = await exchange.finish();
     losses.push(memory.loss.view[0]!);
     const scale = replica.update(undefined, elsewhere);
-    await exchange.apply({ scale });
+    exchange.apply({ scale });
   }
   await exchange.fetchAll();
   const parameters = Object.fromEntries([...memory.parameters].map(([name, { view }]) => [name, [...view]]));

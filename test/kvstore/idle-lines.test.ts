@@ -48,8 +48,13 @@ describe.skipIf(!hasSharedMemory())('a connection that nobody asks anything', ()
     const host = { ...systemHost, clock: { ...systemHost.clock, nowMs: () => nowMs } };
     line = new CoreLine({
       ...{ host, pump: new StillPump(host), title: `server 0 at ${proxy.address}`, resources },
-      address: internetAddress('127.0.0.1', Number(proxy.address.split(':')[1])),
-      ...{ throughTunnel: undefined, access, worker: 0, incarnation: 'ab'.repeat(32) },
+      places: [
+        {
+          address: internetAddress('127.0.0.1', Number(proxy.address.split(':')[1])),
+          throughTunnel: undefined,
+        },
+      ],
+      ...{ access, worker: 0, incarnation: 'ab'.repeat(32) },
       ...{ reconnectTimeoutMs: RECONNECT_MS, requestTimeoutMs: 1e9 },
       settings: settingsOf({ servers: [], access, worker: 0, workers: 1 }),
       onWaiting: (_, text) => void lines.push(text),

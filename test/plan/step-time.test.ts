@@ -35,30 +35,39 @@ const routed = (a: Route, t: Route, b: Route, c: Route) =>
   );
 
 describe('the time of a step', () => {
-  it('lets a push start beside collectives, keeps its bytes behind theirs, and pulls behind everything', () => {
+  it('lets the pushes of a group start beside its collectives, keeps their bytes behind these, and pulls behind everything', () => {
     const problem = routed('collective', 'server rows', 'collective', 'collective');
     // Compute ends at 25. By one message of 4000 bytes collectives end at 43, then a quarter of the 10 ms of bytes.
     expect(iterationMs(problem, [4])).toBeCloseTo(43 + 2.5 + 0.75 * 11, 9);
-    // By a message for each they end at 14 + 6, 20 + 10 and 30 + 6.
-    expect(iterationMs(problem, [1, 2, 1])).toBeCloseTo(36 + 2.5 + 0.75 * 11, 9);
+    // In three groups messages end at 14 + 6, 20 + 10 + 2.5 and 32.5 + 6: rows leave with their group.
+    expect(iterationMs(problem, [1, 2, 1])).toBeCloseTo(38.5 + 0.75 * 11, 9);
     const { computedMs, exchangeMs, timeline } = predictStep(problem, [1, 2, 1]);
     expect(computedMs).toBe(25);
-    expect(exchangeMs).toBeCloseTo(6 + 10 + 6 + 2.5, 9);
+    expect(exchangeMs).toBeCloseTo(6 + 12.5 + 6, 9);
     expect(timeline.filter(({ lane }) => lane === 'servers')).toEqual([
-      { lane: 'servers', name: 'push', startMs: 25, endMs: 38.5 },
+      { lane: 'servers', name: 'push t to b', startMs: 20, endMs: 32.5 },
       { lane: 'servers', name: 'update and pull', startMs: 38.5, endMs: 46.75 },
+    ]);
+    expect(timeline.filter(({ lane }) => lane === 'communication')).toEqual([
+      { lane: 'communication', name: 'a', startMs: 14, endMs: 20 },
+      { lane: 'communication', name: 't to b', startMs: 20, endMs: 30 },
+      { lane: 'communication', name: 'c', startMs: 32.5, endMs: 38.5 },
     ]);
   });
 
-  it('hides nothing of servers behind the backward pass, and pays one start for all that goes there', () => {
+  it('hides pushes behind the backward pass, and pays one start in each group for all that goes there', () => {
     const problem = routed('server dense', 'server rows', 'server dense', 'server dense');
-    for (const grouping of [[4], [1, 1, 1, 1]])
-      expect(iterationMs(problem, grouping)).toBeCloseTo(25 + 4 + 8 + 10, 9);
+    expect(iterationMs(problem, [4])).toBeCloseTo(25 + 4 + 8 + 10, 9);
+    // A quarter of 4 + 2, 1 + 10, 4 + 4 and 4 + 2 behind 14, 16, 20 and 25, where each has ended before the next is ready.
+    expect(iterationMs(problem, [1, 1, 1, 1])).toBeCloseTo(25 + 1.5 + 0.75 * 22, 9);
     expect(problem.messagesIn(0, 4)).toMatchObject([
       { route: 'server dense', parameters: ['a', 'b', 'c'], bytes: 4000, predictedMs: 12 },
       { route: 'server rows', parameters: ['t'], predictedMs: 11 },
     ]);
-    expect(problem.messagesIn(0, 2)).toEqual([]);
+    expect(problem.messagesIn(0, 2)).toMatchObject([
+      { route: 'server dense', parameters: ['a'], bytes: 1000, predictedMs: 6 },
+      { route: 'server rows', parameters: ['t'], predictedMs: 11 },
+    ]);
   });
 
   it('cuts a message where a parameter on servers lies between its gradients', () => {
@@ -69,8 +78,9 @@ describe('the time of a step', () => {
       ['b'],
       ['t'],
     ]);
-    expect(problem.exchangeMs(0, 0, 4)).toBeCloseTo(6 + 6, 9);
-    expect(routed('collective', 'server rows', 'collective', 'collective').exchangeMs(0, 0, 4)).toBe(18);
+    expect(problem.collectiveMs(0, 4)).toBeCloseTo(6 + 6, 9);
+    expect(problem.exchangeMs(0, 0, 4)).toBeCloseTo(6 + 6 + 0.25 * (4 + 10), 9);
+    expect(routed('collective', 'server rows', 'collective', 'collective').collectiveMs(0, 4)).toBe(18);
   });
 
   it('sends whole tables with their group, on their own, and rows by collectives behind all groups', () => {
@@ -147,8 +157,9 @@ function secondReading(
     return startMs + msPerByte * bytes;
   };
   let [computed, sent, first] = [forwardMs, 0, 0];
-  let [denseBytes, bytesMs, rowsMs] = [0, 0, 0];
+  let [denseBytes, tablesMs, rowsMs] = [0, 0, 0];
   const starts: number[] = [];
+  const share = costs.serverPushShare!;
   grouping.forEach((count, group) => {
     const members = layers.slice(first, first + count);
     first += count;
@@ -158,6 +169,8 @@ function secondReading(
       run = undefined;
     };
     let wholeMs = 0;
+    let [pushedBytes, pushedRowsMs] = [0, 0];
+    const ownStarts: number[] = [];
     for (const { backwardMs, parameters } of members) {
       computed += backwardMs;
       const { name, kind, elements } = parameters[0]!;
@@ -166,23 +179,24 @@ function secondReading(
       if (kind === 'sparse' && route === 'collective') wholeMs += at(costs.collective, 4 * elements);
       if (route === 'collective rows') rowsMs += at(costs.gather, 1000);
       if (route === 'server rows') {
-        starts.push(at(costs.serverRows, 0));
-        bytesMs += at(costs.serverRows, 1000) - at(costs.serverRows, 0);
+        ownStarts.push(at(costs.serverRows, 0));
+        pushedRowsMs += at(costs.serverRows, 1000) - at(costs.serverRows, 0);
       }
       if (route !== 'server dense') continue;
       endRun();
-      if (!starts.includes(at(costs.serverDense, 0))) starts.push(at(costs.serverDense, 0));
-      denseBytes += 4 * elements;
+      ownStarts.push(at(costs.serverDense, 0));
+      pushedBytes += 4 * elements;
     }
     endRun();
-    took += wholeMs;
+    took = Math.max(took + wholeMs, share * Math.max(0, ...ownStarts));
+    took += share * (at(costs.serverDense, pushedBytes) - at(costs.serverDense, 0) + pushedRowsMs);
     const isLast = group === grouping.length - 1;
-    sent = Math.max(sent, computed) + took + (isLast ? rowsMs : 0);
+    sent = Math.max(sent, computed) + took;
+    starts.push(...ownStarts);
+    denseBytes += pushedBytes;
+    tablesMs += pushedRowsMs;
     if (!isLast) computed += segmentMs + busyShare * took;
   });
-  bytesMs += at(costs.serverDense, denseBytes) - at(costs.serverDense, 0);
-  const startMs = Math.max(0, ...starts);
-  const share = costs.serverPushShare!;
-  const combined = Math.max(computed + share * (startMs + bytesMs), sent + share * bytesMs);
-  return combined + (1 - share) * (startMs + bytesMs);
+  const denseMs = at(costs.serverDense, denseBytes) - at(costs.serverDense, 0);
+  return sent + rowsMs + (1 - share) * (Math.max(0, ...starts) + denseMs + tablesMs);
 }

@@ -158,7 +158,7 @@ describe('the trace of two workers', () => {
         expect(file.computing(worker, step)).toEqual([
           ...['load batch', ...isFirst(step, 'plan'), 'pull rows'],
           ...[...isFirst(step, 'compile'), 'forward', ...SEGMENTS, 'wait'],
-          ...['states', 'norm', 'update', 'wait', ...(step === STEPS ? ['evaluate'] : [])],
+          ...['states', 'norm', 'update', ...(step === STEPS ? ['evaluate'] : [])],
         ]);
         // The last step's evaluation fetches all parameters.
         if (step < STEPS) expect(file.differences(worker, step)).toEqual([]);

@@ -112,6 +112,7 @@ export const layers: readonly Layer[] = [
       'plan',
       'communication',
       'progress',
+      'sockets',
       'kernels',
       'memory',
       'base',

@@ -1,6 +1,6 @@
 /**
- * What `bench hybrid` trains, after section 7 of Parallax: two models with tables, of which a batch touches few rows, and two that are
- * dense throughout. Samples are made up; words follow Zipf's law. Built alike in every worker. Measures nothing.
+ * What `bench hybrid` trains, after section 7 of Parallax: models with tables, of which a batch touches few rows, one of them with a
+ * large dense part beside them, and two that are dense throughout. Samples are made up; words follow Zipf's law. Built alike in every worker. Measures nothing.
  */
 import { Random } from '../../base/index.ts';
 import { Dataset, drawLogUniform } from '../../data/index.ts';
@@ -9,7 +9,7 @@ import { lenet, resnet, sampledLanguageModel, textCnn } from '../../models/index
 import { madeUpImages } from '../made-up-images.ts';
 import { zipfText } from './zipf-text.ts';
 
-export const HYBRID_MODELS = ['text-cnn', 'lm', 'cnn', 'resnet'] as const;
+export const HYBRID_MODELS = ['text-cnn', 'lm', 'large-lm', 'cnn', 'resnet'] as const;
 export type HybridModel = (typeof HYBRID_MODELS)[number];
 
 interface Described {
@@ -25,6 +25,8 @@ interface Described {
 const CLASSES = 10;
 const TEXT = { vocabulary: 20_000, length: 32, size: 128, filters: 64 } as const;
 const LANGUAGE = { vocabulary: 100_000, length: 16, size: 256, units: 128, drawn: 1024 } as const;
+/** An LSTM with 5.2 million weights: about as many bytes a step as all workers together have of rows. */
+const LARGE_LANGUAGE = { ...LANGUAGE, length: 8, units: 1024 } as const;
 const SAMPLES = { images: 512, texts: 4096, sentences: 2048 } as const;
 const CLIP_NORM = 5;
 
@@ -42,6 +44,11 @@ export const hybridModels: Readonly<Record<HybridModel, Described>> = {
     ...{ title: 'language model, 100,000 words', batchEach: 8, hasTables: true },
     build: () => sampledLanguageModel({ ...LANGUAGE, clipNorm: CLIP_NORM }),
     samples: () => zipfText({ ...LANGUAGE, samples: SAMPLES.sentences }),
+  },
+  'large-lm': {
+    ...{ title: 'language model, LSTM of 1,024 units', batchEach: 8, hasTables: true },
+    build: () => sampledLanguageModel({ ...LARGE_LANGUAGE, clipNorm: CLIP_NORM }),
+    samples: () => zipfText({ ...LARGE_LANGUAGE, samples: SAMPLES.sentences }),
   },
   cnn: {
     ...{ title: 'CNN on 1 x 28 x 28', batchEach: 32, hasTables: false },

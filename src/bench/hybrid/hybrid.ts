@@ -25,7 +25,7 @@ export interface HybridBenchOptions {
   readonly links?: readonly HybridLink[] | undefined;
   /** Over all hosts. Default 2 on shared memory; with links one for each host, for 'lm' also two for each of two. */
   readonly workers?: number | undefined;
-  /** Hosts with links, 2 to 16, which share the workers evenly. Default 2, for 'lm' also 8; with `workers`: as many. */
+  /** Hosts with links, 2 to 16, which share the workers evenly. Default 2, for 'lm' also 8, for 'large-lm' 4; with `workers`: as many. */
   readonly hosts?: number | undefined;
   /** Of the link of each host, in Mbit/s. Default 1,000. */
   readonly rateMbit?: number | undefined;
@@ -157,6 +157,7 @@ function layoutsOf(model: HybridModel, link: HybridLink, given: HybridBenchOptio
     const hasSwitches = hasTables && workers <= MOST_WITH_SWITCHES;
     return [{ hosts, workersEach: workers / hosts, hasSwitches }];
   }
+  if (model === 'large-lm') return [{ hosts: 4, workersEach: 1, hasSwitches: true }];
   if (model !== 'lm') return [{ hosts: 2, workersEach: 1, hasSwitches: hasTables }];
   return [
     // Workers that could add up among themselves first.

@@ -162,6 +162,11 @@ export class RemoteStore implements KVStore {
     return !this.#lines.isShared.includes(false);
   }
 
+  /** Whether any of them does. */
+  get sharesSome(): boolean {
+    return this.#lines.isShared.includes(true);
+  }
+
   get space(): SharedSpace {
     return this.#memory.space;
   }
