@@ -8,7 +8,14 @@ import { availableParallelism } from 'node:os';
 import { join, relative } from 'node:path';
 import { PeerError } from '../base/index.ts';
 import { hasSharedMemory } from '../memory/index.ts';
-import { evaluate, fit, resolveResources, WORKER_MARK, type Evaluation } from '../runner/index.ts';
+import {
+  evaluate,
+  fit,
+  WORKER_MARK,
+  type Evaluation,
+  type OnLearners,
+  type OnWorkers,
+} from '../runner/index.ts';
 import { AVERAGE, type BuiltModel } from './build-model.ts';
 import type { ResolvedConfig } from './config.ts';
 import { duration, lossText, percent, thousands } from './format.ts';
@@ -24,6 +31,7 @@ import { resolveSchedule } from './schedule.ts';
 import { SpeedGuard } from './speed-guard.ts';
 import type { Task } from './task.ts';
 import { exportTrained } from './trained-model.ts';
+import { whoTrains } from './who-trains.ts';
 
 export interface TrainingRunParts {
   readonly config: ResolvedConfig;
@@ -38,11 +46,6 @@ export interface TrainingRunParts {
   readonly resume: boolean;
   /** File for a Chrome trace of workers. Default: none. */
   readonly trace?: string | undefined;
-}
-
-/** Whether several processes train in lock step. */
-export function hasWorkers({ workers = 1, resources }: ResolvedConfig): boolean {
-  return workers > 1 || resources !== undefined;
 }
 
 export class TrainingRun {
@@ -72,11 +75,12 @@ export class TrainingRun {
         `There is no checkpoint to go on from in ${shown(folder.checkpoints, io)}: training starts from the beginning.`,
       );
     }
-    if (hasWorkers(config)) {
+    const on = whoTrains(config);
+    if (on.kind === 'workers') {
       checkForWorkers(from);
-      this.#tellOfWorkers();
+      this.#tellOfWorkers(on);
     }
-    const choice = hasWorkers(config) ? { learners: 1 } : await this.#choose(from);
+    const choice = on.kind === 'learners' ? await this.#choose(on, from) : { learners: 1 };
     // A trial that was stopped has nothing to say.
     const note = io.signal.aborted ? undefined : choice.note;
     if (note !== undefined) reporter.say(note);
@@ -116,16 +120,14 @@ export class TrainingRun {
   };
 
   /** It takes seconds until they are there. Those that were started have nothing to tell. */
-  #tellOfWorkers(): void {
-    const { config, reporter, io } = this.#parts;
+  #tellOfWorkers({ resources: { workers } }: OnWorkers): void {
+    const { reporter, io } = this.#parts;
     if (io.env[WORKER_MARK] === '1') return;
-    const { workers } = resolveResources(config.resources ?? { workers: config.workers });
-    if (workers === 1) return;
     reporter.say(`Starting ${workers} workers ...`);
     reporter.record({ type: 'starting', workers });
   }
 
-  #choose(from: ResumePoint | undefined): Promise<LearnerChoice> {
+  #choose(on: OnLearners, from: ResumePoint | undefined): Promise<LearnerChoice> {
     const { config, task, reporter } = this.#parts;
     let isTold = false;
     const measure: Measure = (team) => {
@@ -135,7 +137,7 @@ export class TrainingRun {
       return this.#measure(team);
     };
     const facts = {
-      ...{ config, samples: task.train.length, cores: availableParallelism() },
+      ...{ config, on, samples: task.train.length, cores: availableParallelism() },
       ...{ isShared: hasSharedMemory(), from },
     };
     return chooseLearners(facts, measure);
@@ -144,7 +146,7 @@ export class TrainingRun {
   #byFit(): Promise<Trained> {
     const { config, task, built, folder, io, resume, trace } = this.#parts;
     const trained = fit(built.model, {
-      ...{ workers: config.workers, resources: config.resources, trace },
+      ...{ on: whoTrains(config).kind === 'workers' ? config.on : undefined, trace },
       log: (line) => this.#note(line),
       train: task.train,
       test: task.test,
