@@ -29,7 +29,13 @@ export interface CheckpointOptions extends UsedFolderOptions {
 
 /** Told to the first worker only. */
 export type CheckpointEvent =
-  | { readonly type: 'resumed'; readonly path: string; readonly step: number }
+  | {
+      readonly type: 'resumed';
+      readonly path: string;
+      readonly step: number;
+      /** Finished ones, where they are known. */
+      readonly epochs?: number | undefined;
+    }
   | { readonly type: 'checkpoint-skipped'; readonly path: string; readonly reason: string }
   | {
       /**
@@ -47,6 +53,8 @@ export interface RunCheckpointsParts {
   readonly seed: number;
   /** Over all workers. */
   readonly batchSize: number;
+  /** Samples that all workers together go through in a step. */
+  readonly stepSamples: number;
   readonly schedule?: ScheduleSpec | undefined;
   /** To the other workers. Default: there are none. */
   readonly thread?: CommunicationThread | undefined;
@@ -62,6 +70,8 @@ export interface PlaceInSamples {
 
 interface Found {
   readonly path: string;
+  /** For people: what is carried over from another way to train. */
+  readonly note?: string | undefined;
   readonly step: number;
   readonly place: PlaceInSamples;
 }
@@ -71,6 +81,8 @@ export class RunCheckpoints {
   readonly #store: CheckpointStore | undefined;
   #savedStep = -1;
   #path: string | undefined;
+  /** For people, after `begin`: the run goes on in another way than the checkpoint's. */
+  note: string | undefined;
 
   constructor(parts: RunCheckpointsParts) {
     this.#parts = parts;
@@ -113,7 +125,9 @@ export class RunCheckpoints {
     if (thread) this.#broadcast(thread);
     replica.step = found.step;
     this.#note(found.path, found.step);
-    this.#tell({ type: 'resumed', path: found.path, step: found.step });
+    this.note = found.note;
+    const { epoch: epochs } = found.place.state;
+    this.#tell({ type: 'resumed', path: found.path, step: found.step, epochs });
     return found.place;
   }
 
@@ -122,7 +136,7 @@ export class RunCheckpoints {
    * replicas.
    */
   save({ state: order, length }: PlaceInSamples, evaluation: Evaluation | undefined): void {
-    const { replica, seed, batchSize, schedule } = this.#parts;
+    const { replica, seed, batchSize, stepSamples, schedule } = this.#parts;
     const { step } = replica;
     if (!this.#store || this.isSaved) return;
     if (!this.#isFirst) {
@@ -132,7 +146,7 @@ export class RunCheckpoints {
     if (!replica.isFinite()) throw this.notANumber(NaN);
     const { tensors, optimizer } = replica.snapshot();
     const state = {
-      ...{ seed, batchSize, datasetLength: length ?? null },
+      ...{ seed, batchSize, stepSamples, datasetLength: length ?? null },
       optimizer: replica.optimizer.spec as unknown as JsonValue,
       schedule: (schedule ?? null) as JsonValue,
       order: order as unknown as JsonValue,
@@ -165,7 +179,7 @@ export class RunCheckpoints {
   }
 
   #read(latest: LatestCheckpoint | undefined): Found | undefined {
-    const { replica, seed, batchSize } = this.#parts;
+    const { replica, seed, batchSize, stepSamples } = this.#parts;
     const { checkpoint, path, skipped = [] } = latest ?? {};
     for (const { path: bad, reason } of skipped)
       this.#tell({ type: 'checkpoint-skipped', path: bad, reason });
@@ -184,14 +198,19 @@ export class RunCheckpoints {
         `${path} was made with ${theirs}, this run has ${mine}. Use the same seed, batch size and optimizer, or start in another folder.`,
       );
     }
-    replica.restore(checkpoint, checkpoint.step);
     const length = state['datasetLength'];
+    const order = state['order'] as unknown as SampleOrderState;
+    const before = (state['stepSamples'] ?? batchSize) as number;
+    const isOther = typeof length === 'number' && before !== stepSamples;
+    // In another way to train a step has another number of samples: what is done is known by the place in them.
+    const step = isOther ? stepsTo(order, length, stepSamples) : checkpoint.step;
+    replica.restore(checkpoint, step);
+    const note = isOther
+      ? `the checkpoint of step ${checkpoint.step} was made with ${before} samples a step, and this run has ${stepSamples}: parameters, the optimizer's state and the place in the samples are carried over, and steps are counted by that place, from ${step} on`
+      : undefined;
     return {
-      ...{ path, step: checkpoint.step },
-      place: {
-        state: state['order'] as unknown as SampleOrderState,
-        ...(typeof length === 'number' ? { length } : {}),
-      },
+      ...{ path, step, note },
+      place: { state: order, ...(typeof length === 'number' ? { length } : {}) },
     };
   }
 
@@ -214,6 +233,11 @@ export class RunCheckpoints {
   #tell(event: CheckpointEvent): void {
     if (this.#isFirst) this.#parts.onEvent?.(event);
   }
+}
+
+/** Steps of so many samples that lead to a place; one that is half done counts. */
+function stepsTo({ epoch, position }: SampleOrderState, length: number, stepSamples: number): number {
+  return epoch * Math.ceil(length / stepSamples) + Math.ceil(position / stepSamples);
 }
 
 /** For people: a run has more steps than it is now asked for. Undefined if it has not. */
