@@ -29,13 +29,7 @@ export interface CheckpointOptions extends UsedFolderOptions {
 
 /** Told to the first worker only. */
 export type CheckpointEvent =
-  | {
-      readonly type: 'resumed';
-      readonly path: string;
-      readonly step: number;
-      /** Finished ones, where they are known. */
-      readonly epochs?: number | undefined;
-    }
+  | { readonly type: 'resumed'; readonly path: string; readonly step: number }
   | { readonly type: 'checkpoint-skipped'; readonly path: string; readonly reason: string }
   | {
       /**
@@ -73,6 +67,7 @@ interface Found {
   /** For people: what is carried over from another way to train. */
   readonly note?: string | undefined;
   readonly step: number;
+  readonly stepOffset: number;
   readonly place: PlaceInSamples;
 }
 
@@ -81,6 +76,8 @@ export class RunCheckpoints {
   readonly #store: CheckpointStore | undefined;
   #savedStep = -1;
   #path: string | undefined;
+  /** Steps of the replica that do not count as such of this run: a step of the run before had another number of samples. */
+  stepOffset = 0;
   /** For people, after `begin`: the run goes on in another way than the checkpoint's. */
   note: string | undefined;
 
@@ -126,8 +123,8 @@ export class RunCheckpoints {
     replica.step = found.step;
     this.#note(found.path, found.step);
     this.note = found.note;
-    const { epoch: epochs } = found.place.state;
-    this.#tell({ type: 'resumed', path: found.path, step: found.step, epochs });
+    this.stepOffset = found.stepOffset;
+    this.#tell({ type: 'resumed', path: found.path, step: found.step });
     return found.place;
   }
 
@@ -146,7 +143,7 @@ export class RunCheckpoints {
     if (!replica.isFinite()) throw this.notANumber(NaN);
     const { tensors, optimizer } = replica.snapshot();
     const state = {
-      ...{ seed, batchSize, stepSamples, datasetLength: length ?? null },
+      ...{ seed, batchSize, stepSamples, stepOffset: this.stepOffset, datasetLength: length ?? null },
       optimizer: replica.optimizer.spec as unknown as JsonValue,
       schedule: (schedule ?? null) as JsonValue,
       order: order as unknown as JsonValue,
@@ -202,14 +199,17 @@ export class RunCheckpoints {
     const order = state['order'] as unknown as SampleOrderState;
     const before = (state['stepSamples'] ?? batchSize) as number;
     const isOther = typeof length === 'number' && before !== stepSamples;
+    const { step } = checkpoint;
     // In another way to train a step has another number of samples: what is done is known by the place in them.
-    const step = isOther ? stepsTo(order, length, stepSamples) : checkpoint.step;
+    const done = isOther ? stepsTo(order, length, stepSamples) : undefined;
+    const stepOffset = done === undefined ? ((state['stepOffset'] ?? 0) as number) : step - done;
     replica.restore(checkpoint, step);
-    const note = isOther
-      ? `the checkpoint of step ${checkpoint.step} was made with ${before} samples a step, and this run has ${stepSamples}: parameters, the optimizer's state and the place in the samples are carried over, and steps are counted by that place, from ${step} on`
-      : undefined;
+    const note =
+      done === undefined
+        ? undefined
+        : `the checkpoint of step ${step} was made with ${before} samples a step, and this run has ${stepSamples}: parameters, the optimizer's state and the place in the samples are carried over; that place is where this run would be after ${done} steps of its own`;
     return {
-      ...{ path, step, note },
+      ...{ path, step, stepOffset, note },
       place: { state: order, ...(typeof length === 'number' ? { length } : {}) },
     };
   }
