@@ -131,7 +131,7 @@ export function onOfFlags(given: WhoTrainsFlags, on: On, cwd: string): On {
   const ofWorkers = workersOf(given, cwd, isOfLearners);
   const named = Object.values(ofWorkers).some((value) => value !== undefined);
   const before = on === 'auto' ? {} : on;
-  const earlier = 'learners' in before ? {} : (before);
+  const earlier = 'learners' in before ? {} : before;
   if (given.learners === undefined && !isOfLearners) {
     if (!named) return on;
     return withoutUndefined({ ...kept(given, earlier), ...ofWorkers });

@@ -3,6 +3,7 @@ export type { FitEvent, FitOptions, FitResult } from './fit.ts';
 export { WORKER_MARK } from '../launcher/index.ts';
 export { beyondEnd } from './run-checkpoints.ts';
 export type { CheckpointEvent, CheckpointOptions } from './run-checkpoints.ts';
+export { samplesOfStep } from './client-layout.ts';
 export { checkRunData } from './column-check.ts';
 export { argmax, evaluate, meanLoss } from './evaluate.ts';
 export type { Evaluation, EvaluateOptions } from './evaluate.ts';

@@ -48,12 +48,13 @@ function oneDevice(name: SmallModel): Promise<Omit<Outcome, 'events'>> {
 
 async function trainAlone(name: SmallModel): Promise<Omit<Outcome, 'events'>> {
   const { model, ...options } = smallModels[name]();
-  const { replica, steps, finished, workers, evaluation, close } = await fit(model, options);
+  const result = await fit(model, options);
+  const { replica, steps, finished, workers, evaluation } = result;
   const valuesOf = (regions: ReadonlyMap<string, { readonly view: Float32Array }>) =>
     Object.fromEntries([...regions].map(([key, { view }]) => [key, [...view]]));
   const parameters = valuesOf(replica.memory.parameters);
   const averages = [...replica.memory.averages.values()].map(valuesOf);
-  await close();
+  await result.close();
   return { steps, finished, workers, parameters, averages, evaluation: evaluation as Outcome['evaluation'] };
 }
 
