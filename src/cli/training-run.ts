@@ -45,6 +45,8 @@ export interface TrainingRunParts {
   readonly io: CommandIo;
   /** Whether to go on from the newest checkpoint of the folder, if it has one. */
   readonly resume: boolean;
+  /** Whether values that servers have of an earlier training are replaced; the folder was emptied before. */
+  readonly overwrite: boolean;
   /** File for a Chrome trace of workers. Default: none. */
   readonly trace?: string | undefined;
 }
@@ -145,7 +147,7 @@ export class TrainingRun {
   }
 
   #byFit(): Promise<Trained> {
-    const { config, task, built, folder, io, resume, trace } = this.#parts;
+    const { config, task, built, folder, io, resume, overwrite, trace } = this.#parts;
     const trained = fit(built.model, {
       ...{ on: whoTrains(config).kind === 'workers' ? config.on : undefined, trace },
       log: (line) => this.#note(line),
@@ -164,7 +166,7 @@ export class TrainingRun {
       sparseUpdates: config.sparseUpdates,
       checkpointDirectory: folder.checkpoints,
       checkpointEverySteps: config.checkpointEverySteps,
-      resume,
+      ...{ resume, overwrite },
       signal: io.signal,
       session: { threads: config.threads ?? 1, provider: config.provider ?? 'cpu' },
       onEvent: (event) => this.#onEvent(event),
