@@ -26,11 +26,17 @@ export type {
   FitEvent,
   FitOptions,
   FitResult,
+  GetRunnerOptions,
+  Learners,
   Machine,
-  Resources,
+  Mode,
+  On,
+  OnConsistency,
   RunnerConfig,
   RunOptions,
+  ServerAccess,
   StepReport,
+  Workers,
 } from './runner/index.ts';
 export {
   Evaluator,

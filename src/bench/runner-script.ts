@@ -7,7 +7,7 @@ import { execFile } from 'node:child_process';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
 import { PeerError } from '../base/index.ts';
-import type { Resources } from '../runner/index.ts';
+import type { Workers } from '../runner/index.ts';
 import type { Hosts } from './hosts.ts';
 
 export interface RunnerScriptOptions {
@@ -25,7 +25,7 @@ export interface RunnerScriptOptions {
 }
 
 /** What workers on these hosts are told about them. Those on one host share memory, if there are several. */
-export function resourcesOf({ hosts }: Hosts, workersEach = 1): Resources {
+export function workersOn({ hosts }: Hosts, workersEach = 1): Workers {
   const machines = hosts.map((host, i) => {
     const { name, address } = host;
     const [file, args] = host.command('');

@@ -7,6 +7,7 @@ import type { z } from 'zod';
 import { didYouMean, expectation, printValue, UsageError, valueAt } from '../base/index.ts';
 import type { OptimizerSpec } from '../kernels/index.ts';
 import type { DataConfig, ModelFunction, ResolvedConfig, TrainConfig } from './config.ts';
+import { EARLIER_FIELDS, onOfFields, type EarlierFields } from './who-trains.ts';
 import { configSchema, isRecord } from './config-schema.ts';
 
 export interface CheckOptions {
@@ -18,7 +19,7 @@ export interface CheckOptions {
   readonly defaultName: string;
 }
 
-const DEFAULTS = { batchSize: 32, epochs: 10, seed: 0, learners: 'auto', learnerMode: 'auto' } as const;
+const DEFAULTS = { batchSize: 32, epochs: 10, seed: 0 } as const;
 const DEFAULT_OPTIMIZER: OptimizerSpec = { name: 'adam', lr: 0.001 };
 
 export function checkConfig(given: unknown, options: CheckOptions): ResolvedConfig {
@@ -37,37 +38,23 @@ export function checkConfig(given: unknown, options: CheckOptions): ResolvedConf
     const faults = result.error.issues.flatMap((issue) => describeIssue(issue, raw, schema));
     throw invalid(source, faults, 'Correct the fields named');
   }
-  const config = result.data as unknown as TrainConfig & { readonly optimizer: OptimizerSpec };
-  const faults = teamFaults(config);
-  if (faults.length > 0) throw invalid(source, faults, 'Keep one of the fields named');
+  const { workers, resources, learners, learnerMode, ...config } = result.data as unknown as TrainConfig &
+    EarlierFields & { readonly optimizer: OptimizerSpec };
+  const earlier = { workers, resources, learners, learnerMode };
+  const both =
+    config.on === undefined ? undefined : EARLIER_FIELDS.find((name) => earlier[name] !== undefined);
+  if (both !== undefined) {
+    throw invalid(source, [`the fields on and ${both} are both there`], 'Say who trains in on alone');
+  }
   return {
     ...DEFAULTS,
     ...withoutUndefined(config),
     name: config.name ?? options.defaultName,
     model: absoluteModel(config.model, source, folder),
     data: absoluteData(config.data, folder),
-    ...(typeof config.resources === 'string' ? { resources: resolve(folder, config.resources) } : {}),
+    on: onOfFields(config.on, earlier, folder) ?? 'auto',
     ...(config.output === undefined ? {} : { output: resolve(folder, config.output) }),
   } as ResolvedConfig;
-}
-
-/** Who trains is said in one way. */
-function teamFaults({ workers, resources, learners = 'auto', learnerMode = 'auto' }: TrainConfig): string[] {
-  const isTeam = resources !== undefined || (workers ?? 1) > 1;
-  const field = resources === undefined ? 'workers' : 'resources';
-  return [
-    ...(workers !== undefined && resources !== undefined
-      ? ['the fields workers and resources are both there, and resources say how many workers there are']
-      : []),
-    ...(isTeam && learners !== 'auto' && learners > 1
-      ? [
-          `the fields ${field} and learners (${learners}) are both there; workers train in lock step, learners each at its own pace`,
-        ]
-      : []),
-    ...(isTeam && learnerMode !== 'auto'
-      ? [`the fields ${field} and learnerMode (${learnerMode}) are both there; workers have no modes`]
-      : []),
-  ];
 }
 
 /** Short forms in full: a model, optimizer or schedule by its name alone. */

@@ -4,8 +4,9 @@
  * Invariant: the schemas accept what `TrainConfig` describes and nothing else.
  */
 import { z } from 'zod';
-import { MAX_LEARNERS, UPDATE_MODES } from '../learners/index.ts';
+import { UPDATE_MODES } from '../learners/index.ts';
 import { models } from '../models/index.ts';
+import { MAX_LEARNERS } from '../runner/index.ts';
 
 const path = () => z.string().min(1);
 const count = () => z.number().int().positive();
@@ -172,10 +173,12 @@ export function configSchema(raw: Readonly<Record<string, unknown>>): z.ZodObjec
     movingAverage: fraction().optional(),
     checkpointEverySteps: count().optional(),
     output: path().optional(),
+    // What is in it is checked by whoever starts those who train.
+    on: (typeof raw['on'] === 'string' ? z.enum(['auto']) : z.looseObject({})).optional(),
+    // Of files of earlier versions.
     learners: learners().optional(),
     learnerMode: z.enum(['auto', ...UPDATE_MODES]).optional(),
     workers: count().optional(),
-    // What is in it is checked by whoever starts the workers.
     resources: (typeof raw['resources'] === 'string' ? path() : z.looseObject({})).optional(),
     threads: count().max(1024).optional(),
     provider: z.enum(['cpu', 'webgpu', 'cuda']).optional(),

@@ -8,9 +8,8 @@ import type { ScheduleSpec } from '../base/index.ts';
 import type { TextColumns } from '../data/index.ts';
 import type { Model } from '../graph/index.ts';
 import type { OptimizerSpec } from '../kernels/index.ts';
-import type { UpdateMode } from '../learners/index.ts';
 import type { ModelName, ModelOptions } from '../models/index.ts';
-import type { Resources } from '../runner/index.ts';
+import type { On } from '../runner/index.ts';
 
 /** What the data decides about a model; a model function gets it, a named model takes the ones it has options for. */
 export interface DataFacts {
@@ -149,24 +148,8 @@ export interface TrainConfig {
   readonly checkpointEverySteps?: number | undefined;
   /** Folder for everything the run writes. Default `runs/<name>`. */
   readonly output?: string | undefined;
-  /**
-   * Processes that train one model together on this machine; with more than one, results differ a little from run to run.
-   * Default 'auto': as many as a short trial finds faster than one.
-   */
-  readonly learners?: number | 'auto' | undefined;
-  /**
-   * Who applies the gradients of several learners to the weights they share: each its own ('direct') or one process for all
-   * ('server'); as they come ('lock-free') or one at a time ('locked'). Default 'auto': the fastest of the same trial, or
-   * 'direct lock-free' where none is made.
-   */
-  readonly learnerMode?: UpdateMode | 'auto' | undefined;
-  /**
-   * Processes of this machine that train one model in lock step, each with its share of every batch: the result is that of one up to
-   * rounding. Not together with several learners. Default 1.
-   */
-  readonly workers?: number | undefined;
-  /** Instead of `workers`: machines and the workers on each, or the path of a JSON file of them. Default: this process. */
-  readonly resources?: Resources | string | undefined;
+  /** Who trains: workers, learners, or whoever a short trial finds fastest. Default 'auto'. */
+  readonly on?: On | undefined;
   /** Threads that share the work of one operation. Default 1. */
   readonly threads?: number | undefined;
   /** Where operations run. Default 'cpu'. */
@@ -188,8 +171,7 @@ export interface ResolvedConfig extends Omit<TrainConfig, 'model' | 'optimizer' 
   readonly batchSize: number;
   readonly epochs: number;
   readonly seed: number;
-  readonly learners: number | 'auto';
-  readonly learnerMode: UpdateMode | 'auto';
+  readonly on: On;
 }
 
 /** Returns the configuration as it is; TypeScript checks it on the way. */

@@ -5,10 +5,12 @@
  * locked modes, which are for comparing, are never chosen unasked.
  */
 import type { UpdateMode } from '../learners/index.ts';
+import type { OnLearners } from '../runner/index.ts';
 import type { ResolvedConfig } from './config.ts';
 import { thousands } from './format.ts';
 import type { Measured, Team } from './learner-trial.ts';
 import type { ResumePoint } from './resume-point.ts';
+import { updateModeOf } from './who-trains.ts';
 
 export interface LearnerChoice {
   readonly learners: number;
@@ -24,6 +26,8 @@ export interface LearnerChoice {
 
 export interface ChoiceFacts {
   readonly config: ResolvedConfig;
+  /** What was asked for. */
+  readonly on: OnLearners;
   /** In an epoch. */
   readonly samples: number;
   /** Processors this process may use. */
@@ -53,24 +57,26 @@ const MOST_BY_ITSELF = 8;
 const GOOD_EFFICIENCY = 0.8;
 
 export async function chooseLearners(facts: ChoiceFacts, measure: Measure): Promise<LearnerChoice> {
-  const { config } = facts;
-  const { learners, learnerMode } = config;
-  if (learners === 1) return alone(config);
+  const { config, on } = facts;
+  const { learners } = on;
+  const mode = updateModeOf(on);
+  if (learners === 1) return alone(on);
   const obstacle = obstacleOf(config);
   if (obstacle !== undefined) {
-    const isWorthALine = learners !== 'auto' || learnerMode !== 'auto' || 'build' in config.model;
+    const isWorthALine = learners !== 'auto' || mode !== 'auto' || 'build' in config.model;
     return { learners: 1, ...(isWorthALine ? { note: `1 learner: ${obstacle}.` } : {}) };
   }
-  if (learners !== 'auto') return { learners, mode: learnerMode === 'auto' ? DIRECT : learnerMode };
-  return canMatter(facts) ? tryOut(facts, measure) : alone(config);
+  if (learners !== 'auto') return { learners, mode: mode === 'auto' ? DIRECT : mode };
+  return canMatter(facts) ? tryOut(facts, measure) : alone(on);
 }
 
 /** One, without a trial that found so: a word only to whoever asked for a mode, which one learner does not have. */
-function alone({ learners, learnerMode }: ResolvedConfig): LearnerChoice {
-  if (learnerMode === 'auto') return { learners: 1 };
+function alone(on: OnLearners): LearnerChoice {
+  const mode = updateModeOf(on);
+  if (mode === 'auto') return { learners: 1 };
   const next =
-    learners === 1 ? 'ask for more by --learners' : 'more would not pay here, --learners 2 has them';
-  return { learners: 1, note: `1 learner: the mode ${learnerMode} is one of several; ${next}.` };
+    on.learners === 1 ? 'ask for more by --learners' : 'more would not pay here, --learners 2 has them';
+  return { learners: 1, note: `1 learner: the mode ${mode} is one of several; ${next}.` };
 }
 
 /** Why several learners cannot train this, whatever was asked for. */
@@ -92,16 +98,17 @@ function stepsLeft({ config, samples, from }: ChoiceFacts): number {
 }
 
 async function tryOut(facts: ChoiceFacts, measure: Measure): Promise<LearnerChoice> {
-  const { config, samples, cores } = facts;
+  const { config, on, samples, cores } = facts;
+  const asked = updateModeOf(on);
   const one = await attempt(measure, { learners: 1 });
   // What fails here fails again in the run, which tells it properly.
   if (!isTrial(one)) return { learners: 1 };
   const runSec = (stepsLeft(facts) * config.batchSize) / one.samplesPerSec;
-  if (samples / one.samplesPerSec < SHORTEST_EPOCH_SEC || runSec < SHORTEST_RUN_SEC) return alone(config);
+  if (samples / one.samplesPerSec < SHORTEST_EPOCH_SEC || runSec < SHORTEST_RUN_SEC) return alone(on);
 
   const trials: Trial[] = [];
   let failure = 'they did not start in time';
-  const mode = config.learnerMode === 'auto' ? DIRECT : config.learnerMode;
+  const mode = asked === 'auto' ? DIRECT : asked;
   for (const learners of candidates(cores, mode)) {
     const measured = await attempt(measure, { learners, mode });
     if (isTrial(measured)) trials.push(measured);
@@ -116,7 +123,7 @@ async function tryOut(facts: ChoiceFacts, measure: Measure): Promise<LearnerChoi
   const again = await attempt(measure, { learners: 1 });
   const singleSamplesPerSec = fastest(isTrial(again) ? [one, again] : [one])!.samplesPerSec;
 
-  if (config.learnerMode !== 'auto') return decide(best, undefined, singleSamplesPerSec);
+  if (asked !== 'auto') return decide(best, undefined, singleSamplesPerSec);
   const efficiency = best.samplesPerSec / singleSamplesPerSec / best.learners;
   const isServerWorthATry = cores > 2 || efficiency < GOOD_EFFICIENCY;
   const [winner, other] = isServerWorthATry ? await challenge(best, cores, measure) : [best];

@@ -78,7 +78,7 @@ export function checkMachines(config: ResolvedConfig, target: string, trust: boo
   if (trust || isCode(target) || !namesMachines(config)) return;
   throw new UsageError(
     'CODE_NOT_TRUSTED',
-    `The field resources of ${target} names machines, and with them commands to start, which is not done unless you say so: ` +
+    `The field on of ${target} names machines, and with them commands to start, which is not done unless you say so: ` +
       'a run folder may come from somebody else. If it is yours, add --trust; or train on this machine by --workers.',
     { target },
   );
@@ -92,7 +92,7 @@ export function trustFlag(
   return 'build' in config.model || (forTraining && namesMachines(config)) ? ' --trust' : '';
 }
 
-/** A path of resources may lead to any machines. */
-function namesMachines({ resources }: ResolvedConfig): boolean {
-  return typeof resources === 'string' || resources?.machines !== undefined;
+/** A path may lead to any machines. */
+function namesMachines({ on }: ResolvedConfig): boolean {
+  return typeof on === 'object' && 'machines' in on && on.machines !== undefined;
 }

@@ -8,7 +8,15 @@ import { availableParallelism } from 'node:os';
 import { join, relative } from 'node:path';
 import { PeerError } from '../base/index.ts';
 import { hasSharedMemory } from '../memory/index.ts';
-import { evaluate, fit, resolveResources, WORKER_MARK, type Evaluation } from '../runner/index.ts';
+import {
+  evaluate,
+  fit,
+  samplesOfStep,
+  WORKER_MARK,
+  type Evaluation,
+  type OnLearners,
+  type OnWorkers,
+} from '../runner/index.ts';
 import { AVERAGE, type BuiltModel } from './build-model.ts';
 import type { ResolvedConfig } from './config.ts';
 import { duration, lossText, percent, thousands } from './format.ts';
@@ -24,6 +32,7 @@ import { resolveSchedule } from './schedule.ts';
 import { SpeedGuard } from './speed-guard.ts';
 import type { Task } from './task.ts';
 import { exportTrained } from './trained-model.ts';
+import { whoTrains } from './who-trains.ts';
 
 export interface TrainingRunParts {
   readonly config: ResolvedConfig;
@@ -36,13 +45,10 @@ export interface TrainingRunParts {
   readonly io: CommandIo;
   /** Whether to go on from the newest checkpoint of the folder, if it has one. */
   readonly resume: boolean;
+  /** Whether values that servers have of an earlier training are replaced; the folder was emptied before. */
+  readonly overwrite: boolean;
   /** File for a Chrome trace of workers. Default: none. */
   readonly trace?: string | undefined;
-}
-
-/** Whether several processes train in lock step. */
-export function hasWorkers({ workers = 1, resources }: ResolvedConfig): boolean {
-  return workers > 1 || resources !== undefined;
 }
 
 export class TrainingRun {
@@ -72,11 +78,12 @@ export class TrainingRun {
         `There is no checkpoint to go on from in ${shown(folder.checkpoints, io)}: training starts from the beginning.`,
       );
     }
-    if (hasWorkers(config)) {
+    const on = whoTrains(config);
+    if (on.kind === 'workers') {
       checkForWorkers(from);
-      this.#tellOfWorkers();
+      this.#tellOfWorkers(on);
     }
-    const choice = hasWorkers(config) ? { learners: 1 } : await this.#choose(from);
+    const choice = on.kind === 'learners' ? await this.#choose(on, from) : { learners: 1 };
     // A trial that was stopped has nothing to say.
     const note = io.signal.aborted ? undefined : choice.note;
     if (note !== undefined) reporter.say(note);
@@ -116,16 +123,14 @@ export class TrainingRun {
   };
 
   /** It takes seconds until they are there. Those that were started have nothing to tell. */
-  #tellOfWorkers(): void {
-    const { config, reporter, io } = this.#parts;
+  #tellOfWorkers({ resources: { workers } }: OnWorkers): void {
+    const { reporter, io } = this.#parts;
     if (io.env[WORKER_MARK] === '1') return;
-    const { workers } = resolveResources(config.resources ?? { workers: config.workers });
-    if (workers === 1) return;
     reporter.say(`Starting ${workers} workers ...`);
     reporter.record({ type: 'starting', workers });
   }
 
-  #choose(from: ResumePoint | undefined): Promise<LearnerChoice> {
+  #choose(on: OnLearners, from: ResumePoint | undefined): Promise<LearnerChoice> {
     const { config, task, reporter } = this.#parts;
     let isTold = false;
     const measure: Measure = (team) => {
@@ -135,21 +140,25 @@ export class TrainingRun {
       return this.#measure(team);
     };
     const facts = {
-      ...{ config, samples: task.train.length, cores: availableParallelism() },
+      ...{ config, on, samples: task.train.length, cores: availableParallelism() },
       ...{ isShared: hasSharedMemory(), from },
     };
     return chooseLearners(facts, measure);
   }
 
   #byFit(): Promise<Trained> {
-    const { config, task, built, folder, io, resume, trace } = this.#parts;
+    const { config, task, built, folder, io, resume, overwrite, trace } = this.#parts;
     const trained = fit(built.model, {
-      ...{ workers: config.workers, resources: config.resources, trace },
+      ...{ on: whoTrains(config).kind === 'workers' ? config.on : undefined, trace },
       log: (line) => this.#note(line),
       train: task.train,
       test: task.test,
       optimizer: config.optimizer,
-      schedule: resolveSchedule(config, task.train.length),
+      schedule: resolveSchedule(
+        config,
+        task.train.length,
+        samplesOfStep(whoTrains(config), config.batchSize),
+      ),
       batchSize: config.batchSize,
       epochs: config.epochs,
       maxSteps: config.maxSteps,
@@ -157,7 +166,7 @@ export class TrainingRun {
       sparseUpdates: config.sparseUpdates,
       checkpointDirectory: folder.checkpoints,
       checkpointEverySteps: config.checkpointEverySteps,
-      resume,
+      ...{ resume, overwrite },
       signal: io.signal,
       session: { threads: config.threads ?? 1, provider: config.provider ?? 'cpu' },
       onEvent: (event) => this.#onEvent(event),
@@ -244,6 +253,8 @@ export class TrainingRun {
   #finish(result: Trained, { learners, mode, singleSamplesPerSec }: LearnerChoice, ms: number): number {
     const { config, task, built, folder, reporter, io } = this.#parts;
     const { replica, steps, samplesPerSec, meanStaleness, workers = 1 } = result;
+    const on = whoTrains(config);
+    const clients = on.kind === 'workers' && on.way.kind === 'clients' ? on.way : undefined;
     const average = config.movingAverage === undefined ? undefined : AVERAGE;
     const evaluation = this.#evaluate(result, average);
     const model = folder.writeModel(exportTrained(built, replica, { average, labels: task.labels ?? [] }));
@@ -253,6 +264,7 @@ export class TrainingRun {
       ...{ steps, seconds: ms / 1000, samplesPerSec, ...evaluation },
       ...{ learners, mode, speedup, meanStaleness },
       ...(workers > 1 ? { workers } : {}),
+      ...(clients ? { mode: clients.mode, clients: clients.clients } : {}),
     };
     folder.writeMetrics({ epochs: this.#epochs, final });
     reporter.record({
@@ -271,8 +283,11 @@ export class TrainingRun {
       const times = speedup === undefined ? '' : `, ${speedup.toFixed(1)}x as fast as one was in the trial`;
       reporter.say(`${learners} learners trained together (mode ${mode})${times}.`);
     }
-    if (workers > 1)
+    if (clients) {
+      reporter.say(`${workers} workers trained in ${clients.clients} clients (mode ${clients.mode}).`);
+    } else if (workers > 1) {
       reporter.say(`${workers} workers trained in lock step, with the result of one up to rounding.`);
+    }
     reporter.say(`The model is in ${shown(model, io)}. Try it: ${this.#nextCommand()}`);
     return ExitCode.ok;
   }

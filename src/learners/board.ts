@@ -43,7 +43,6 @@ export interface Reclaimed {
   readonly torn: readonly number[];
 }
 
-export const MAX_LEARNERS = 254;
 export const SERVER = 255;
 
 const [FREE, COMPUTING, PUBLISHED, APPLYING, DONE] = [0, 1, 2, 3, 4] as const;

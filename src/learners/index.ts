@@ -1,4 +1,3 @@
-export { MAX_LEARNERS } from './board.ts';
 export { trainWithLearners } from './watchdog.ts';
 export type { Processes, Progress, TrainEvent, TrainOptions, TrainResult } from './train-options.ts';
 export { loadTask } from './task.ts';

@@ -3,9 +3,8 @@
  * Invariant: an option that passes the check means what its sentence says, whatever the others are.
  */
 import { refuseUnknownOptions, UsageError, type OptionNames } from '../base/index.ts';
-import type { Evaluation } from '../runner/index.ts';
+import { MAX_LEARNERS, type Evaluation } from '../runner/index.ts';
 import type { Replica, UsedFolderOptions } from '../runtime/index.ts';
-import { MAX_LEARNERS } from './board.ts';
 import type { TaskSource } from './task.ts';
 import { UPDATE_MODES } from './update-mode.ts';
 import type { UpdateMode } from './update-mode.ts';

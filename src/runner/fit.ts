@@ -5,16 +5,16 @@
  * follows the call runs in the first process only.
  */
 import { setImmediate as yieldToEvents } from 'node:timers/promises';
-import { refuseUnknownOptions, UsageError, type OptionNames } from '../base/index.ts';
+import { refuseUnknownOptions, type OptionNames } from '../base/index.ts';
 import type { Dataset } from '../data/index.ts';
 import type { Model } from '../graph/index.ts';
 import type { Replica } from '../runtime/index.ts';
 import { checkRunData } from './column-check.ts';
 import type { Evaluation } from './evaluate.ts';
-import { openOneDevice, runnerOnWorkers } from './get-runner.ts';
+import { openRunnerOn, resolveProcesses } from './get-runner.ts';
 import { RUN_OPTIONS, RUNNER_OPTIONS } from './option-names.ts';
 import { Pace } from './pace.ts';
-import type { Resources } from './resources.ts';
+import type { On } from './on.ts';
 import { beyondEnd, type CheckpointEvent } from './run-checkpoints.ts';
 import type { Runner, RunnerConfig, RunOptions } from './runner.ts';
 import { shard } from './shard.ts';
@@ -24,16 +24,10 @@ export interface FitOptions extends RunnerConfig, RunOptions {
   /** Evaluated after every epoch. */
   readonly test?: Dataset | undefined;
   /**
-   * Processes of this machine that train in lock step, with the result of one up to rounding. The script is started
-   * again in each further one, comes to this call there, and ends in it: a script can do so once, and with no other
-   * runner open. Default 1.
+   * Who trains. With workers the script is started again in each further one, comes to this call there, and ends in it:
+   * a script can do so once, and with no other runner open. Default: this process.
    */
-  readonly workers?: number | undefined;
-  /**
-   * Instead of `workers`: machines and the workers on each, or the path of a JSON file of them. Default: this
-   * process.
-   */
-  readonly resources?: Resources | string | undefined;
+  readonly on?: On | undefined;
   /** Milliseconds between two `progress` events. Default 100. */
   readonly progressIntervalMs?: number | undefined;
   /** Receives events, in the first process only. Default: none. */
@@ -41,7 +35,7 @@ export interface FitOptions extends RunnerConfig, RunOptions {
 }
 
 const FIT_OPTIONS: OptionNames<FitOptions> = {
-  ...{ train: true, test: true, workers: true, resources: true, progressIntervalMs: true },
+  ...{ train: true, test: true, on: true, progressIntervalMs: true },
   ...RUN_OPTIONS,
   ...RUNNER_OPTIONS,
 };
@@ -95,16 +89,18 @@ export async function fit(model: Model, options: FitOptions): Promise<FitResult>
   } = options;
   checkRunData(model, options);
   const pace = new Pace(progressIntervalMs);
-  const runner = await openRunner(model, {
-    ...options,
-    onEvent: (event) => {
+  const { on, ...config } = options;
+  const observed = {
+    ...config,
+    onEvent: (event: CheckpointEvent) => {
       onEvent(event);
       pace.pause();
     },
-  });
+  };
+  const runner = await openRunnerOn(model, observed, resolveProcesses('fit', on, 'here'), { isAlone: true });
   try {
     const { replica, workers, rank } = runner;
-    const note = beyondEnd(runner.checkpointPath, replica.step, totalStepsOf(options));
+    const note = beyondEnd(runner.checkpointPath, replica.step, totalStepsOf(runner, options));
     if (rank === 0 && note !== undefined) log(note);
     const evaluation = await train(runner, options, pace, rank === 0 ? onEvent : () => undefined);
     // Further workers end here.
@@ -115,7 +111,7 @@ export async function fit(model: Model, options: FitOptions): Promise<FitResult>
         workers,
         evaluation,
         steps: replica.step,
-        finished: replica.step >= totalStepsOf(options),
+        finished: replica.step >= totalStepsOf(runner, options),
       },
       ...{ samplesPerSec: pace.samplesPerSec(), checkpointPath: runner.checkpointPath },
       close: () => runner.close(),
@@ -126,23 +122,11 @@ export async function fit(model: Model, options: FitOptions): Promise<FitResult>
   }
 }
 
-async function openRunner(model: Model, options: FitOptions): Promise<Runner> {
-  const { workers, resources, ...config } = options;
-  if (workers !== undefined && resources !== undefined) {
-    throw new UsageError(
-      'INVALID_ARGUMENT',
-      `workers is ${workers}, and resources say how many there are too; give one of them.`,
-      { workers },
-    );
-  }
-  if (resources !== undefined) return runnerOnWorkers(model, resources, config, { isAlone: true });
-  return workers === undefined || workers === 1
-    ? openOneDevice(model, config)
-    : runnerOnWorkers(model, { workers }, config, { isAlone: true });
-}
-
-function totalStepsOf({ train, batchSize = 32, epochs = 1, maxSteps = Infinity }: FitOptions): number {
-  return Math.min(epochs * Math.ceil(train.length / batchSize), maxSteps);
+function totalStepsOf(
+  { stepSamples, stepOffset }: Runner,
+  { train, epochs = 1, maxSteps = Infinity }: FitOptions,
+): number {
+  return stepOffset + Math.min(epochs * Math.ceil(train.length / stepSamples), maxSteps);
 }
 
 /** Gives the last evaluation. */
@@ -154,7 +138,7 @@ async function train(
 ): Promise<Evaluation | undefined> {
   const { replica, workers } = runner;
   const { test, epochs, maxSteps, signal } = options;
-  const totalSteps = totalStepsOf(options);
+  const totalSteps = totalStepsOf(runner, options);
   const parameters = [...replica.model.graph.parameters.values()].reduce(
     (sum, { shape }) => sum + shape.reduce((a, b) => a * b, 1),
     0,

@@ -1,22 +1,25 @@
 /**
- * From a model to a runner: `oneDevice` in this process, `getRunner` on all workers (Parallax, section 4.1). The
+ * From a model to a runner: `oneDevice` in this process, `getRunner` on those that `on` names (Parallax, section 4.1). The
  * script that calls `getRunner` is started again for every further worker and comes to the same call there; this
  * process is the first one. Several runners may be open at once: they share the workers. Invariant: when a runner is
  * handed out, all workers have the same model, by name, shape and initial value.
  */
 import { randomBytes } from 'node:crypto';
-import { PeerError, refuseUnknownOptions } from '../base/index.ts';
+import { PeerError, refuseUnknownOptions, UsageError, type OptionNames } from '../base/index.ts';
 import type { CommunicationThread } from '../communication/index.ts';
 import { OnnxCompute } from '../compute/index.ts';
 import { gradients, type Model } from '../graph/index.ts';
 import { SharedSpace } from '../memory/index.ts';
 import type { StepProgram } from '../plan/index.ts';
 import { Replica } from '../runtime/index.ts';
+import { clientLayout, mostSamples } from './client-layout.ts';
+import { ClientStep } from './client-step.ts';
 import { attemptTogether } from './joint-attempt.ts';
 import { checkModel, compareWorkers } from './model-checks.ts';
+import { checkClients, openClients } from './open-clients.ts';
 import { openExchange } from './open-exchange.ts';
 import { RUNNER_OPTIONS } from './option-names.ts';
-import { resolveResources, type Resources } from './resources.ts';
+import { resolveOn, type Clients, type On, type OnByDefault, type OnHere, type OnWorkers } from './on.ts';
 import { programOf } from './run-program.ts';
 import { Runner, type RunnerConfig, type RunnerParts } from './runner.ts';
 import { compareSettings } from './settings.ts';
@@ -45,30 +48,57 @@ export function openOneDevice(model: Model, config: RunnerConfig): Runner {
   });
 }
 
-export async function getRunner(
-  model: Model,
-  resources: Resources | string = {},
-  config: RunnerConfig,
-): Promise<Runner> {
-  refuseUnknownOptions('getRunner', config, RUNNER_OPTIONS);
-  return runnerOnWorkers(model, resources, config);
+export interface GetRunnerOptions extends RunnerConfig {
+  /** Who trains. Default: as many workers as there are processors, in lock step. */
+  readonly on?: On | undefined;
 }
 
-/** As `openOneDevice`, on workers. */
-export async function runnerOnWorkers(
+const GET_RUNNER_OPTIONS: OptionNames<GetRunnerOptions> = { ...RUNNER_OPTIONS, on: true };
+
+export async function getRunner(model: Model, options: GetRunnerOptions): Promise<Runner> {
+  refuseUnknownOptions('getRunner', options, GET_RUNNER_OPTIONS);
+  const { on, ...config } = options;
+  return openRunnerOn(model, config, resolveProcesses('getRunner', on, 'all processors'));
+}
+
+/** Who trains, for those who can use workers and this process only. */
+export function resolveProcesses(
+  caller: string,
+  on: On | undefined,
+  byDefault: OnByDefault,
+): OnHere | OnWorkers {
+  const resolved = resolveOn(on, byDefault);
+  if (resolved.kind !== 'learners') return resolved;
+  if (resolved.learners === 1) return { kind: 'here' };
+  throw new UsageError(
+    'INVALID_ARGUMENT',
+    `${caller} trains in this process or on workers, and on asks for learners; give { workers: 2 }, or use trainWithLearners or tributary train`,
+    { on },
+  );
+}
+
+/** As `openOneDevice`, or on workers. */
+export async function openRunnerOn(
   model: Model,
-  resources: Resources | string,
   config: RunnerConfig,
+  on: OnHere | OnWorkers,
   options: JoinOptions = {},
 ): Promise<Runner> {
-  const resolved = resolveResources(resources);
-  checkModel(model, config, resolved.workers);
-  if (resolved.workers === 1) return openOneDevice(model, config);
-  const workers = await joinWorkers(resolved, options);
+  if (on.kind === 'here') {
+    checkModel(model, config, 1);
+    return openOneDevice(model, config);
+  }
+  const { resources, way } = on;
+  const isLockStep = way.kind === 'lock step' || way.consistency.kind === 'synchronous';
+  // A batch is shared by all workers, or by those of a client.
+  const sharers = isLockStep ? resources.workers : Math.ceil(resources.workers / way.clients);
+  checkModel(model, config, sharers);
+  if (way.kind === 'clients') checkClients(model, config, way);
+  const workers = await joinWorkers(resources, options);
   try {
     compareWorkers(workers.thread, model);
-    compareSettings(workers.thread, config);
-    return createRunner(model, config, workers);
+    compareSettings(workers.thread, config, way);
+    return createRunner(model, config, workers, way);
   } catch (error) {
     // What another process has caused may be known here only. All else all workers have found out alike: other runners go on.
     await (error instanceof PeerError ? workers.giveUp(error) : workers.leave());
@@ -96,6 +126,7 @@ function makeReplica(
   model: Model,
   config: RunnerConfig,
   { place: { workers }, thread }: Workers,
+  way: OnWorkers['way'],
 ): Pick<RunnerParts, 'replica' | 'compute'> {
   const { optimizer, batchSize = 32, seed = 0, sparseUpdates = 'exact' } = config;
   const compute = new OnnxCompute(config.session);
@@ -103,7 +134,8 @@ function makeReplica(
     const replica = new Replica(model, {
       ...{ compute, space: thread.space, optimizer, seed, sparseUpdates, workers },
       groups: [gradients(model.loss).map(({ parameter }) => parameter.name)],
-      maxBatch: Math.ceil(batchSize / workers),
+      maxBatch:
+        way.kind === 'clients' ? mostSamples(workers, way, batchSize) : Math.ceil(batchSize / workers),
       segmentName: `replica-${process.pid}-${randomBytes(6).toString('hex')}`,
     });
     return { compute, replica };
@@ -113,26 +145,46 @@ function makeReplica(
   }
 }
 
-function createRunner(model: Model, config: RunnerConfig, workersOfRun: Workers): Runner {
+function createRunner(
+  model: Model,
+  config: RunnerConfig,
+  workersOfRun: Workers,
+  way: OnWorkers['way'],
+): Runner {
   const { place, thread } = workersOfRun;
   const { rank, workers } = place;
-  const { compareEverySteps = 1000, log = (line: string) => process.stderr.write(`${line}\n`) } = config;
+  const {
+    batchSize = 32,
+    compareEverySteps = 1000,
+    log = (line: string) => process.stderr.write(`${line}\n`),
+  } = config;
   const { compute, replica } = attemptTogether(
     thread,
-    () => makeReplica(model, config, workersOfRun),
+    () => makeReplica(model, config, workersOfRun, way),
     closeReplica,
   );
   const { trace, write, lateFailure } = tracing(config, thread);
-  const shared = new SharedStep({
-    ...{ thread, replica, compareEverySteps, log, trace },
-    averages: { dense: config.averageDense ?? true, sparse: config.averageSparse ?? true },
-    programOf: (run) => programOf(replica, config, { run, thread }),
-    planExchange: (samples) =>
-      openExchange(
-        { thread, replica, config, secret: place.secret, address: place.address, tls: place.tls },
-        samples,
-      ),
-  });
+  const clientStep = (clients: Clients): ClientStep => {
+    const layout = clientLayout(rank, workers, clients, batchSize);
+    const parts = { thread, replica, config, way: clients, layout, place };
+    return new ClientStep({
+      ...{ thread, replica, way: clients, layout, compareEverySteps, trace },
+      connect: (link, leaders) => openClients(parts, link, leaders),
+    });
+  };
+  const shared =
+    way.kind === 'clients'
+      ? clientStep(way)
+      : new SharedStep({
+          ...{ thread, replica, compareEverySteps, log, trace, batchSize },
+          averages: { dense: config.averageDense ?? true, sparse: config.averageSparse ?? true },
+          programOf: (run) => programOf(replica, config, { run, thread }),
+          planExchange: (samples) =>
+            openExchange(
+              { thread, replica, config, way, secret: place.secret, address: place.address, tls: place.tls },
+              samples,
+            ),
+        });
   return openRunner({
     ...{ replica, compute, config, rank, workers, shared, thread, trace, lateFailure },
     onAbort: (error) => workersOfRun.giveUp(error),

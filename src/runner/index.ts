@@ -3,12 +3,27 @@ export type { FitEvent, FitOptions, FitResult } from './fit.ts';
 export { WORKER_MARK } from '../launcher/index.ts';
 export { beyondEnd } from './run-checkpoints.ts';
 export type { CheckpointEvent, CheckpointOptions } from './run-checkpoints.ts';
+export { samplesOfStep } from './client-layout.ts';
 export { checkRunData } from './column-check.ts';
 export { argmax, evaluate, meanLoss } from './evaluate.ts';
 export type { Evaluation, EvaluateOptions } from './evaluate.ts';
 export { getRunner, oneDevice } from './get-runner.ts';
-export { resolveResources } from './resources.ts';
-export type { Machine, Resources } from './resources.ts';
+export { MAX_LEARNERS, MODES, resolveOn } from './on.ts';
+export type { GetRunnerOptions } from './get-runner.ts';
+export type {
+  Clients,
+  Learners,
+  LockStep,
+  Mode,
+  On,
+  OnConsistency,
+  OnLearners,
+  OnWorkers,
+  ResolvedOn,
+  ServerAccess,
+  Workers,
+} from './on.ts';
+export type { Machine } from './resources.ts';
 export { fingerprintOf } from './model-checks.ts';
 export { Runner } from './runner.ts';
 export type { RunnerConfig, RunOptions, StepReport } from './runner.ts';

@@ -19,6 +19,7 @@ import {
 } from '../exchange/index.ts';
 import type { WorkerPlace } from '../launcher/index.ts';
 import type { Replica } from '../runtime/index.ts';
+import type { LockStep } from './on.ts';
 import { groupsOf, planRun, routesOf } from './plan-run.ts';
 import type { RunnerConfig } from './runner.ts';
 import type { PlannedExchange } from './shared-step.ts';
@@ -27,6 +28,7 @@ export interface OpenExchangeOptions {
   readonly thread: CommunicationThread;
   readonly replica: Replica;
   readonly config: RunnerConfig;
+  readonly way: LockStep;
   readonly secret: string;
   /** The address at which other hosts reach a server in this process. Default: this host only. */
   readonly address?: string | undefined;
@@ -39,13 +41,13 @@ export async function openExchange(
   options: OpenExchangeOptions,
   samples: ArrayLike<number>,
 ): Promise<PlannedExchange> {
-  const { thread, replica, config } = options;
+  const { thread, replica, way } = options;
   const { memory, kernels } = replica;
   const table = largestTable(replica);
   const largest = Math.max(...[...memory.parameters.values()].map(({ byteLength }) => byteLength));
   const messages = await measureMessages(thread, Math.max(memory.exchanged.byteLength, table ? largest : 0));
   const gather = table && (await measureGather(thread, kernels, table));
-  const servers = couldUseServers(table, config) ? await startServers(options) : undefined;
+  const servers = couldUseServers(table, way) ? await startServers(options) : undefined;
   try {
     return await planAndOpen(options, samples, { messages, gather, table, servers });
   } catch (error) {
@@ -66,14 +68,14 @@ async function planAndOpen(
   samples: ArrayLike<number>,
   { messages, gather, table, servers }: Measured,
 ): Promise<PlannedExchange> {
-  const { thread, replica, config } = options;
+  const { thread, replica, config, way } = options;
   const { memory, kernels } = replica;
   const { localAggregation = true } = config;
   const shape = { thread, table: table ?? NO_TABLE, localAggregation };
   const costs = servers && (await measureServers({ ...shape, servers }));
   const run = await planRun(
     {
-      ...{ thread, replica, messages, gather, options: config },
+      ...{ thread, replica, messages, gather, way, options: config },
       sparseUpdates: config.sparseUpdates ?? 'exact',
       servers: servers && { count: servers.servers, costs: costs! },
     },
@@ -88,7 +90,7 @@ async function planAndOpen(
 }
 
 /** Dense parameters alone go by collectives unless servers are asked for: on the same links they never cost less. */
-function couldUseServers(table: TableShape | undefined, { strategy = 'hybrid' }: RunnerConfig): boolean {
+function couldUseServers(table: TableShape | undefined, { strategy }: LockStep): boolean {
   return strategy === 'hybrid' || strategy === 'parallax' ? table !== undefined : strategy === 'servers';
 }
 
@@ -111,9 +113,17 @@ function largestTable({ memory }: Replica): TableShape | undefined {
 /** To measure servers with that only dense parameters go to. */
 const NO_TABLE: TableShape = { rowLength: 64, mostRows: 64 };
 
-function startServers({ thread, config, secret, address, tls }: OpenExchangeOptions): Promise<RunServers> {
+function startServers({
+  thread,
+  config,
+  way,
+  secret,
+  address,
+  tls,
+}: OpenExchangeOptions): Promise<RunServers> {
   const { optimizer, sparseUpdates: rows = 'exact' } = config;
-  return startRunServers({ thread, secret, optimizer, rows, address, tls });
+  const { servers, serverCores: cores } = way;
+  return startRunServers({ thread, secret, optimizer, rows, servers, cores, address, tls });
 }
 
 async function withServers(

@@ -21,8 +21,6 @@ export const RUNNER_OPTIONS: OptionNames<RunnerConfig> = {
   checkpointEverySteps: true,
   resume: true,
   overwrite: true,
-  strategy: true,
-  merging: true,
   bucketBytes: true,
   averageDense: true,
   averageSparse: true,

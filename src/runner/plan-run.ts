@@ -19,21 +19,16 @@ import {
   type ExchangeCosts,
   type ExchangeInput,
   type ExchangePlan,
-  type Merging,
   type PlannedParameter,
   type Route,
-  type Strategy,
 } from '../plan/index.ts';
 import { needsGradientHere } from '../runtime/index.ts';
 import type { GradientPlace, Replica } from '../runtime/index.ts';
 import { tryExchange, type ExchangeTrial } from './exchange-trial.ts';
 import { cutEverywhere, layerTimes, scaledTo, type LayerTimes } from './layer-times.ts';
+import type { LockStep } from './on.ts';
 
 export interface PlanOptions extends ServerPlacement {
-  /** By which ways gradients may travel: those of the quickest step, or those of one kind. Default 'hybrid'. */
-  readonly strategy?: Strategy | undefined;
-  /** How neighbouring gradients are merged. Default 'optimal'. */
-  readonly merging?: Merging | undefined;
   /** Size of a bucket, for merging by 'buckets'. Default 25 MB. */
   readonly bucketBytes?: number | undefined;
   /** Whether dense gradients are averaged over all workers; otherwise their sum is taken. Default true. */
@@ -53,6 +48,8 @@ export interface PlanFacts {
   readonly servers?: { readonly count: number; readonly costs: ServerCosts } | undefined;
   /** Of tables. */
   readonly sparseUpdates: 'exact' | 'lazy';
+  /** By which ways gradients may travel, and how they are merged. */
+  readonly way: LockStep;
   readonly options: PlanOptions;
 }
 
@@ -68,13 +65,14 @@ export interface PlannedRun {
 
 /** The batch lies in the replica's inputs; `samples` may be empty on some workers. */
 export async function planRun(facts: PlanFacts, samples: ArrayLike<number>): Promise<PlannedRun> {
-  const { thread, replica, options } = facts;
+  const { thread, replica, way, options } = facts;
   const states = [...replica.memory.states.values()].map(({ view }) => ({ view, kept: view.slice() }));
   const timed = await meanOver(thread, timeLayers(replica, samples), samples.length);
   const trial = await tryExchange(thread, replica, samples, timed.segmentMs);
   const times = scaledTo(trial.computeMs, timed);
   for (const { view, kept } of states) view.set(kept);
-  const { strategy = 'hybrid', localAggregation = true, merging = 'optimal', bucketBytes } = options;
+  const { strategy, merging } = way;
+  const { localAggregation = true, bucketBytes } = options;
   return planned(thread, {
     ...{ ...inputOf(facts, times, trial), strategy, localAggregation, merging, leastGain: LEAST_GAIN },
     ...(bucketBytes === undefined ? {} : { bucketBytes }),

@@ -47,6 +47,8 @@ export interface RunCheckpointsParts {
   readonly seed: number;
   /** Over all workers. */
   readonly batchSize: number;
+  /** Samples that all workers together go through in a step. */
+  readonly stepSamples: number;
   readonly schedule?: ScheduleSpec | undefined;
   /** To the other workers. Default: there are none. */
   readonly thread?: CommunicationThread | undefined;
@@ -62,7 +64,10 @@ export interface PlaceInSamples {
 
 interface Found {
   readonly path: string;
+  /** For people: what is carried over from another way to train. */
+  readonly note?: string | undefined;
   readonly step: number;
+  readonly stepOffset: number;
   readonly place: PlaceInSamples;
 }
 
@@ -71,6 +76,10 @@ export class RunCheckpoints {
   readonly #store: CheckpointStore | undefined;
   #savedStep = -1;
   #path: string | undefined;
+  /** Steps of the replica that do not count as such of this run: a step of the run before had another number of samples. */
+  stepOffset = 0;
+  /** For people, after `begin`: the run goes on in another way than the checkpoint's. */
+  note: string | undefined;
 
   constructor(parts: RunCheckpointsParts) {
     this.#parts = parts;
@@ -113,6 +122,8 @@ export class RunCheckpoints {
     if (thread) this.#broadcast(thread);
     replica.step = found.step;
     this.#note(found.path, found.step);
+    this.note = found.note;
+    this.stepOffset = found.stepOffset;
     this.#tell({ type: 'resumed', path: found.path, step: found.step });
     return found.place;
   }
@@ -122,7 +133,7 @@ export class RunCheckpoints {
    * replicas.
    */
   save({ state: order, length }: PlaceInSamples, evaluation: Evaluation | undefined): void {
-    const { replica, seed, batchSize, schedule } = this.#parts;
+    const { replica, seed, batchSize, stepSamples, schedule } = this.#parts;
     const { step } = replica;
     if (!this.#store || this.isSaved) return;
     if (!this.#isFirst) {
@@ -132,7 +143,7 @@ export class RunCheckpoints {
     if (!replica.isFinite()) throw this.notANumber(NaN);
     const { tensors, optimizer } = replica.snapshot();
     const state = {
-      ...{ seed, batchSize, datasetLength: length ?? null },
+      ...{ seed, batchSize, stepSamples, stepOffset: this.stepOffset, datasetLength: length ?? null },
       optimizer: replica.optimizer.spec as unknown as JsonValue,
       schedule: (schedule ?? null) as JsonValue,
       order: order as unknown as JsonValue,
@@ -165,7 +176,7 @@ export class RunCheckpoints {
   }
 
   #read(latest: LatestCheckpoint | undefined): Found | undefined {
-    const { replica, seed, batchSize } = this.#parts;
+    const { replica, seed, batchSize, stepSamples } = this.#parts;
     const { checkpoint, path, skipped = [] } = latest ?? {};
     for (const { path: bad, reason } of skipped)
       this.#tell({ type: 'checkpoint-skipped', path: bad, reason });
@@ -184,14 +195,22 @@ export class RunCheckpoints {
         `${path} was made with ${theirs}, this run has ${mine}. Use the same seed, batch size and optimizer, or start in another folder.`,
       );
     }
-    replica.restore(checkpoint, checkpoint.step);
     const length = state['datasetLength'];
+    const order = state['order'] as unknown as SampleOrderState;
+    const before = (state['stepSamples'] ?? batchSize) as number;
+    const isOther = typeof length === 'number' && before !== stepSamples;
+    const { step } = checkpoint;
+    // In another way to train a step has another number of samples: what is done is known by the place in them.
+    const done = isOther ? stepsTo(order, length, stepSamples) : undefined;
+    const stepOffset = done === undefined ? ((state['stepOffset'] ?? 0) as number) : step - done;
+    replica.restore(checkpoint, step);
+    const note =
+      done === undefined
+        ? undefined
+        : `the checkpoint of step ${step} was made with ${before} samples a step, and this run has ${stepSamples}: parameters, the optimizer's state and the place in the samples are carried over; that place is where this run would be after ${done} steps of its own`;
     return {
-      ...{ path, step: checkpoint.step },
-      place: {
-        state: state['order'] as unknown as SampleOrderState,
-        ...(typeof length === 'number' ? { length } : {}),
-      },
+      ...{ path, step, stepOffset, note },
+      place: { state: order, ...(typeof length === 'number' ? { length } : {}) },
     };
   }
 
@@ -214,6 +233,11 @@ export class RunCheckpoints {
   #tell(event: CheckpointEvent): void {
     if (this.#isFirst) this.#parts.onEvent?.(event);
   }
+}
+
+/** Steps of so many samples that lead to a place; one that is half done counts. */
+function stepsTo({ epoch, position }: SampleOrderState, length: number, stepSamples: number): number {
+  return epoch * Math.ceil(length / stepSamples) + Math.ceil(position / stepSamples);
 }
 
 /** For people: a run has more steps than it is now asked for. Undefined if it has not. */

@@ -6,26 +6,30 @@ import { isDeepStrictEqual } from 'node:util';
 import { UsageError } from '../base/index.ts';
 import type { CommunicationThread } from '../communication/index.ts';
 import { tellAllTexts } from '../exchange/index.ts';
+import type { OnWorkers } from './on.ts';
 import type { RunnerConfig } from './runner.ts';
 
+type WayOfWorkers = OnWorkers['way'];
+
 /** What makes workers do different things, or the same things at different steps. */
-function settingsOf(config: RunnerConfig): Readonly<Record<string, unknown>> {
-  const { optimizer, schedule, batchSize, seed, sparseUpdates, strategy, merging, resume } = config;
+function settingsOf(config: RunnerConfig, way: WayOfWorkers): Readonly<Record<string, unknown>> {
+  const { optimizer, schedule, batchSize, seed, sparseUpdates, resume } = config;
   const { checkpointDirectory, checkpointEverySteps, bucketBytes, averageDense, averageSparse } = config;
   const { localAggregation, boundaryAmongServers, boundaryBetweenWorkersAndServers } = config;
   const { compareEverySteps, trace } = config;
   return {
     ...{ bucketBytes, averageDense, averageSparse, localAggregation },
     ...{ boundaryAmongServers, boundaryBetweenWorkersAndServers },
-    ...{ optimizer, schedule, batchSize, seed, sparseUpdates, strategy, merging, resume },
+    ...{ optimizer, schedule, batchSize, seed, sparseUpdates, resume },
+    ...{ on: way },
     ...{ checkpointDirectory: checkpointDirectory !== undefined, checkpointEverySteps },
     ...{ compareEverySteps, trace: trace !== undefined },
   };
 }
 
 /** Settings may depend on the process: on its environment, its files, the time, or what it did before. */
-export function compareSettings(thread: CommunicationThread, config: RunnerConfig): void {
-  const texts = tellAllTexts(thread, JSON.stringify(settingsOf(config)), 'settings of the workers');
+export function compareSettings(thread: CommunicationThread, config: RunnerConfig, way: WayOfWorkers): void {
+  const texts = tellAllTexts(thread, JSON.stringify(settingsOf(config, way)), 'settings of the workers');
   const [first, ...others] = texts.map((text) => JSON.parse(text) as Record<string, unknown>);
   for (const [i, settings] of others.entries()) {
     const names = Object.keys({ ...first, ...settings });

@@ -7,6 +7,8 @@ import { translator } from '../../src/cli/learner-run.ts';
 import { StepMeter } from '../../src/cli/learner-trial.ts';
 import type { ResumePoint } from '../../src/cli/resume-point.ts';
 import { SpeedGuard } from '../../src/cli/speed-guard.ts';
+import { whoTrains } from '../../src/cli/who-trains.ts';
+import type { OnLearners } from '../../src/runner/index.ts';
 
 const config = (changes: object = {}): ResolvedConfig =>
   checkConfig(
@@ -21,7 +23,8 @@ const point = (changes: Partial<ResumePoint>): ResumePoint => ({
 /** Chooses with these speeds by team: '2' is direct lock-free, '2 server lock-free' is that. A list is one each time. Also gives who was tried. */
 async function choose(speeds: Record<string, number | number[] | Error>, facts: Partial<ChoiceFacts> = {}) {
   const tried: string[] = [];
-  const whole = { config: config(), samples: 10_000, cores: 2, isShared: true, ...facts };
+  const given = { config: config(), samples: 10_000, cores: 2, isShared: true, ...facts };
+  const whole = { ...given, on: whoTrains(given.config) as OnLearners };
   const choice = await chooseLearners(whole, ({ learners, mode = 'direct lock-free' }) => {
     const team = mode === 'direct lock-free' ? String(learners) : `${learners} ${mode}`;
     tried.push(team);

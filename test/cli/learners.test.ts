@@ -77,7 +77,7 @@ describe.skipIf(!hasSharedMemory())('a run by learners', () => {
     expect(metricsIn(cwd, 'out').epochs.map(({ epoch }) => epoch)).toEqual([1, 2, 3, 4, 5]);
     expect(metricsIn(cwd, 'out').final).toMatchObject({ learners: 2, mode: 'server locked' });
     const stored = JSON.parse(readFileSync(join(cwd, 'out', 'config.json'), 'utf8')) as unknown;
-    expect(stored).toMatchObject({ learners: 2, learnerMode: 'server locked' });
+    expect(stored).toMatchObject({ on: { learners: 2, update: 'locked', appliedBy: 'server' } });
 
     const otherSeed = await train('--resume', '--learners', '2', '--seed', '9');
     expect(otherSeed.code).toBe(1);

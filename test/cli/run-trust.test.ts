@@ -99,14 +99,14 @@ describe('a model that is a function in a file which the run folder names', () =
 });
 
 describe('machines in a configuration that is JSON', () => {
-  async function runWithMachines(resources: (mark: string) => unknown) {
+  async function runWithMachines(on: (mark: string) => unknown) {
     const cwd = folder();
     writeTinyRun(cwd, { config: { epochs: 1 } });
     expect((await run(['train', 'tiny.json'], { cwd })).code).toBe(0);
     const stored = join(cwd, 'runs', 'tiny', 'config.json');
     const config = JSON.parse(readFileSync(stored, 'utf8')) as object;
     const mark = join(cwd, 'mark');
-    writeFileSync(stored, JSON.stringify({ ...config, resources: resources(mark) }));
+    writeFileSync(stored, JSON.stringify({ ...config, on: on(mark) }));
     return { cwd, mark };
   }
   const machines = (mark: string) => ({
@@ -134,7 +134,7 @@ describe('machines in a configuration that is JSON', () => {
     const { cwd, mark } = await runWithMachines((path) => {
       const file = `${path}.json`;
       writeFileSync(file, JSON.stringify(machines(path)));
-      return file;
+      return { machines: file };
     });
     const { stderr } = await run(['train', 'runs/tiny', '--resume', '--epochs', '2'], { cwd });
     expect(stderr).toContain('error [CODE_NOT_TRUSTED]');

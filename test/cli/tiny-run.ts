@@ -41,7 +41,7 @@ export function writeTinyRun(folder: string, options: TinyOptions = {}): string 
     epochs: 2,
     seed: 3,
     // Results can be compared bit by bit, and nothing is tried out first.
-    learners: 1,
+    on: { learners: 1 },
     ...options.config,
   };
   const path = join(folder, 'tiny.json');

@@ -121,7 +121,7 @@ describe('train --workers 2', () => {
       ['checkpoints', 'config.json', 'labels.json', 'metrics.json', 'model.onnx', 'vocabulary.json'].sort(),
     );
     const config = JSON.parse(readFileSync(join(cwd, 'again', 'config.json'), 'utf8')) as object;
-    expect(config).toMatchObject({ batchSize: 128, epochs: 1, workers: 2 });
+    expect(config).toMatchObject({ batchSize: 128, epochs: 1, on: { workers: 2 } });
   }, 120_000);
 
   test.each([
@@ -143,10 +143,10 @@ describe('train --workers 2', () => {
     { name: 'b', command: ['false'] },
   ];
   test.each([
-    [{ workers: 2 }, ['--batch-size', '1'], /a batch of 1 samples cannot be shared by 2 workers/],
-    [{ resources: { machines: [{ name: 'a' }, { name: 'b' }] } }, [], /a needs an address/],
+    [{ on: { workers: 2 } }, ['--batch-size', '1'], /a batch of 1 samples cannot be shared by 2 workers/],
+    [{ on: { machines: [{ name: 'a' }, { name: 'b' }] } }, [], /a needs an address/],
     [
-      { resources: { machines: elsewhere } },
+      { on: { machines: elsewhere } },
       [],
       /machines\[0\]\.address is 192\.0\.2\.1, which is no address of this machine/,
     ],
@@ -158,15 +158,15 @@ describe('train --workers 2', () => {
     expect(code).toBe(2);
   });
 
-  test.each([{ workers: 2 }, { resources: { workers: 2 } }])(
-    'refuses --mode with a configuration of %j',
-    async (config) => {
+  test.each([{ workers: 2 }, { machines: [{ name: 'a', workers: 2 }] }])(
+    'refuses a mode of learners with a configuration of %j',
+    async (on) => {
       const cwd = folder();
-      writeTinyRun(cwd, { config });
+      writeTinyRun(cwd, { config: { on } });
       const { code, stderr } = await run(['train', 'tiny.json', '--mode', 'direct locked'], { cwd });
       expect(code).toBe(2);
       expect(stderr).toContain(
-        `takes --mode for learners, and tiny.json has the field ${Object.keys(config)[0]}`,
+        `takes --mode 'direct locked' for learners, and the configuration asks for workers`,
       );
       expect(readdirSync(cwd)).not.toContain('runs');
     },
@@ -176,7 +176,7 @@ describe('train --workers 2', () => {
     [['--workers', '2', '--learners', '2'], /--workers or --learners, not both/],
     [['--workers', '2', '--mode', 'direct lock-free'], /--workers or --mode, not both/],
     [['--trace', 'trace.json'], /give --workers 2 or more with --trace/],
-    [['--workers', '0'], /the field workers is 0; expected above 0/],
+    [['--workers', '0'], /workers is 0; expected at least 1/],
   ])('refuses %j', async (options, words) => {
     const cwd = folder();
     writeTinyRun(cwd);
@@ -187,11 +187,11 @@ describe('train --workers 2', () => {
   });
 
   test.each([
-    [{ workers: 2, learners: 2 }, /workers and learners \(2\) are both there/],
-    [{ workers: 2, resources: { workers: 2 } }, /workers and resources are both there/],
+    [{ on: { workers: 2, learners: 2 } }, /Give either workers or learners, not both/],
+    [{ on: { workers: 2 }, workers: 2 }, /the fields on and workers are both there/],
     [
-      { workers: 2, learnerMode: 'direct locked' },
-      /workers and learnerMode \(direct locked\) are both there/,
+      { on: undefined, workers: 2, learnerMode: 'direct locked' },
+      /Give either workers or learners, not both/,
     ],
   ])('refuses a configuration with %j', async (config, words) => {
     const cwd = folder();
@@ -203,7 +203,7 @@ describe('train --workers 2', () => {
 
   test.each([
     [['--workers', '2', '--json'], {}, '{"type":"starting","workers":2}'],
-    [[], { resources: { workers: 2 } }, 'Starting 2 workers ...'],
+    [[], { on: { workers: 2 } }, 'Starting 2 workers ...'],
   ])('tells that they are started before it waits for them: %j', async (options, config, line) => {
     const cwd = folder();
     writeTinyRun(cwd, { config });
@@ -216,7 +216,7 @@ describe('train --workers 2', () => {
 
   test('with one of them on the command line goes by that, whatever the file says', async () => {
     const cwd = folder();
-    writeTinyRun(cwd, { config: { workers: 2, epochs: 1 } });
+    writeTinyRun(cwd, { config: { on: { workers: 2 }, epochs: 1 } });
     const { code, stdout } = await run(['train', 'tiny.json', '--learners', '1'], { cwd });
     expect(code).toBe(0);
     expect(stdout).not.toContain('workers');

@@ -25,21 +25,20 @@ const train = new Dataset([
 if (fault === 'ends early' && !isFirst) throw new Error('this worker has no licence');
 const config: RunnerConfig = {
   ...{ optimizer: { name: 'sgd', lr: 0.1 }, batchSize: 10, compareEverySteps: 5 },
-  strategy: fault.endsWith('with servers') ? 'servers' : 'hybrid',
   log: (line) => fault === 'no shard' && console.log(line),
   ...(fault === 'killed at the end' ? { trace: '/dev/null' } : {}),
 };
-const resources = /^(unreachable|not started)$/.test(fault)
+const on = /^(unreachable|not started)$/.test(fault)
   ? {
       machines: [
         { name: 'a', address: '127.0.0.1' },
         { name: 'b', command: [fault === 'unreachable' ? 'false' : 'no-such-program'] },
       ],
     }
-  : { workers: 2 };
+  : { workers: 2, strategy: fault.endsWith('with servers') ? ('servers' as const) : ('hybrid' as const) };
 let runner: Runner | undefined;
 try {
-  runner = await getRunner(model, resources, config);
+  runner = await getRunner(model, { ...config, on });
   for await (const { step } of runner.run(fault === 'no shard' ? train : shard(train), { epochs: 4 })) {
     if (fault === 'drifts' && !isFirst && step === 3)
       runner.replica.memory.parameters.values().next().value!.view[0]! += 1;

@@ -66,7 +66,7 @@ function expectClose(actual: Outcome, expected: Outcome): void {
 it.each([2, 3])(
   'has the parameters of one device on %i workers',
   async (workers) => {
-    const result = run({ workers });
+    const result = run({ on: { workers } });
     expect(result).toMatchObject({ workers, steps: 54, finished: true });
     expect(result.events.filter(({ type }) => type === 'epoch')).toHaveLength(3);
     expectClose(result, await oneDevice());
@@ -76,9 +76,9 @@ it.each([2, 3])(
 
 it('goes on in the middle of an epoch as if it had never stopped, on two workers', async () => {
   const checkpointDirectory = folder();
-  const first = run({ workers: 2, maxSteps: 23, checkpointDirectory });
+  const first = run({ on: { workers: 2 }, maxSteps: 23, checkpointDirectory });
   expect(first.events.filter(({ type }) => type === 'checkpoint')).toHaveLength(2);
-  const rest = run({ workers: 2, checkpointDirectory, resume: true });
+  const rest = run({ on: { workers: 2 }, checkpointDirectory, resume: true });
   expect(rest.events[0]).toMatchObject({ type: 'resumed', step: 23 });
   expect(rest.events[1]).toMatchObject({ type: 'started', step: 23, totalSteps: 54 });
   expectClose(rest, await oneDevice());
@@ -86,7 +86,7 @@ it('goes on in the middle of an epoch as if it had never stopped, on two workers
 
 it('brings home what lived on servers, for the checkpoint and for the caller, and goes on from there', async () => {
   const [checkpointDirectory, ofOneDevice] = [folder(), folder()];
-  const result = run({ workers: 2, strategy: 'servers', checkpointDirectory, maxSteps: 23 });
+  const result = run({ on: { workers: 2, strategy: 'servers' }, checkpointDirectory, maxSteps: 23 });
   expectClose(result, await oneDevice({ maxSteps: 23, checkpointDirectory: ofOneDevice }));
   const { checkpoint } = new CheckpointStore(checkpointDirectory).latest();
   expect(checkpoint!.step).toBe(23);
@@ -99,11 +99,6 @@ it('brings home what lived on servers, for the checkpoint and for the caller, an
   // A file has its tensors in an order of its own.
   const stored = Object.values(checkpoint!.tensors).map(({ data }) => [...(data as Float32Array)].join());
   expect(stored.sort()).toEqual(result.parameters.map((values) => values.join()).sort());
-  const rest = run({ workers: 2, strategy: 'servers', checkpointDirectory, resume: true });
+  const rest = run({ on: { workers: 2, strategy: 'servers' }, checkpointDirectory, resume: true });
   expectClose(rest, await oneDevice());
 }, 110_000);
-
-it('takes workers or resources, not both', async () => {
-  const both = { ...circlesRun, workers: 2, resources: { workers: 2 } };
-  await expect(fit(circlesModel(), both)).rejects.toMatchObject({ code: 'INVALID_ARGUMENT' });
-});

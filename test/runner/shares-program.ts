@@ -28,7 +28,7 @@ function model(): g.Model {
 const config = { optimizer, batchSize: SAMPLES, seed: 1, compareEverySteps: 1, log: () => undefined };
 const runners: Runner[] = [];
 for (const averageDense of [true, false, false])
-  runners.push(await getRunner(model(), { workers: 2 }, { ...config, averageDense }));
+  runners.push(await getRunner(model(), { ...config, on: { workers: 2 }, averageDense }));
 const [averaged, added, apart] = runners as [Runner, Runner, Runner];
 const step = (runner: Runner) => runner.run(shard(data)).next();
 for (const runner of [averaged, added]) await step(runner);

@@ -5,6 +5,7 @@ import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { describe, expect, it } from 'vitest';
 import { fit } from '../../src/runner/index.ts';
+import type { Workers } from '../../src/runner/index.ts';
 import { STEP_OPERATIONS, type Operation } from '../../src/plan/index.ts';
 import { temporaryFolders } from '../data/temporary-folder.ts';
 import { programOf } from '../support/test-program.ts';
@@ -81,11 +82,11 @@ class TraceFile {
   }
 }
 
-function onWorkers(options: Omit<TracedOptions, 'trace'>): TraceFile {
+function onWorkers(options: Omit<TracedOptions, 'trace' | 'on'> & { readonly on: Workers }): TraceFile {
   const trace = join(folder(), 'trace.json');
   const { status, stderr } = spawnSync(
     process.execPath,
-    [...programOf(PROGRAM), JSON.stringify({ workers: 2, ...options, trace })],
+    [...programOf(PROGRAM), JSON.stringify({ ...options, on: { workers: 2, ...options.on }, trace })],
     { encoding: 'utf8', timeout: 100_000 },
   );
   expect({ status, stderr }).toEqual({ status: 0, stderr: '' });
@@ -103,7 +104,8 @@ const isFirst = (step: number, ...names: string[]) => (step === 1 ? names : []);
 describe('the trace of two workers', () => {
   it('by collectives has all operations of each step, in order, and its messages by what they carry', () => {
     const file = onWorkers({
-      ...{ strategy: 'collectives', merging: 'layer by layer', sparseUpdates: 'lazy', hasAverage: true },
+      on: { strategy: 'collectives', merging: 'layer by layer' },
+      ...{ sparseUpdates: 'lazy', hasAverage: true },
       ...{ compareEverySteps: 2, checkpointDirectory: folder(), overwrite: true },
     });
     expect(file.overlaps()).toEqual([]);
@@ -140,7 +142,7 @@ describe('the trace of two workers', () => {
   });
 
   it('names a segment of all gradients by the first and the last layer', () => {
-    const file = onWorkers({ strategy: 'collectives', merging: 'single', sparseUpdates: 'lazy' });
+    const file = onWorkers({ on: { strategy: 'collectives', merging: 'single' }, sparseUpdates: 'lazy' });
     const forwardAndBackward = ['forward', 'backward embedding..output'];
     expect(file.computing(1, 2)).toEqual([
       ...['load batch', ...forwardAndBackward, 'wait', 'states', 'norm', 'update'],
@@ -151,7 +153,7 @@ describe('the trace of two workers', () => {
   });
 
   it('with servers has what is pulled, pushed and applied', () => {
-    const file = onWorkers({ strategy: 'servers', merging: 'layer by layer' });
+    const file = onWorkers({ on: { strategy: 'servers', merging: 'layer by layer' } });
     expect(file.overlaps()).toEqual([]);
     for (const worker of [0, 1]) {
       for (let step = 1; step <= STEPS; step++) {

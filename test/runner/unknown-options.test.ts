@@ -17,7 +17,10 @@ describe('an unknown option', () => {
     [
       'getRunner',
       () =>
-        getRunner(circlesModel(), { workers: 1 }, misspelt({ optimizer }, { checkpointDir: 'c', trac: 't' })),
+        getRunner(
+          circlesModel(),
+          misspelt({ optimizer, on: { workers: 1 } }, { checkpointDir: 'c', trac: 't' }),
+        ),
       'trace',
     ],
     [

@@ -7,8 +7,8 @@ import {
   getRunner,
   shard,
   type FitOptions,
-  type Resources,
   type RunnerConfig,
+  type Workers,
 } from '../../src/runner/index.ts';
 import { listeningPorts, speaksTls } from '../support/listening-ports.ts';
 import { circlesModel, circlesRun } from './circles.ts';
@@ -17,11 +17,11 @@ import { segmentFiles } from '../support/segment-files.ts';
 const isFirst = process.env['TRIBUTARY_WORKER'] !== '1';
 const [, , name, text] = process.argv;
 const given = JSON.parse(text!) as {
-  readonly resources?: Resources;
+  readonly on?: Workers;
   readonly folder?: string;
   readonly cwd?: string;
 };
-const { resources = { workers: 2 } } = given;
+const { on = { workers: 2 } } = given;
 const { train, optimizer, batchSize, seed, schedule } = circlesRun;
 const config = { optimizer, batchSize, seed, schedule, log: () => undefined };
 
@@ -49,16 +49,15 @@ const scripts: Record<string, () => Promise<void>> = {
   /** One runner trains while others are refused; then its workers are left, and asked for again. */
   async 'side by side'() {
     const { folder: checkpointDirectory } = given;
-    const runner = await getRunner(circlesModel(), resources, config);
+    const runner = await getRunner(circlesModel(), { ...config, on });
     const reports = runner.run(shard(train), { maxSteps: 6 });
     await reports.next();
-    const open = (more: Partial<RunnerConfig>) =>
-      getRunner(circlesModel(), resources, { ...config, ...more });
+    const open = (more: Partial<RunnerConfig>) => getRunner(circlesModel(), { ...config, on, ...more });
     const refused = [
       await errorOf(() => open({ optimizer: { name: 'adam', lr: NaN } })),
       await errorOf(() => open({ resume: true, checkpointDirectory })),
       await errorOf(() => open({ compareEverySteps: isFirst ? 5 : 6 })),
-      await errorOf(() => fit(circlesModel(), { ...config, train, resources })),
+      await errorOf(() => fit(circlesModel(), { ...config, train, on })),
     ];
     let step = 0;
     for await (const report of reports) step = report.step;
@@ -70,7 +69,7 @@ const scripts: Record<string, () => Promise<void>> = {
   /** Trains on servers, and says of each port at which this process listens whether it speaks TLS. */
   async 'with TLS'() {
     const failure = await errorOf(async () => {
-      const runner = await getRunner(circlesModel(), resources, { ...config, strategy: 'servers' });
+      const runner = await getRunner(circlesModel(), { ...config, on: { ...on, strategy: 'servers' } });
       let told = false;
       for await (const { step } of runner.run(shard(train), { maxSteps: 2 })) {
         if (!told && isFirst) say({ step, tls: await Promise.all(listeningPorts().map(speaksTls)) });
@@ -87,7 +86,7 @@ const scripts: Record<string, () => Promise<void>> = {
     const marker = join(given.folder!, 'lost');
     const model = circlesModel();
     const attempt = async () => {
-      const runner = await getRunner(model, resources, config);
+      const runner = await getRunner(model, { ...config, on });
       try {
         for await (const { step } of runner.run(shard(train), { epochs: Infinity })) {
           if (step !== 3) continue;
@@ -112,7 +111,7 @@ const scripts: Record<string, () => Promise<void>> = {
     const { signal } = controller;
     const onEvent: FitOptions['onEvent'] = ({ type }) => type === 'epoch' && say({ type });
     const endless = { ...config, train, test: circlesRun.test, epochs: 1e6, signal, onEvent };
-    const result = await fit(circlesModel(), { ...endless, resources });
+    const result = await fit(circlesModel(), { ...endless, on });
     await result.close();
     say({ type: 'end', finished: result.finished, workers: result.workers });
   },

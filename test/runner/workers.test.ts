@@ -125,8 +125,8 @@ it('run elsewhere by ssh, whatever is in names and arguments, and stop by agreem
   mkdirSync(cwd);
   const program = join(cwd, 'my script.mts');
   writeFileSync(program, `import ${JSON.stringify(PROGRAM.href)};\n`);
-  const resources = { machines: [{ name: 'here', address: '127.0.0.1' }, { name: 'elsewhere' }] };
-  const { said, ended, child } = start('until stopped', { resources, cwd }, { program, path, cwd });
+  const on = { machines: [{ name: 'here', address: '127.0.0.1' }, { name: 'elsewhere' }] };
+  const { said, ended, child } = start('until stopped', { on, cwd }, { program, path, cwd });
   await said();
   process.kill(-child.pid!, 'SIGINT');
   let last = await said();
@@ -137,7 +137,7 @@ it('run elsewhere by ssh, whatever is in names and arguments, and stop by agreem
 
 it.skipIf(!hasOpenssl)('encrypts all that listens when resources name certificates', async () => {
   const { files } = makeCertificates(folder(), 'ours');
-  const { said, ended } = start('with TLS', { resources: { workers: 2, transport: 'tcp', tls: files } });
+  const { said, ended } = start('with TLS', { on: { workers: 2, transport: 'tcp', tls: files } });
   // The scheduler, the transport, and the server of this machine.
   expect(await said()).toEqual({ step: 1, tls: [true, true, true] });
   expect(await said()).toEqual({ code: 'none', message: '' });
@@ -146,7 +146,7 @@ it.skipIf(!hasOpenssl)('encrypts all that listens when resources name certificat
 
 it('names a file of a certificate that is not there', async () => {
   const tls = { key: 'no-key.pem', cert: 'no-cert.pem', ca: 'no-ca.pem' };
-  const { said } = start('with TLS', { resources: { workers: 2, tls } });
+  const { said } = start('with TLS', { on: { workers: 2, tls } });
   expect(await said()).toMatchObject({
     code: 'FILE_NOT_FOUND',
     message: expect.stringMatching(/tls\.key is .*no-key\.pem/) as string,

@@ -123,8 +123,8 @@ export const layers: readonly Layer[] = [
     'runner',
     '`fit`, `evaluate`; `shard`, `getRunner` and what they give',
     [
-      ...['exchange', 'runtime', 'data', 'compute', 'graph', 'plan', 'communication', 'launcher'],
-      ...['kernels', 'memory', 'base'],
+      ...['exchange', 'runtime', 'data', 'compute', 'graph', 'kvstore', 'plan', 'communication'],
+      ...['launcher', 'kernels', 'memory', 'base'],
     ],
     ['zod'],
   ),

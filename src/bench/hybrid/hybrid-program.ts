@@ -5,13 +5,13 @@
  */
 import { Random } from '../../base/index.ts';
 import type { ExchangePlan } from '../../plan/index.ts';
-import { getRunner, shard, type Resources, type Runner, type StepReport } from '../../runner/index.ts';
+import { getRunner, shard, type Workers, type Runner, type StepReport } from '../../runner/index.ts';
 import { hybridModels, type HybridModel } from './hybrid-models.ts';
 import type { HybridStrategy, StrategyOptions } from './strategies.ts';
 
 export interface HybridOrder {
   readonly model: HybridModel;
-  readonly resources: Resources;
+  readonly on: Workers;
   /** Over all workers. */
   readonly batchSize: number;
   readonly strategies: readonly HybridStrategy[];
@@ -51,13 +51,15 @@ const SEED = 1;
 const LEARNING_RATE = 0.05;
 
 const order = JSON.parse(process.argv[2]!) as HybridOrder;
-const { model, resources, batchSize, strategies, rounds, steps, warmupSteps, checkedSteps } = order;
+const { model, on, batchSize, strategies, rounds, steps, warmupSteps, checkedSteps } = order;
 const described = hybridModels[model];
 const samples = shard(described.samples());
 const contestants: Contestant[] = [];
 for (const { name, options } of strategies) {
-  const runner = await getRunner(described.build(), resources, {
-    ...{ optimizer: { name: 'sgd', lr: LEARNING_RATE }, batchSize, seed: SEED, ...options },
+  const { strategy, ...switches } = options;
+  const runner = await getRunner(described.build(), {
+    on: { ...on, strategy },
+    ...{ optimizer: { name: 'sgd', lr: LEARNING_RATE }, batchSize, seed: SEED, ...switches },
     log: () => undefined,
   });
   const reports = runner.run(samples, { epochs: Infinity });

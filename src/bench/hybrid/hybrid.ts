@@ -9,7 +9,7 @@ import { requireCounts } from '../argument-checks.ts';
 import { createHosts, type Hosts } from '../hosts.ts';
 import { StolenTime } from '../stolen-time.ts';
 import { describeMachine } from '../machine.ts';
-import { resourcesOf, runScript } from '../runner-script.ts';
+import { workersOn, runScript } from '../runner-script.ts';
 import { casesOf, titleOf, type HybridBench, type HybridCase } from './hybrid-case.ts';
 import { HYBRID_MODELS, hybridModels, type HybridModel } from './hybrid-models.ts';
 import type { HybridOrder, HybridTimes } from './hybrid-program.ts';
@@ -124,7 +124,7 @@ async function measure(
     const times: HybridTimes[][] = [];
     for (const strategies of acts) {
       const order: HybridOrder = {
-        ...{ model, resources: hosts ? resourcesOf(hosts, workersEach) : { workers } },
+        ...{ model, on: hosts ? workersOn(hosts, workersEach) : { workers } },
         ...{ batchSize, strategies, rounds, steps },
         ...{ warmupSteps: WARM_UP_STEPS, checkedSteps: CHECKED_STEPS },
       };

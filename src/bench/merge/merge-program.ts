@@ -3,12 +3,12 @@
  * took as one line of JSON. The script of `getRunner`, started by merge.ts and never imported. Decides nothing.
  */
 import type { Merging } from '../../plan/index.ts';
-import { getRunner, shard, type Resources } from '../../runner/index.ts';
+import { getRunner, shard, type Workers } from '../../runner/index.ts';
 import { mergeModels, mergeSamples, type MergeModel } from './merge-models.ts';
 
 export interface MergeOrder {
   readonly model: MergeModel;
-  readonly resources: Resources;
+  readonly on: Workers;
   /** Over all workers. */
   readonly batchSize: number;
   readonly mergings: readonly Merging[];
@@ -32,10 +32,11 @@ export interface MergeTimes {
 }
 
 const order = JSON.parse(process.argv[2]!) as MergeOrder;
-const { model, resources, batchSize, mergings, rounds, warmupSteps } = order;
+const { model, on, batchSize, mergings, rounds, warmupSteps } = order;
 const described = mergeModels[model];
-const runner = await getRunner(described.build(), resources, {
-  ...{ optimizer: { name: 'sgd', lr: 1e-4 }, batchSize, merging: mergings[0], strategy: 'collectives' },
+const runner = await getRunner(described.build(), {
+  on: { ...on, merging: mergings[0], strategy: 'collectives' },
+  ...{ optimizer: { name: 'sgd', lr: 1e-4 }, batchSize },
   log: () => undefined,
 });
 const times = new Map<Merging, Omit<MergeTimes, 'stepsMs'>>();

@@ -11,7 +11,7 @@ import { requireCounts } from '../argument-checks.ts';
 import { createHosts, type Hosts } from '../hosts.ts';
 import { StolenTime } from '../stolen-time.ts';
 import { describeMachine, type Machine } from '../machine.ts';
-import { resourcesOf, runScript } from '../runner-script.ts';
+import { workersOn, runScript } from '../runner-script.ts';
 import { MERGE_MODELS, mergeModels, type MergeModel } from './merge-models.ts';
 import type { MergeOrder, MergeTimes } from './merge-program.ts';
 
@@ -81,10 +81,10 @@ export async function benchMerge(options: MergeBenchOptions): Promise<MergeBench
       const title = hosts ? `${rateMbit} Mbit/s` : 'shared memory';
       for (const model of models) {
         onProgress(`${mergeModels[model].title}, ${title}`);
-        const resources = hosts ? resourcesOf(hosts) : { workers };
+        const on = hosts ? workersOn(hosts) : { workers };
         const order: MergeOrder = {
           model,
-          resources,
+          on,
           batchSize: workers * (batchSize ?? mergeModels[model].batchEach),
           mergings: MERGINGS,
           rounds,

@@ -39,7 +39,7 @@ const config = {
 const runner =
   workers === 1
     ? await oneDevice(described.build(), config)
-    : await getRunner(described.build(), { workers }, config);
+    : await getRunner(described.build(), { ...config, on: { workers } });
 const steps = runner.run(shard(madeUpImages(described, totalBatch)), { epochs: Infinity });
 const meetingPlace = order.meeting && new MeetingPlace(order.meeting);
 for (const expected of losses) compare(await nextStep(), expected);

@@ -29,11 +29,15 @@ const {
   sparseUpdates,
   session,
 } = await loadTask(source);
-const runner = await getRunner(
-  model,
-  { workers },
-  { optimizer, schedule, seed, sparseUpdates, session, batchSize: batchSize * workers },
-);
+const runner = await getRunner(model, {
+  on: { workers },
+  optimizer,
+  schedule,
+  seed,
+  sparseUpdates,
+  session,
+  batchSize: batchSize * workers,
+});
 let [samples, startedMs] = [0, 0];
 for await (const report of runner.run(shard(train), { epochs: Infinity, maxSteps: warmupSteps + steps })) {
   if (report.step === warmupSteps) startedMs = performance.now();

@@ -71,16 +71,15 @@ async function plan(target: string, given: Options, io: CommandIo): Promise<numb
   const task = loadTask(config.data, config.seed);
   const built = buildModel(config, task);
   const { workers = availableParallelism(), strategy, merging, steps = 30 } = given;
-  const runner = await getRunner(
-    built.model,
-    { workers },
-    {
-      ...{ optimizer: config.optimizer, batchSize: given['batch-size'] ?? config.batchSize },
-      ...{ seed: config.seed, sparseUpdates: config.sparseUpdates },
-      trace,
-      ...{ strategy: strategy as ExchangePlan['strategy'], merging: merging as ExchangePlan['merging'] },
+  const runner = await getRunner(built.model, {
+    on: {
+      ...{ workers, strategy: strategy as ExchangePlan['strategy'] },
+      merging: merging as ExchangePlan['merging'],
     },
-  );
+    ...{ optimizer: config.optimizer, batchSize: given['batch-size'] ?? config.batchSize },
+    ...{ seed: config.seed, sparseUpdates: config.sparseUpdates },
+    trace,
+  });
   const times: number[] = [];
   let lastMs = 0;
   const maxSteps = WARM_UP_STEPS + steps;

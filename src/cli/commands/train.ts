@@ -2,7 +2,6 @@
 import { resolve } from 'node:path';
 import { UsageError } from '../../base/index.ts';
 import { OnnxRuntime } from '../../compute/index.ts';
-import { MAX_LEARNERS, UPDATE_MODES } from '../../learners/index.ts';
 import { WORKER_MARK } from '../../runner/index.ts';
 import { buildModel } from '../build-model.ts';
 import { defineCommand, type OptionSpecs, type OptionValues } from '../command.ts';
@@ -18,7 +17,8 @@ import { findResumePoint } from '../resume-point.ts';
 import { RunFolder } from '../run-folder.ts';
 import { checkMachines, trustOption } from '../run-trust.ts';
 import { loadTask } from '../task.ts';
-import { hasWorkers, shown, TrainingRun } from '../training-run.ts';
+import { shown, TrainingRun } from '../training-run.ts';
+import { onOfFlags, whoTrains, whoTrainsOptions } from '../who-trains.ts';
 
 const options = {
   output: { kind: 'text', value: 'DIR', help: 'Folder for all results. Default runs/<name>.' },
@@ -26,21 +26,7 @@ const options = {
   'batch-size': { kind: 'count', help: 'Samples in a batch.' },
   lr: { kind: 'number', help: 'Learning rate of the optimizer.' },
   seed: { kind: 'count', help: 'Decides initial parameters, sample order and dropout.' },
-  learners: {
-    kind: 'text',
-    value: 'N|auto',
-    help: 'Processes that train one model together. Default auto: chosen by a short trial.',
-  },
-  mode: {
-    kind: 'text',
-    value: 'MODE',
-    choices: ['auto', ...UPDATE_MODES],
-    help: 'How several learners share the weights, see below. Default auto: the fastest of the same trial.',
-  },
-  workers: {
-    kind: 'count',
-    help: 'Processes that train in lock step, with the result of one up to rounding. Not with --learners. Default 1.',
-  },
+  ...whoTrainsOptions,
   trace: {
     kind: 'text',
     value: 'FILE.json',
@@ -74,17 +60,20 @@ export const trainCommand = defineCommand({
     'Ready-made examples:',
     ...Object.entries(examples).map(([name, { summary }]) => `  ${name.padEnd(13)}  ${summary}`),
     '',
-    'With one learner the same seed gives the same model bit by bit; several update its weights as they come, so that',
-    'results differ a little from run to run. --learners 1 makes a run repeatable.',
-    '',
-    'Workers, for --workers: each computes its share of every batch, and all wait for the sum of their gradients. The model is',
-    'that of one process up to rounding, whatever their number; checkpoints go from one number to another.',
-    'Batch normalisation alone (model resnet) goes by the mean and variance of each share, not of the whole batch.',
-    '',
-    'Modes, for --mode: who applies the gradients of learners to the weights',
+    'Learners share the weights in memory and update them as they come: results differ a little from run to run, and',
+    '--learners 1 makes a run repeatable. --mode says who applies their gradients:',
     '  direct lock-free  each learner its own, whenever it has one',
     '  server lock-free  one more process for all; may pay with many cores',
     '  direct locked, server locked  alike, but one at a time; slower, for comparing',
+    '',
+    'Workers each compute their share of every batch. Without a mode they wait for the sum of all gradients, and the model',
+    'is that of one process up to rounding; batch normalisation alone goes by the mean and variance of each share.',
+    'Modes of workers, for --mode; with mpi, --clients groups of workers deal with the servers, with dist each worker:',
+    '  collective           no servers, all in lock step',
+    '  dist-sgd, mpi-sgd    servers add up the gradients of all clients; the result is that of one process',
+    '  dist-asgd, mpi-asgd  servers apply the gradients of a client as they come; --staleness bounds how far it is ahead',
+    '  dist-esgd, mpi-esgd  clients have weights of their own, which are averaged with those of the servers',
+    'Checkpoints go from one mode to another. docs/modes.md says what every option means in each mode.',
     '',
     'Texts in CSV files: data.textColumn and data.labelColumn are fields by number, counted from 0, or by name if the first row holds names.',
     '',
@@ -97,19 +86,19 @@ export const trainCommand = defineCommand({
     'tributary train tributary.config.ts --output runs/first',
     "tributary train mnist --learners 2 --mode 'direct lock-free'",
     'tributary train mnist --workers 2 --batch-size 256',
+    'tributary train mnist --workers 4 --mode mpi-esgd --clients 2',
     'tributary train runs/mnist --resume',
   ],
   run: async ([target], given, io) => train(target!, given, io),
 });
 
 async function train(target: string, given: Options, io: CommandIo): Promise<number> {
-  checkTeam(given);
   checkWay(given);
   const found = await findConfig('train', target, given, io);
-  checkMode(given, found, target);
-  const config = override(found, given);
+  const config = override(found, given, io);
   checkMachines(config, resolve(io.cwd, target), given.trust ?? false);
-  if (given.trace !== undefined && !hasWorkers(config)) {
+  const isByWorkers = whoTrains(config).kind === 'workers';
+  if (given.trace !== undefined && !isByWorkers) {
     throw new UsageError(
       'INVALID_COMMAND',
       'tributary train writes a trace of several workers only: give --workers 2 or more with --trace. See: tributary train --help',
@@ -145,7 +134,7 @@ async function train(target: string, given: Options, io: CommandIo): Promise<num
     run = new TrainingRun({
       ...{ config, kept, task: adapted, built, folder, reporter, io },
       // Not whether there is something to continue: all workers must ask for the same.
-      ...{ resume, trace },
+      ...{ resume, overwrite, trace },
     });
     return await run.run();
   } catch (error) {
@@ -179,7 +168,7 @@ function hasCheckpoint(folder: RunFolder): boolean {
 }
 
 /** Options of the command line over the file's; the result is checked as if the file had said it. */
-function override(config: ResolvedConfig, given: Options): ResolvedConfig {
+function override(config: ResolvedConfig, given: Options, io: CommandIo): ResolvedConfig {
   const { epochs, seed, threads, lr } = given;
   const changes = {
     epochs,
@@ -187,9 +176,7 @@ function override(config: ResolvedConfig, given: Options): ResolvedConfig {
     threads,
     batchSize: given['batch-size'],
     maxSteps: given['max-steps'],
-    learners: given.learners === undefined ? undefined : learnersOf(given.learners),
-    learnerMode: given.mode,
-    workers: given.workers,
+    on: onOfFlags(given, config.on, io.cwd),
     provider: given.provider,
     ...(lr === undefined ? {} : { optimizer: { ...config.optimizer, lr } }),
     ...(lr === undefined || config.schedule?.baseLr === undefined
@@ -199,27 +186,11 @@ function override(config: ResolvedConfig, given: Options): ResolvedConfig {
   const defined = Object.fromEntries(Object.entries(changes).filter(([, value]) => value !== undefined));
   const { model } = config;
   const raw = {
-    ...{ ...config, ...defined, ...otherTeam(given) },
+    ...{ ...config, ...defined },
     ...('build' in model ? { model: model.build } : {}),
   };
   const checked = checkConfig(raw, { source: 'The command line', folder: '/', defaultName: config.name });
   return { ...checked, model };
-}
-
-/** Who was asked for on the command line trains, whatever the file says of others. */
-function otherTeam({ workers, learners }: Options): Partial<ResolvedConfig> {
-  if (workers !== undefined) return { resources: undefined, learners: 1, learnerMode: 'auto' };
-  return learners === undefined ? {} : { workers: undefined, resources: undefined };
-}
-
-function checkTeam({ workers, learners, mode }: Options): void {
-  const other = learners !== undefined ? '--learners' : mode !== undefined ? '--mode' : undefined;
-  if (workers === undefined || other === undefined) return;
-  throw new UsageError(
-    'INVALID_COMMAND',
-    `tributary train takes --workers or ${other}, not both: workers train in lock step with the result of one, learners each at its own pace. See: tributary train --help`,
-    { options: ['--workers', other] },
-  );
 }
 
 /** What becomes of a run that is there already. */
@@ -229,27 +200,5 @@ function checkWay({ resume, overwrite }: Options): void {
     'INVALID_COMMAND',
     'tributary train takes --resume or --overwrite, not both: one goes on with the run, the other replaces it. See: tributary train --help',
     { options: ['--resume', '--overwrite'] },
-  );
-}
-
-/** A mode says something of learners, and without `--learners` it is the file that says who trains. */
-function checkMode({ mode, learners }: Options, config: ResolvedConfig, target: string): void {
-  if (mode === undefined || learners !== undefined || !hasWorkers(config)) return;
-  const field = config.resources === undefined ? 'workers' : 'resources';
-  throw new UsageError(
-    'INVALID_COMMAND',
-    `tributary train takes --mode for learners, and ${target} has the field ${field}: workers train in lock step and have no modes. Leave out --mode, or add --learners to train with learners instead. See: tributary train --help`,
-    { option: 'mode', field },
-  );
-}
-
-function learnersOf(text: string): number | 'auto' {
-  if (text === 'auto') return text;
-  const learners = /^\d+$/.test(text) ? Number(text) : NaN;
-  if (learners >= 1 && learners <= MAX_LEARNERS) return learners;
-  throw new UsageError(
-    'INVALID_COMMAND',
-    `tributary train takes auto or a whole number from 1 to ${MAX_LEARNERS} for --learners, got ${JSON.stringify(text)}. See: tributary train --help`,
-    { option: 'learners', actual: text },
   );
 }
