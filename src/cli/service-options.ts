@@ -1,6 +1,6 @@
 /**
- * The options of a service on the command line: of one that a server has from its start, and of one that is created over the
- * network. Data only; what they mean is the business of `src/server`.
+ * The options of a service on the command line: of one that a server has from its start, and of one
+ * that is created over the network. Data only; what they mean is the business of `src/server`.
  */
 import type { OptionSpecs } from './command.ts';
 

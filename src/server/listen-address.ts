@@ -1,6 +1,7 @@
 /**
- * Where a server listens: one address, or those of several network interfaces (PHub, section 3.3), each core at all of them.
- * Pure. Invariant: what passes `checkListen` can be told to a worker in one short message.
+ * Where a server listens: one address, or those of several network interfaces (PHub, section 3.3),
+ * each core at all of them. Pure. Invariant: what passes `checkListen` can be told to a worker in
+ * one short message.
  */
 import { UsageError } from '../base/index.ts';
 import { addressText, parseAddress } from '../sockets/index.ts';

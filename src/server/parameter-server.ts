@@ -31,9 +31,9 @@ export interface ParameterServerOptions {
   /** Threads that own chunks. Default 1. */
   readonly cores?: number | undefined;
   /**
-   * The processor that each core stays on, which keeps its chunks in that processor's cache and two cores from sharing
-   * one; true: any that this process may use. For a server that has these processors to itself. Default: wherever the
-   * system puts them.
+   * The processor that each core stays on, which keeps its chunks in that processor's cache and two
+   * cores from sharing one; true: any that this process may use. For a server that has these
+   * processors to itself. Default: wherever the system puts them.
    */
   readonly pinned?: boolean | readonly number[] | undefined;
   /** The address to listen at. Default 127.0.0.1. */
@@ -41,8 +41,8 @@ export interface ParameterServerOptions {
   /** The port of the first core; the others have those that follow. Default: any that the system gives. */
   readonly port?: number | undefined;
   /**
-   * Where to listen instead, each core at all of these, as at several network interfaces between which workers
-   * balance their connections. Default: `address` and `port`.
+   * Where to listen instead, each core at all of these, as at several network interfaces between
+   * which workers balance their connections. Default: `address` and `port`.
    */
   readonly listen?: readonly ListenAddress[] | undefined;
   /** Encrypts and authenticates all connections. Default: none. */

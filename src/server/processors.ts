@@ -1,6 +1,7 @@
 /**
- * On which processors the cores of a server stay (PHub, section 3.2.4: a chunk has one core, and with that one cache). It pins
- * nothing itself. Invariant: what `processorsFor` returns this process may use, one for each core.
+ * On which processors the cores of a server stay (PHub, section 3.2.4: a chunk has one core, and
+ * with that one cache). It pins nothing itself. Invariant: what `processorsFor` returns this
+ * process may use, one for each core.
  */
 import { readFileSync } from 'node:fs';
 import { cpus } from 'node:os';
@@ -32,7 +33,10 @@ export function readProcessors(list: string): readonly number[] | undefined {
   return processors;
 }
 
-/** The processor of each core; undefined: none is pinned. Throws a `UsageError` that names what cannot be. */
+/**
+ * The processor of each core; undefined: none is pinned. Throws a `UsageError` that names what
+ * cannot be.
+ */
 export function processorsFor(
   pinned: boolean | readonly number[] | undefined,
   cores: number,

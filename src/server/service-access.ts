@@ -15,8 +15,9 @@ export function accessBySecret(secret: string, job: string, namespace: string): 
 }
 
 /**
- * That of a service that an administrator created: the salt travels, the secret and the nonce never do. Whoever has the nonce
- * of one service comes to that of no other, nor to what administrators prove.
+ * That of a service that an administrator created: the salt travels, the secret and the nonce never
+ * do. Whoever has the nonce of one service comes to that of no other, nor to what administrators
+ * prove.
  */
 export function accessByAdministrator(
   secret: string | Uint8Array,

@@ -1,6 +1,7 @@
 /**
- * What a service is created with, and the checks of it, whoever asks: the program that runs the server, or an administrator over
- * the network. Pure. Invariant: what `checkedServiceOptions` returns can be offered to workers.
+ * What a service is created with, and the checks of it, whoever asks: the program that runs the
+ * server, or an administrator over the network. Pure. Invariant: what `checkedServiceOptions`
+ * returns can be offered to workers.
  */
 import { UsageError } from '../base/index.ts';
 import { isNonce } from '../sockets/index.ts';
@@ -14,39 +15,47 @@ export interface ServiceOptions {
   readonly namespace: string;
   /** 64 hexadecimal digits that workers must know. Default: random. */
   readonly nonce?: string | undefined;
-  /** Workers that it is for; one that comes with another number is refused. Default: as the first worker says. */
+  /**
+   * Workers that it is for; one that comes with another number is refused. Default: as the first
+   * worker says.
+   */
   readonly workers?: number | undefined;
   /** How it is trained. Default: as the first worker says. */
   readonly settings?: ServiceSettings | undefined;
   /**
-   * How long a worker whose connection broke is waited for before it is counted out, in milliseconds. Default 5,000.
+   * How long a worker whose connection broke is waited for before it is counted out, in
+   * milliseconds. Default 5,000.
    */
   readonly graceMs?: number | undefined;
   /**
-   * What becomes of synchronous training without a lost worker: 'release' continues with the others, 'wait' waits until
-   * it has been started again and then goes back to the last checkpoint, so that the result is that of a run without
-   * the loss. Default 'release'.
+   * What becomes of synchronous training without a lost worker: 'release' continues with the
+   * others, 'wait' waits until it has been started again and then goes back to the last checkpoint,
+   * so that the result is that of a run without the loss. Default 'release'.
    */
   readonly lostWorkers?: 'release' | 'wait' | undefined;
   /** Folder of its checkpoints and logs, of this server alone. Default: nothing is kept. */
   readonly folder?: string | undefined;
   /**
-   * What acknowledged pushes survive, where they are logged (asynchronous training with a folder): 'process', the end
-   * of the server's process, however it comes; 'disk', also a power cut, because nothing is acknowledged before it is
-   * on the disk. Default 'process'.
+   * What acknowledged pushes survive, where they are logged (asynchronous training with a folder):
+   * 'process', the end of the server's process, however it comes; 'disk', also a power cut, because
+   * nothing is acknowledged before it is on the disk. Default 'process'.
    */
   readonly durability?: Durability | undefined;
   /**
-   * Bytes that it may take: values, slots, gradients on their way, segments of workers on this host, and copies for
-   * checkpoints. Quotas may add up to more than there is; then it is the first who gets it. Default: half of the space.
+   * Bytes that it may take: values, slots, gradients on their way, segments of workers on this
+   * host, and copies for checkpoints. Quotas may add up to more than there is; then it is the first
+   * who gets it. Default: half of the space.
    */
   readonly maxBytes?: number | undefined;
-  /** Keys and chunks of them that it may have on one core; each takes 2 KiB of its quota. Default 131,072. */
+  /**
+   * Keys and chunks of them that it may have on one core; each takes 2 KiB of its quota. Default
+   * 131,072.
+   */
   readonly maxChunks?: number | undefined;
   /**
-   * Bytes that it may write to its logs of pushes between two checkpoints; each core has an equal share. Pushes beyond
-   * are refused until a checkpoint is on the disk. Default 64 GiB: minutes of the fastest pushing, which a restart
-   * must be able to do again.
+   * Bytes that it may write to its logs of pushes between two checkpoints; each core has an equal
+   * share. Pushes beyond are refused until a checkpoint is on the disk. Default 64 GiB: minutes of
+   * the fastest pushing, which a restart must be able to do again.
    */
   readonly maxLogBytes?: number | undefined;
   /** Connections that it may have to one core: one for each worker. Default 256. */
@@ -66,7 +75,10 @@ export type CheckedOptions = Pick<
   | 'maxConnections'
 >;
 
-/** With defaults for what was left out; throws a `UsageError` for what cannot be. `capacityBytes`: of the server's space. */
+/**
+ * With defaults for what was left out; throws a `UsageError` for what cannot be. `capacityBytes`:
+ * of the server's space.
+ */
 export function checkedServiceOptions(
   options: ServiceOptions & { readonly nonce: string },
   capacityBytes: number,

@@ -90,7 +90,10 @@ export interface HostPort {
   readonly port: number;
 }
 
-/** As users give it: 'host:port', '[::1]:port'. `leastPort`: 0 where somebody listens, at any that is free. */
+/**
+ * As users give it: 'host:port', '[::1]:port'. `leastPort`: 0 where somebody listens, at any that
+ * is free.
+ */
 export function parseAddress(address: string, leastPort = 1): HostPort {
   const [, host, port] = /^(?:\[?(.+?)\]?):(\d{1,5})$/.exec(address) ?? [];
   const isFine = host !== undefined && !host.includes('+');

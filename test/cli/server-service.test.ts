@@ -1,6 +1,6 @@
 /**
- * `tributary server service` as its users run it: against servers that are processes of their own, which are killed after they
- * have answered, and what the commands say and refuse.
+ * `tributary server service` as its users run it: against servers that are processes of their own,
+ * which are killed after they have answered, and what the commands say and refuse.
  */
 import { chmodSync, existsSync, readdirSync, readFileSync, statSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';

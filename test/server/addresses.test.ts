@@ -1,6 +1,7 @@
 /**
- * Servers that listen at several addresses: how the connections of workers spread over them, and what remains when one of the
- * addresses is gone. The addresses are those of the loopback interface, of which Linux has many.
+ * Servers that listen at several addresses: how the connections of workers spread over them, and
+ * what remains when one of the addresses is gone. The addresses are those of the loopback
+ * interface, of which Linux has many.
  */
 import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { connect, createServer } from 'node:net';
@@ -17,7 +18,10 @@ import { hasOpenssl, makeCertificates } from '../support/certificates.ts';
 const HOSTS = ['127.0.0.1', '127.0.0.2', '127.0.0.3'];
 const isLinux = process.platform === 'linux';
 
-/** Connections that are open at this port of a loopback address, seen from the side that accepted them. */
+/**
+ * Connections that are open at this port of a loopback address, seen from the side that accepted
+ * them.
+ */
 function openAt(host: string, port: number): number {
   const local = `${Buffer.from(host.split('.').map(Number)).reverse().toString('hex')}:${port.toString(16).padStart(4, '0')}`;
   const rows = readFileSync('/proc/net/tcp', 'utf8').split('\n').slice(1);
@@ -27,7 +31,10 @@ function openAt(host: string, port: number): number {
   }).length;
 }
 
-/** Passes bytes on between a port of its own and another; what goes through it can be cut or swallowed. */
+/**
+ * Passes bytes on between a port of its own and another; what goes through it can be cut or
+ * swallowed.
+ */
 class Wire {
   readonly #server: Server;
   readonly #sockets = new Set<Socket>();

@@ -1,4 +1,7 @@
-/** Services that are created and ended over the network, by administrators, by tenants who are none, and by strangers. */
+/**
+ * Services that are created and ended over the network, by administrators, by tenants who are none,
+ * and by strangers.
+ */
 import { randomBytes } from 'node:crypto';
 import { existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { createServer } from 'node:net';

@@ -1,4 +1,6 @@
-/** Which processors cores get, what is refused, and where the threads of a pinned server really run. */
+/**
+ * Which processors cores get, what is refused, and where the threads of a pinned server really run.
+ */
 import { readdirSync, readFileSync } from 'node:fs';
 import { describe, expect, it } from 'vitest';
 import { hasSharedMemory } from '../../src/memory/index.ts';

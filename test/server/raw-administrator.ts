@@ -1,4 +1,7 @@
-/** An administrator who speaks the protocol by hand, for those who misbehave: what is said can differ from what is proved. */
+/**
+ * An administrator who speaks the protocol by hand, for those who misbehave: what is said can
+ * differ from what is proved.
+ */
 import { administratorKeyOf } from '../../src/server/service-access.ts';
 import { ADMINISTRATION_PURPOSE, ADMINISTRATION_VERSION } from '../../src/server/wire/administration.ts';
 import { challenge, keyOfNonce, Transcript } from '../../src/sockets/index.ts';

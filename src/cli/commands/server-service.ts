@@ -1,7 +1,8 @@
 /**
- * `tributary server service create|end|list`: services of servers that run already, over the network, by whoever has the secret
- * of their administrator. It starts no server. Invariants: neither the secret nor a nonce is in arguments, output or log; the
- * file of a nonce is written only when all servers have the service, and never in the place of another one.
+ * `tributary server service create|end|list`: services of servers that run already, over the
+ * network, by whoever has the secret of their administrator. It starts no server. Invariants:
+ * neither the secret nor a nonce is in arguments, output or log; the file of a nonce is written
+ * only when all servers have the service, and never in the place of another one.
  */
 import { existsSync, linkSync } from 'node:fs';
 import { dirname, join, resolve } from 'node:path';

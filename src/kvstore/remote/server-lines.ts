@@ -103,8 +103,8 @@ export class ServerLines {
 }
 
 /**
- * Each core, of each worker, has another address first: so all addresses carry the same, also where there are fewer cores
- * than addresses.
+ * Each core, of each worker, has another address first: so all addresses carry the same, also where
+ * there are fewer cores than addresses.
  */
 function rotated<T>(places: readonly T[], by: number): readonly T[] {
   const first = by % places.length;

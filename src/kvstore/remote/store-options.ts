@@ -28,8 +28,9 @@ export interface RemotePushOptions extends PushOptions {
 
 export interface RemoteStoreOptions {
   /**
-   * Addresses of the servers, 'host:port', the same and in the same order on all workers. Of a server that listens at
-   * several, 'host:port+host:port': connections to its cores are balanced over them, and where one fails another is used.
+   * Addresses of the servers, 'host:port', the same and in the same order on all workers. Of a
+   * server that listens at several, 'host:port+host:port': connections to its cores are balanced
+   * over them, and where one fails another is used.
    */
   readonly servers: readonly string[];
   /** What `createService` returned. */

@@ -1,8 +1,9 @@
 /**
- * What administrators may do with a server over the network: create services, end them, list them (PHub's connection manager,
- * section 3.1). It knows no sockets: whoever asks here has proved himself. Invariants: what was answered is kept across the
- * end of the process, where there is a folder; requests that change something are carried out one after the other; a
- * request that is repeated changes nothing and is answered the same.
+ * What administrators may do with a server over the network: create services, end them, list them
+ * (PHub's connection manager, section 3.1). It knows no sockets: whoever asks here has proved
+ * himself. Invariants: what was answered is kept across the end of the process, where there is a
+ * folder; requests that change something are carried out one after the other; a request that is
+ * repeated changes nothing and is answered the same.
  */
 import { join } from 'node:path';
 import { asTributaryError, PeerError, UsageError } from '../../base/index.ts';
@@ -28,8 +29,8 @@ export interface AdministrationOptions {
   /** What administrators must know: at least 16 random bytes, or 32 hexadecimal digits of them. */
   readonly secret: string | Uint8Array;
   /**
-   * Where the services that they create are kept, in it a folder for the checkpoints of each. Default: nothing is kept,
-   * and these services end with the server.
+   * Where the services that they create are kept, in it a folder for the checkpoints of each.
+   * Default: nothing is kept, and these services end with the server.
    */
   readonly folder?: string | undefined;
 }

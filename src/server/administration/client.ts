@@ -1,7 +1,8 @@
 /**
- * An administrator's side of one request to one server: dials, proves that it knows the secret, asks, and checks that the answer
- * comes from a server that knows it, too. Invariants: the secret and nonces never travel; what somebody said who has not
- * proved himself is quoted as such; every wait has a deadline, and nothing is left open.
+ * An administrator's side of one request to one server: dials, proves that it knows the secret,
+ * asks, and checks that the answer comes from a server that knows it, too. Invariants: the secret
+ * and nonces never travel; what somebody said who has not proved himself is quoted as such; every
+ * wait has a deadline, and nothing is left open.
  */
 import { once } from 'node:events';
 import { connect } from 'node:net';

@@ -1,7 +1,8 @@
 /**
- * The services that administrators have created, as a server with a folder remembers them: one small file, replaced as a whole.
- * It creates and ends nothing. Invariants: when `write` has returned, what it was given is found after a kill or a power cut;
- * neither a nonce nor the administrator's secret is in the file; one process has it at a time.
+ * The services that administrators have created, as a server with a folder remembers them: one
+ * small file, replaced as a whole. It creates and ends nothing. Invariants: when `write` has
+ * returned, what it was given is found after a kill or a power cut; neither a nonce nor the
+ * administrator's secret is in the file; one process has it at a time.
  */
 import { constants } from 'node:fs';
 import { join } from 'node:path';

@@ -1,7 +1,8 @@
 /**
- * Services on all servers of a training at once: created with one nonce, ended, listed. What one server does is in `client.ts`.
- * Invariants: before a service is created anywhere, all servers have said that they could; a command that failed on some
- * servers can be repeated, and changes nothing where it is done.
+ * Services on all servers of a training at once: created with one nonce, ended, listed. What one
+ * server does is in `client.ts`. Invariants: before a service is created anywhere, all servers have
+ * said that they could; a command that failed on some servers can be repeated, and changes nothing
+ * where it is done.
  */
 import { randomBytes } from 'node:crypto';
 import { asTributaryError, InternalError, PeerError, UsageError } from '../../base/index.ts';
@@ -31,8 +32,8 @@ export interface CreatedServices {
 }
 
 /**
- * `check` gets what workers will need before anything is created, so that it can refuse. A service that is there with the
- * same options is as good as a new one.
+ * `check` gets what workers will need before anything is created, so that it can refuse. A service
+ * that is there with the same options is as good as a new one.
  */
 export async function createServices(
   addresses: readonly string[],

@@ -1,8 +1,9 @@
 /**
- * A connection whose other side wants to administrate: it says hello, is challenged, and proves that it knows the secret of
- * the administrator with the one request that the connection is for. What requests do is the office's business. Invariants:
- * nothing of a request is looked at before its proof was checked; the answer is covered by a proof of the server, and the
- * connection ends with it.
+ * A connection whose other side wants to administrate: it says hello, is challenged, and proves
+ * that it knows the secret of the administrator with the one request that the connection is for.
+ * What requests do is the office's business. Invariants: nothing of a request is looked at before
+ * its proof was checked; the answer is covered by a proof of the server, and the connection ends
+ * with it.
  */
 import { PeerError } from '../../base/index.ts';
 import type { TributaryError } from '../../base/index.ts';
@@ -19,7 +20,9 @@ import type { Header, MessageStream } from '../wire/message-stream.ts';
 import { faultOf, packedForOthers } from './refusals.ts';
 
 export interface AdministratorDesk {
-  /** What administrators must know; undefined: nobody administrates this server over the network. */
+  /**
+   * What administrators must know; undefined: nobody administrates this server over the network.
+   */
   readonly administratorKey: string | undefined;
   /** The other side has proved itself. Calls one of the two, once. */
   administrate(
@@ -37,7 +40,9 @@ export class Administrator {
   readonly #transcript: Transcript;
   #hasAsked = false;
 
-  /** `nonce`: a fresh one; `channel`: of the TLS connection. Throws where nobody may administrate. */
+  /**
+   * `nonce`: a fresh one; `channel`: of the TLS connection. Throws where nobody may administrate.
+   */
   constructor(
     desk: AdministratorDesk,
     stream: MessageStream,
@@ -57,7 +62,10 @@ export class Administrator {
     stream.send(asked);
   }
 
-  /** Whether its request is being carried out, or its answer sent. Nothing more is read from it then. */
+  /**
+   * Whether its request is being carried out, or its answer sent. Nothing more is read from it
+   * then.
+   */
   get hasAsked(): boolean {
     return this.#hasAsked;
   }

@@ -56,7 +56,9 @@ export interface CoreOptions {
   readonly handshakeTimeoutMs: number;
   /** How long a member may send nothing in the middle of a message, in milliseconds. */
   readonly stallTimeoutMs: number;
-  /** What administrators must know; undefined: nobody administrates this server over the network. */
+  /**
+   * What administrators must know; undefined: nobody administrates this server over the network.
+   */
   readonly administratorKey: string | undefined;
   /** Connections that may have not authenticated at a time. */
   readonly maxStrangers: number;
@@ -125,7 +127,9 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
   /** By their places. */
   readonly #placed: Connection[] = [];
   readonly #strangers = new Set<Connection>();
-  /** They have proved themselves, so they make room for nobody; their time is limited all the same. */
+  /**
+   * They have proved themselves, so they make room for nobody; their time is limited all the same.
+   */
   readonly #administrators = new Set<Connection>();
   /** All that have something to do or to wait for. Others cost nothing: the kernel says when they have. */
   readonly #watched = new Set<Connection>();

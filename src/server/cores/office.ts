@@ -132,7 +132,10 @@ export type ToOffice =
   /** Of an administrator, whose proof was checked. */
   | { readonly token: number; readonly administration: AdministrationRequest }
   | { readonly census: number; readonly tenants: readonly TenantCensus[] }
-  /** The core holds nothing of the service any more: no connection, no copy under way, no place in its memory. */
+  /**
+   * The core holds nothing of the service any more: no connection, no copy under way, no place in
+   * its memory.
+   */
   | { readonly released: number }
   | { readonly log: string }
   | { readonly ended: PackedError | null };
@@ -270,7 +273,10 @@ export class Office {
     this.log(`a core failed and goes on: ${String((error as Error).stack ?? error)}`);
   }
 
-  /** What goes wrong with an answer is the end of what asked for it, and must not be the end of anything else. */
+  /**
+   * What goes wrong with an answer is the end of what asked for it, and must not be the end of
+   * anything else.
+   */
   #hand(answer: Answers[keyof Answers] | AdministrationAnswer, { take, fail }: Asked): void {
     try {
       take(answer as never);

@@ -1,8 +1,9 @@
 /**
- * A connection whose other side has not yet proved that it knows the nonce of a service (PHub, section 3.1). It says
- * hello, is challenged, proves, and becomes a session or is sent away; an administrator says another hello, and is
- * answered by `Administrator`. Invariants: whether a namespace exists cannot
- * be told from the answers; a proof is good for one connection only, so a replayed one is worth nothing.
+ * A connection whose other side has not yet proved that it knows the nonce of a service (PHub,
+ * section 3.1). It says hello, is challenged, proves, and becomes a session or is sent away; an
+ * administrator says another hello, and is answered by `Administrator`. Invariants: whether a
+ * namespace exists cannot be told from the answers; a proof is good for one connection only, so a
+ * replayed one is worth nothing.
  */
 import { PeerError, TributaryError } from '../../base/index.ts';
 import { keyOfNonce, Transcript } from '../../sockets/index.ts';
@@ -16,7 +17,10 @@ import { packedForOthers } from './refusals.ts';
 
 export const SERVER_PURPOSE = 'parameter server';
 
-/** What the request of an administrator may take more, until the answer was taken; it may wait for a disk. */
+/**
+ * What the request of an administrator may take more, until the answer was taken; it may wait for a
+ * disk.
+ */
 const ADMINISTRATION_MS = 120_000;
 /** Services in a line of the log. */
 const MAX_NAMED = 8;
@@ -57,7 +61,10 @@ export class Stranger implements StreamUser {
     return this.#deadlineMs + (this.#administrator?.hasAsked ? ADMINISTRATION_MS : 0);
   }
 
-  /** Whether it waits to be let in, or for what it has asked as an administrator. Nothing more is read from it then. */
+  /**
+   * Whether it waits to be let in, or for what it has asked as an administrator. Nothing more is
+   * read from it then.
+   */
   get isPaused(): boolean {
     return this.#enter !== undefined || this.#administrator?.hasAsked === true;
   }

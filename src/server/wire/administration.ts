@@ -1,8 +1,9 @@
 /**
- * What an administrator and a server say to each other, and the checks of every field that the server takes in. Types and pure
- * functions. A connection carries one request: hello, challenge, request with proof, answer with proof, so that nobody in
- * between can alter either. Invariants: what a `read` function returns has been checked field by field; no nonce is ever in
- * a message, only the salt that both sides derive it with.
+ * What an administrator and a server say to each other, and the checks of every field that the
+ * server takes in. Types and pure functions. A connection carries one request: hello, challenge,
+ * request with proof, answer with proof, so that nobody in between can alter either. Invariants:
+ * what a `read` function returns has been checked field by field; no nonce is ever in a message,
+ * only the salt that both sides derive it with.
  */
 import { isNonce } from '../../sockets/index.ts';
 import type { Consistency } from '../consistency.ts';
@@ -18,10 +19,16 @@ export const ADMINISTRATION_VERSION = 1;
 export const MAX_ANSWER_BYTES = 2 ** 20;
 export const MAX_SERVICES = 1000;
 
-/** A service as an administrator asks for it. What is left out has the default of a service at the server's start. */
+/**
+ * A service as an administrator asks for it. What is left out has the default of a service at the
+ * server's start.
+ */
 export interface RequestedService {
   readonly namespace: string;
-  /** Random; the nonce of the service is derived from it, the namespace and the administrator's secret. */
+  /**
+   * Random; the nonce of the service is derived from it, the namespace and the administrator's
+   * secret.
+   */
   readonly salt: string;
   readonly workers?: number | undefined;
   readonly durability?: Durability | undefined;

@@ -21,7 +21,9 @@ export const SERVER_PROTOCOL_VERSION = 7;
 /** The name by which the value of a key is given with its slots. */
 export const VALUE_SLOT = '';
 export const MAX_WORKERS = 65536;
-/** Checkpoints that a worker can name to go back to: of those that servers keep, which are a few. */
+/**
+ * Checkpoints that a worker can name to go back to: of those that servers keep, which are a few.
+ */
 const MAX_GATHERED = 1024;
 const LINE_BYTES = 64;
 const MAX_ELEMENTS = 2 ** 30;
@@ -77,7 +79,10 @@ export interface Welcome {
   readonly ports: readonly number[];
   /** The same for each address at which the server listens. */
   readonly addresses: readonly (readonly number[])[];
-  /** A segment and the word in it, by which the worker finds out whether it shares memory with this server. */
+  /**
+   * A segment and the word in it, by which the worker finds out whether it shares memory with this
+   * server.
+   */
   readonly beacon: { readonly segment: string; readonly word: number } | undefined;
 }
 
