@@ -18,9 +18,14 @@ const WINDOW_BYTES = 64 * 1024;
 /** How long bytes may be on their way before the sender's kernel gives the connection up. */
 const USER_TIMEOUT_MS = 20_000;
 
+/** Who sleeps until something happens on a descriptor. */
+export interface Watcher {
+  wake(): void;
+}
+
 export class Descriptor {
-  /** Threads that sleep until it is ready for one of these. */
-  readonly watchers = new Map<SimThread, number>();
+  /** Those that sleep until it is ready for one of these. */
+  readonly watchers = new Map<Watcher, number>();
   closed = false;
 
   readiness(): number {
@@ -31,7 +36,7 @@ export class Descriptor {
   wake(): void {
     if (this.watchers.size === 0) return;
     const ready = this.readiness();
-    for (const [thread, wanted] of this.watchers) if ((ready & wanted) !== 0) thread.wake();
+    for (const [watcher, wanted] of this.watchers) if ((ready & wanted) !== 0) watcher.wake();
   }
 }
 
