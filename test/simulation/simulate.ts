@@ -5,7 +5,7 @@ import { Kernels } from '../../src/kernels/index.ts';
 import { SharedSpace } from '../../src/memory/index.ts';
 import { FAULTS, POINTS } from './faults.ts';
 import type { FaultCounts } from './faults.ts';
-import { run } from './run.ts';
+import { CLIENT_SIZES, CLIENT_STEPS, CLIENTS, run } from './run.ts';
 import type { RunResult } from './run.ts';
 import type { TenantPlan } from './tenant.ts';
 
@@ -85,25 +85,30 @@ function newKernels(): Kernels {
 /** What undisturbed runs of every plan in lock step come to. */
 async function undisturbedHashes(): Promise<Map<string, string>> {
   const hashes = new Map<string, string>();
-  for (const kind of ['synchronous', 'held'] as const) {
-    for (const workers of [2, 3]) {
-      for (const steps of [20, 21]) {
-        const plan: TenantPlan = {
-          ...{ namespace: 'undisturbed', kind, workers, steps, checkpointEvery: 5 },
-          ...{ sharedMemory: false, servers: 1, isKept: true, isOnDisk: false, goesOn: false },
-        };
-        const kernels = newKernels();
-        const result = await run({ seed: 1, kernels, counts: new Map(), faults: 0, plans: [plan] });
-        if (result.violation !== undefined) throw new Error(`an undisturbed run failed: ${result.violation}`);
-        hashes.set(hashKey(plan), result.tenants[0]!.hashes.get(0)!);
-      }
+  const alone = (['synchronous', 'held'] as const).flatMap((kind) =>
+    [2, 3].flatMap((workers) => [20, 21].map((steps) => ({ kind, workers, steps, clientSize: 1 }))),
+  );
+  const inClients = CLIENT_SIZES.map((clientSize) => ({
+    ...{ kind: 'synchronous' as const, workers: CLIENTS * clientSize, steps: CLIENT_STEPS, clientSize },
+  }));
+  for (const one of [...alone, ...inClients]) {
+    const plan: TenantPlan = {
+      ...{ ...one, namespace: 'undisturbed', checkpointEvery: 5 },
+      ...{ sharedMemory: false, servers: 1, isKept: true, isOnDisk: false, goesOn: false },
+    };
+    const kernels = newKernels();
+    const result = await run({ seed: 1, kernels, counts: new Map(), faults: 0, plans: [plan] });
+    if (result.violation !== undefined) {
+      printTrace(result, console.error);
+      throw new Error(`an undisturbed run failed: ${result.violation}`);
     }
+    hashes.set(hashKey(plan), result.tenants[0]!.hashes.get(0)!);
   }
   return hashes;
 }
 
-function hashKey({ kind, workers, steps }: TenantPlan): string {
-  return `${kind} ${workers} ${steps}`;
+function hashKey({ kind, workers, clientSize, steps }: TenantPlan): string {
+  return `${kind} ${workers} ${clientSize} ${steps}`;
 }
 
 function printTrace({ seed, trace, tenants }: RunResult, print: (line: string) => void): void {

@@ -19,9 +19,9 @@ import type {
   KeyPull,
   KeyPush,
   KeyPushPull,
-  KVStore,
   OneOrMany,
   PushOptions,
+  RecoverableStore,
   StoreTensor as Tensor,
 } from '../kv-store.ts';
 import { CommonCheckpoint } from './common-checkpoint.ts';
@@ -44,7 +44,7 @@ import { checkLength, elementsOf, listOf, StoreMemory } from './tensors.ts';
 
 export type { RemoteStoreOptions } from './store-options.ts';
 
-export class RemoteStore implements KVStore {
+export class RemoteStore implements RecoverableStore {
   readonly rank: number;
   readonly workers: number;
   /** Pushes whose values were left out because they were not finite. */

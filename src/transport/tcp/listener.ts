@@ -230,8 +230,7 @@ export class Listener {
     }
     pending.hello = hello;
     pending.stage = 'proof';
-    this.#libc.sendBytes(pending.fd, writeAnswer(Status.OK, pending.nonce));
-    return false;
+    return !this.#answer(pending, pending.nonce);
   }
 
   #heardProof(pending: Pending): boolean {
@@ -263,9 +262,17 @@ export class Listener {
       return this.#refuse(pending, 'unknown', text, Status.UNKNOWN);
     }
     const proof = prove(this.#options.key, 'listener', hello, pending.nonce, pending.channel);
-    this.#libc.sendBytes(pending.fd, writeAnswer(Status.OK, proof));
-    this.#doorkeeper.accepted(hello, pending.fd);
+    if (this.#answer(pending, proof)) this.#doorkeeper.accepted(hello, pending.fd);
     return true;
+  }
+
+  /** False: the kernel did not take all of it, which it does of so few bytes, and the caller has to dial again. */
+  #answer(pending: Pending, body: Uint8Array): boolean {
+    const answer = writeAnswer(Status.OK, body);
+    const sent = this.#libc.sendBytes(pending.fd, answer);
+    if (sent === answer.length) return true;
+    const how = sent < 0 ? errorName(sent) : `${sent} of ${answer.length} bytes were taken`;
+    return !this.#refuse(pending, 'garbage', `it cannot be answered: ${how}`);
   }
 
   #refuse(pending: Pending, why: keyof Refused, text: string, status?: Status): true {
