@@ -15,6 +15,8 @@ const ECONNRESET = 104;
 const ETIMEDOUT = 110;
 const ECONNREFUSED = 111;
 const WINDOW_BYTES = 64 * 1024;
+/** After how long an end that hears nothing knows that the other one is gone. */
+const KEEPALIVE_MS = 30_000;
 /** How long bytes may be on their way before the sender's kernel gives the connection up. */
 const USER_TIMEOUT_MS = 20_000;
 
@@ -374,7 +376,12 @@ export class Network {
     const cutMs = this.links.cutUntilMs(socket.process, peer.process);
     if (cutMs > nowMs) {
       const lostMs = next.sentMs + USER_TIMEOUT_MS;
-      if (nowMs >= lostMs) return socket.fail(ETIMEDOUT);
+      if (nowMs >= lostMs) {
+        socket.fail(ETIMEDOUT);
+        // Nor does anybody hear that this end is closed: the other one asks now and then whether it is there.
+        this.#scheduler.after(KEEPALIVE_MS, undefined, () => peer.fail(ETIMEDOUT));
+        return;
+      }
       return again(Math.min(cutMs, lostMs) - nowMs);
     }
     if (next.atMs > nowMs) return again(next.atMs - nowMs);
