@@ -129,14 +129,14 @@ export class Tenant {
     };
   }
 
-  /** When the worker began its last step that ended. */
+  /** When the worker, or one of its mates, began its last step that ended: what fails for one fails for all. */
   steppedMs(worker: number): number {
-    return this.#stepped.before(worker);
+    return Math.min(...this.#matesOf(worker).map((mate) => this.#stepped.before(mate)));
   }
 
-  /** When the checkpoint before its last one was answered. */
+  /** When the checkpoint before their last one was answered. */
   keptMs(worker: number): number {
-    return this.#kept.before(worker);
+    return Math.min(...this.#matesOf(worker).map((mate) => this.#kept.before(mate)));
   }
 
   get hasBegunAnew(): boolean {
@@ -206,11 +206,15 @@ export class Tenant {
     return Math.floor(worker / this.plan.clientSize);
   }
 
+  /** The workers of its client, itself among them. */
+  #matesOf(worker: number): readonly number[] {
+    const { clientSize } = this.plan;
+    return Array.from({ length: clientSize }, (_, rank) => clientSize * this.#clientOf(worker) + rank);
+  }
+
   /** Steps that the worker goes on behind: all of a client behind the one that has come farthest. */
   #begun(worker: number): number {
-    const { clientSize } = this.plan;
-    const first = clientSize * this.#clientOf(worker);
-    return Math.max(...this.acknowledged.slice(first, first + clientSize));
+    return Math.max(...this.#matesOf(worker).map((mate) => this.acknowledged[mate]!));
   }
 
   #goesOn(): void {
