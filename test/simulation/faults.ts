@@ -85,8 +85,16 @@ interface Struck {
 /** After so long a checkpoint thread counts as hung. */
 export const DESK_TIMEOUT_MS = 15_000;
 
-/** By fault and point, how often it hit. */
+/** Runs are counted apart. */
+export const RUN_KINDS = ['workers only', 'with clients'] as const;
+export type RunKind = (typeof RUN_KINDS)[number];
+
+/** By kind of run, fault and point, how often it hit. */
 export type FaultCounts = Map<string, number>;
+
+export function countName(kind: RunKind, fault: string, point: string): string {
+  return `${kind}: ${fault} @ ${point}`;
+}
 
 interface Armed {
   readonly fault: Fault;
@@ -141,6 +149,7 @@ export interface MachineFaults extends DiskFaults {
 export class Faults implements Links {
   readonly #scheduler: Scheduler;
   readonly #counts: FaultCounts;
+  readonly #kind: RunKind;
   /** What can be armed for any point, and for those that are passed as long as anybody trains. */
   readonly #choice: { readonly all: typeof EACH; readonly everywhere: typeof EACH };
   #machines!: readonly ServerMachine[];
@@ -176,10 +185,11 @@ export class Faults implements Links {
   onPowerCut: () => void = () => undefined;
   onWorkerKilled: (process: SimProcess) => void = () => undefined;
 
-  /** `hasMates`: whether workers send each other anything. */
-  constructor(scheduler: Scheduler, counts: FaultCounts, hasMates: boolean) {
+  constructor(scheduler: Scheduler, counts: FaultCounts, kind: RunKind) {
     this.#scheduler = scheduler;
     this.#counts = counts;
+    this.#kind = kind;
+    const hasMates = kind === 'with clients';
     const mates = hasMates ? Array<typeof MATES>(MATES_WEIGHT).fill(MATES).flat() : [];
     this.#choice = { all: [...ALL, ...mates], everywhere: hasMates ? [...EVERYWHERE, ...MATES] : EVERYWHERE };
   }
@@ -355,7 +365,7 @@ export class Faults implements Links {
     const armed = this.#armed[index]!;
     if (armed.skips-- > 0) return;
     this.#armed.splice(index, 1);
-    const name = `${armed.fault} @ ${point}`;
+    const name = countName(this.#kind, armed.fault, point);
     this.#counts.set(name, (this.#counts.get(name) ?? 0) + 1);
     this.hits++;
     this.#scheduler.note('fault', `${armed.fault} at ${point}${path === '' ? '' : ` of ${path}`}`);

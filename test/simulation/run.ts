@@ -22,7 +22,7 @@ import { Visitors } from './visitors.ts';
 
 const KINDS = ['synchronous', 'held', 'asynchronous', 'bounded', 'elastic'] as const;
 /** In every so many seeds a tenant trains in clients. */
-const CLIENTS_EVERY = 4;
+const CLIENTS_EVERY = 3;
 const CLIENT_KINDS = ['synchronous', 'asynchronous', 'bounded', 'elastic'] as const;
 export const CLIENTS = 2;
 export const CLIENT_STEPS = 14;
@@ -99,7 +99,7 @@ class Run {
     this.#network = new Network(scheduler, kernels.space);
     const plans = options.plans ?? this.#choosePlans();
     const hasClients = plans.some(({ clientSize }) => clientSize > 1);
-    this.#faults = new Faults(scheduler, counts, hasClients);
+    this.#faults = new Faults(scheduler, counts, hasClients ? 'with clients' : 'workers only');
     this.#network.links = this.#faults;
     this.#tenants = plans.map((plan) => new Tenant(plan, scheduler.randomHex(32)));
     const servers = Math.max(...plans.map((plan) => plan.servers));
