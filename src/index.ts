@@ -82,6 +82,7 @@ export type {
   PushOptions,
   RackBandwidths,
   RackStoreOptions,
+  RecoverableStore,
   RemoteStoreOptions,
   RunStepsOptions,
   StoreTensor,
