@@ -109,7 +109,7 @@ export const MUTANTS: readonly Mutant[] = [
     changes: [
       {
         path: `${CORES}/recovery.ts`,
-        from: '(error) => give({ failure: pack(error) }, written),',
+        from: '(error) => (isGivenUp() ? fail(error) : give({ failure: pack(error) })),',
         to: 'fail,',
       },
     ],
