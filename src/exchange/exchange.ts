@@ -4,7 +4,8 @@
  * value is fetched before the next forward pass. Invariant: after `finish` every worker knows the same loss and the same
  * gradients, bit for bit, and after `apply` the parameters are those of one device that computed the whole batch.
  */
-import type { GradientsElsewhere, StepOperation } from '../runtime/index.ts';
+import type { StepOperation } from '../plan/index.ts';
+import type { GradientsElsewhere } from '../runtime/index.ts';
 
 export interface Exchange {
   /** Parameters whose gradients leave together, in the order backward makes them; what `Replica` is given. */

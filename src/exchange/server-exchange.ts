@@ -8,7 +8,8 @@ import type { CommunicationThread } from '../communication/index.ts';
 import type { RemoteStore } from '../kvstore/index.ts';
 import type { Kernels } from '../kernels/index.ts';
 import type { Region } from '../memory/index.ts';
-import { namesInShort, type GradientsElsewhere, type ModelMemory } from '../runtime/index.ts';
+import { namesInShort } from '../plan/index.ts';
+import type { GradientsElsewhere, ModelMemory } from '../runtime/index.ts';
 import {
   NOTHING_ELSEWHERE,
   wallMs,

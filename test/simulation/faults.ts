@@ -1,7 +1,8 @@
 /**
- * What goes wrong in a simulated run: faults of disks, networks and processes, each armed for a point in the way of a request (before
- * a write, at a write, a flush, a rename, an acknowledgement, a request, a core's turn), and counted when it hits. Which ones,
- * when and where follows from the seed. Invariant: every fault heals by itself; after the last one training can end.
+ * What goes wrong in a simulated run: faults of disks, networks and processes, each armed for a
+ * point in the way of a request (before a write, at a write, a flush, a rename, an acknowledgement,
+ * a request, a core's turn), and counted when it hits. Which ones, when and where follows from the
+ * seed. Invariant: every fault heals by itself; after the last one training can end.
  */
 import { basename, dirname } from 'node:path';
 import type { DiskFaults, DiskPoint } from './disk.ts';
@@ -116,7 +117,10 @@ const EACH = EVERY.filter(({ point }) => point !== 'mate');
 /** Only where workers have mates; most of what there is to break there. */
 const MATES = EVERY.filter(({ point }) => point === 'mate');
 const MATES_WEIGHT = 4;
-/** Logs are cut so seldom that most of these hit nothing; of names only that of the first checkpoint can be missed. */
+/**
+ * Logs are cut so seldom that most of these hit nothing; of names only that of the first checkpoint
+ * can be missed.
+ */
 const RARE = EACH.filter(({ fault, point }) => point === 'truncate' || fault === 'name lost');
 const ALL = [...EACH, ...RARE, ...RARE];
 
@@ -140,7 +144,10 @@ export interface DeskThread {
 
 /** What asks on a machine whether something goes wrong. */
 export interface MachineFaults extends DiskFaults {
-  /** A core is about to act on what it saw; returns for how long it is held up first, in milliseconds; Infinity: it ends. */
+  /**
+   * A core is about to act on what it saw; returns for how long it is held up first, in
+   * milliseconds; Infinity: it ends.
+   */
   holdUp(): number;
   /** The checkpoint thread is about to do what it was asked for. */
   inDesk(thread: DeskThread, act: () => void): void;
@@ -165,14 +172,19 @@ export class Faults implements Links {
   }[] = [];
   /** Folders with a checkpoint that was damaged, on one of the machines. */
   readonly #damaged = new Set<string>();
-  /** Folders with a log that could not be continued: until there is a second one, the next checkpoint is all there is. */
+  /**
+   * Folders with a log that could not be continued: until there is a second one, the next
+   * checkpoint is all there is.
+   */
   readonly #broken = new Set<string>();
   #failsFlush = false;
   #tears = false;
   #heldUpMs = 0;
   /** While the checkpoint thread does something. */
   #desk: DeskThread | undefined;
-  /** The folder of a checkpoint whose name was not flushed; the power is cut when it is looked for. */
+  /**
+   * The folder of a checkpoint whose name was not flushed; the power is cut when it is looked for.
+   */
   #unflushed: { readonly machine: ServerMachine; readonly folder: string } | undefined;
   /** Processes of servers one of whose cores was ended. */
   readonly #coreless = new Set<SimProcess>();
@@ -238,7 +250,10 @@ export class Faults implements Links {
     return Math.max(0, ...this.#struck.map(({ untilMs }) => untilMs));
   }
 
-  /** Whether something of that kind was broken at that time or later, for all tenants or for this one. */
+  /**
+   * Whether something of that kind was broken at that time or later, for all tenants or for this
+   * one.
+   */
   hasStruck(causes: readonly Cause[], sinceMs: number, namespace: string): boolean {
     return this.#struck.some(
       (one) =>
@@ -248,7 +263,9 @@ export class Faults implements Links {
     );
   }
 
-  /** So many instead of all that have not hit, where something is passed as long as anybody trains. */
+  /**
+   * So many instead of all that have not hit, where something is passed as long as anybody trains.
+   */
   armOnWire(count: number): void {
     const { random } = this.#scheduler;
     this.#armed.length = 0;
@@ -458,8 +475,8 @@ export class Faults implements Links {
   }
 
   /**
-   * A byte of the newest checkpoint of one tenant that has an older one with all logs since, on all machines that it trains
-   * on; once for each folder, since older ones go.
+   * A byte of the newest checkpoint of one tenant that has an older one with all logs since, on all
+   * machines that it trains on; once for each folder, since older ones go.
    */
   #damageCheckpoint(): void {
     const scheduler = this.#scheduler;

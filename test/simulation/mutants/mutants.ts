@@ -167,6 +167,18 @@ export const MUTANTS: readonly Mutant[] = [
     ],
   },
   {
+    name: 'keys-of-first-init-only',
+    fault: 'a server that was started again is told of keys up to the first whose values it has not',
+    changes: [
+      {
+        path: 'src/kvstore/remote/key-table.ts',
+        from: `      const opened = await line.request(again, [], () => undefined, isUrgent);
+      isFilled &&= opened.isFilled === true;`,
+        to: '      isFilled &&= (await line.request(again, [], () => undefined, isUrgent)).isFilled === true;',
+      },
+    ],
+  },
+  {
     name: 'client-pushes-too-early',
     fault: 'a client pushes before its workers have reduced all of their gradients',
     changes: [
