@@ -88,6 +88,7 @@ export type {
   PushOptions,
   RackBandwidths,
   RackStoreOptions,
+  RecoverableStore,
   RemoteStoreOptions,
   RunStepsOptions,
   StoreTensor,

@@ -1,6 +1,7 @@
 /**
  * Time, as everything that waits is given it. Not a wall clock: it starts anywhere and never goes back. Passed in rather
- * than read, so that a simulation can run hours of waiting in a moment. Invariant: no timer keeps the process alive.
+ * than read, so that a simulation can run hours of waiting in a moment. Invariant: a timer keeps no process alive; the
+ * next turn and a pause, which somebody awaits, do.
  */
 
 export interface Clock {
@@ -10,6 +11,8 @@ export interface Clock {
   after(delayMs: number, act: () => void): () => void;
   /** Calls `act` in the next turn of the event loop. */
   soon(act: () => void): void;
+  /** Settles after so many milliseconds; the process stays alive until then. */
+  pause(delayMs: number): Promise<void>;
 }
 
 export const systemClock: Clock = {
@@ -20,4 +23,5 @@ export const systemClock: Clock = {
     return () => clearTimeout(timer);
   },
   soon: (act) => void setImmediate(act),
+  pause: (delayMs) => new Promise((resolve) => setTimeout(resolve, delayMs)),
 };

@@ -50,7 +50,7 @@ async function lead(
     await tellError(channel, keys, error).catch(() => undefined);
     throw error;
   }
-  await Promise.all([tell(channel, 0, outcomes), data?.()]);
+  await Promise.all([tell(channel, 0, outcomes), begun(data)]);
   return outcomes;
 }
 
@@ -90,7 +90,13 @@ async function tellError(channel: Channel, keys: number, error: unknown): Promis
   const bytes = channel.take('uint8', text.length);
   bytes.view.set(text);
   const nothing = Array.from({ length: keys }, () => ({ version: 0, staleness: 0 }));
-  await Promise.all([tell(channel, text.length, nothing), broadcast(channel.group, bytes, channel.options)]);
+  const send = () => broadcast(channel.group, bytes, channel.options);
+  await Promise.all([tell(channel, text.length, nothing), begun(send)]);
+}
+
+/** Where a worker is lost, a collective throws before it begins: that must not leave a promise beside it alone. */
+async function begun(collective: (() => PromiseLike<void>) | undefined): Promise<void> {
+  await collective?.();
 }
 
 /** JSON has no big numbers. */

@@ -31,13 +31,17 @@ import type {
   KVStore,
   OneOrMany,
   PushOptions,
+  RecoverableStore,
   StoreTensor as Tensor,
 } from './kv-store.ts';
 import { elementsOf, listOf } from './remote/tensors.ts';
 
 export interface ClientStoreOptions extends ExchangeOptions {
-  /** What the client's pushes go to, a store whose workers are the clients. On rank 0 of the group only; closed with this. */
-  readonly store?: KVStore | undefined;
+  /**
+   * What the client's pushes go to, a store whose workers are the clients. On rank 0 of the group only; closed with this.
+   * Checkpoints are its business.
+   */
+  readonly store?: KVStore | RecoverableStore | undefined;
   /**
    * Memory in the group's space that the store behind uses where it lies and frees when it is closed, on rank 0. Default:
    * memory of the client's own, from which that store copies.
@@ -58,7 +62,7 @@ export interface ClientStoreOptions extends ExchangeOptions {
   readonly nonFinite?: NonFinite | undefined;
 }
 
-export function createClientStore(options: ClientStoreOptions): KVStore {
+export function createClientStore(options: ClientStoreOptions): RecoverableStore {
   const { group, store, worker, workers } = options;
   const isNumbered = Number.isInteger(worker) && worker >= 0 && worker < workers && Number.isInteger(workers);
   if (!isNumbered) {
@@ -97,11 +101,11 @@ interface ClientEntry {
   readonly samples: number | undefined;
 }
 
-class ClientStore implements KVStore {
+class ClientStore implements RecoverableStore {
   readonly rank: number;
   readonly workers: number;
   readonly #options: ClientStoreOptions;
-  readonly #store: KVStore | undefined;
+  readonly #store: KVStore | RecoverableStore | undefined;
   readonly #combine: Combine;
   readonly #nonFinite: NonFinite;
   readonly #keys: Keys;
@@ -183,6 +187,26 @@ class ClientStore implements KVStore {
     return this.#exchanges.barrier(async (channel) => {
       await barrier(channel.group, channel.options);
       await this.#forAll(channel, (store) => store.barrier());
+    });
+  }
+
+  checkpoint(step: number, options?: Parameters<RecoverableStore['checkpoint']>[1]): Promise<void> {
+    return this.#exchanges.onOptimizer('checkpoint', (channel) =>
+      this.#forAll(channel, () => this.#recoverable().checkpoint(step, options)),
+    );
+  }
+
+  checkpointsWritten(): Promise<void> {
+    return this.#exchanges.onOptimizer('checkpointsWritten', (channel) =>
+      this.#forAll(channel, () => this.#recoverable().checkpointsWritten()),
+    );
+  }
+
+  /** All workers of the client learn the step from rank 0. */
+  resume(): Promise<number> {
+    return this.#exchanges.onOptimizer('resume', async (channel) => {
+      const act = async () => ({ version: await this.#recoverable().resume(), staleness: 0 });
+      return (await shareOutcome(channel, this.#store && act)).version;
     });
   }
 
@@ -369,6 +393,17 @@ class ClientStore implements KVStore {
     );
     spreadRows(own, rows.view, elementsOf(into), rowLength);
     return { key, version, staleness };
+  }
+
+  /** The store behind, on rank 0. */
+  #recoverable(): RecoverableStore {
+    const store = this.#store;
+    if (store && 'resume' in store) return store;
+    throw new UsageError(
+      'NO_CHECKPOINTS',
+      `the store behind the client of worker ${this.rank} keeps no checkpoints; give the client a RemoteStore, or train without`,
+      { worker: this.rank },
+    );
   }
 
   async #forAll(channel: Channel, act: (store: KVStore) => Promise<void>): Promise<void> {

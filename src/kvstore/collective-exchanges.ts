@@ -115,7 +115,7 @@ export class Exchanges {
   }
 
   /** A call that changes how all keys are updated. */
-  onOptimizer(title: string, act: (channel: Channel) => Promise<void>): Promise<void> {
+  onOptimizer<T>(title: string, act: (channel: Channel) => Promise<T>): Promise<T> {
     return this.#calls.onOptimizer(title, () => this.#onChannel(0, title, act));
   }
 

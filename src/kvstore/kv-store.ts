@@ -89,6 +89,23 @@ export interface KVStore {
   close(): Promise<void>;
 }
 
+/** A store whose servers keep checkpoints, to which all workers go back together when something was lost. */
+export interface RecoverableStore extends KVStore {
+  /**
+   * Keeps the parameters as they are after a step, in the background. In synchronous training all workers call it between
+   * the same two steps. `isDurable`: done only when it is on the servers' disks.
+   */
+  checkpoint(step: number, options?: { readonly isDurable?: boolean | undefined }): Promise<void>;
+  /** Done when all checkpoints that this worker asked for are on the servers' disks. */
+  checkpointsWritten(): Promise<void>;
+  /**
+   * Goes back, together with all other workers, to the newest checkpoint that all servers have; returns its step, or 0
+   * without any. To be called after `init` and `setOptimizer` by a worker that was started again, and by all after an
+   * error with code REWOUND. In asynchronous training nothing is taken back.
+   */
+  resume(): Promise<number>;
+}
+
 /** The same result in two calls. The status is that of the push, but for a version that others may have raised. */
 export async function pushThenPullRows(
   store: Pick<KVStore, 'pushRows' | 'pullRows'>,

@@ -109,7 +109,7 @@ export class OrderedCalls {
   }
 
   /** A call that changes how all keys are updated. */
-  onOptimizer(title: string, act: () => Promise<void>): Promise<void> {
+  onOptimizer<T>(title: string, act: () => Promise<T>): Promise<T> {
     return this.#push({ title, mutates: [TURN, OPTIMIZER] }, act);
   }
 

@@ -4,7 +4,7 @@
  * training the parameters after the last step are those of a run in which nothing was lost.
  */
 import { TributaryError, UsageError } from '../base/index.ts';
-import type { RemoteStore } from './remote/remote-store.ts';
+import type { RecoverableStore } from './kv-store.ts';
 
 export interface RunStepsOptions {
   /** Steps in all, those before an earlier crash included. */
@@ -12,7 +12,8 @@ export interface RunStepsOptions {
   /** Steps between two checkpoints. Default 100. */
   readonly checkpointEvery?: number | undefined;
   /**
-   * One step, counted from 1: computes gradients and exchanges them. `isFirst`: the parameters are not those of this
+   * One step, counted from 1: computes gradients and exchanges them. Where workers are in clients it fails only when all
+   * calls that it made have ended, for a later one would count for the step after going back. `isFirst`: the parameters are not those of this
    * process's last step, but those on the servers; pull them.
    */
   readonly step: (step: number, isFirst: boolean) => Promise<void>;
@@ -26,7 +27,7 @@ export interface RunStepsOptions {
 }
 
 /** To be called after `init` and `setOptimizer`, by every worker, also by one that was started again. */
-export async function runSteps(store: RemoteStore, options: RunStepsOptions): Promise<void> {
+export async function runSteps(store: RecoverableStore, options: RunStepsOptions): Promise<void> {
   const { steps, checkpointEvery = 100, step: act, onRewind, onProblem } = options;
   if (!(Number.isInteger(checkpointEvery) && checkpointEvery > 0)) {
     throw new UsageError(
@@ -62,7 +63,7 @@ export async function runSteps(store: RemoteStore, options: RunStepsOptions): Pr
 }
 
 /** Whether the servers keep checkpoints at all; a service without a folder does not. */
-async function keepsCheckpoints(store: RemoteStore): Promise<boolean> {
+async function keepsCheckpoints(store: RecoverableStore): Promise<boolean> {
   try {
     await store.checkpoint(0, { isDurable: true });
     return true;

@@ -22,6 +22,7 @@ export type CallHandler = (group: Members, spec: CallNotice['spec'], sequence: n
 export interface ConversationHost {
   readonly transport: Transport;
   readonly inFlight: readonly Operation[];
+  readonly nowMs: number;
   stateOf(group: number): GroupState | undefined;
   isLost(member: number): boolean;
   fail(operation: Operation, error: TributaryError): void;
@@ -216,7 +217,7 @@ export class Conversation {
     this.#disputeAbout(key).says(member, called);
     if (!operation) return;
     this.#speak(operation);
-    this.#settleDispute(operation, performance.now());
+    this.#settleDispute(operation, this.#host.nowMs);
   }
 
   /** Where two calls differ so much that no message of one meets a receive of the other, the answer tells. */
@@ -237,14 +238,14 @@ export class Conversation {
     const called = clip(call.describe());
     dispute.says(self, called);
     this.tellGroup(group, { kind: 'dispute', ...key, called });
-    this.#settleDispute(operation, performance.now());
+    this.#settleDispute(operation, this.#host.nowMs);
   }
 
   #disputeAbout(key: OperationKey): Dispute {
     const name = nameOf(key);
     const known = this.#disputes.get(name);
     if (known) return known;
-    const dispute = new Dispute(performance.now());
+    const dispute = new Dispute(this.#host.nowMs);
     dropOldest(this.#disputes);
     this.#disputes.set(name, dispute);
     return dispute;

@@ -4,8 +4,8 @@
  * and has none of its own. Invariants: an operation settles exactly once; a failed one is announced to its group and
  * forgotten by the transport before its caller learns of it; no wait is without a deadline.
  */
-import { UsageError } from '../base/index.ts';
-import type { PeerError, TributaryError } from '../base/index.ts';
+import { systemClock, UsageError } from '../base/index.ts';
+import type { Clock, PeerError, TributaryError } from '../base/index.ts';
 import { yieldProcessor } from '../memory/index.ts';
 import type { OperationKey, Transfer, Transport } from '../transport/index.ts';
 import { Conversation } from './conversation.ts';
@@ -26,6 +26,10 @@ export interface ProgressOptions {
   readonly spinMicros?: number | undefined;
   /** Whether to hand the processor to others while looking: right with more ranks than cores. Default false. */
   readonly yieldWhileSpinning?: boolean | undefined;
+  /** Turns of the event loop without news before the engine looks only once a millisecond. Default 2,000. */
+  readonly eagerRounds?: number | undefined;
+  /** By what it waits, and when it looks by itself. Default: the system's. */
+  readonly clock?: Clock | undefined;
   /** Receives reports about operations that wait long. Default: a line on the error output. */
   readonly onStall?: ((report: StallReport) => void) | undefined;
 }
@@ -49,8 +53,6 @@ export interface Loss {
 const FIRST_INQUIRY_MS = 300;
 const BLOCK_SLICE_MS = 20;
 const BACKGROUND_POLL_MS = 50;
-/** Rounds of the event loop without news before the engine looks only once a millisecond. */
-const EAGER_ROUNDS = 2000;
 /** Rounds without news between two looks at the clock. */
 const ROUNDS_A_LOOK = 64;
 /** Rounds before the processor is handed to others, where that is wanted. */
@@ -80,7 +82,8 @@ export class Progress implements OperationHost, ConversationHost {
   readonly #lost = new Map<number, PeerError>();
   readonly #incidents: Incident[] = [];
   readonly #paused: { peer: number; done: boolean }[] = [];
-  readonly #background: NodeJS.Timeout;
+  readonly #clock: Clock;
+  readonly #eagerRounds: number;
   #watch: (() => readonly Loss[]) | undefined;
   #pumping = false;
   #closed = false;
@@ -93,14 +96,15 @@ export class Progress implements OperationHost, ConversationHost {
     this.#spinMs = (options.spinMicros ?? 200) / 1000;
     this.yieldsWhileSpinning = options.yieldWhileSpinning ?? false;
     this.onStall = options.onStall ?? (({ text }) => void process.stderr.write(`${text}\n`));
+    this.#clock = options.clock ?? systemClock;
+    this.#eagerRounds = options.eagerRounds ?? 2000;
     this.#conversation = new Conversation(this, this.stallAfterMs, this.onStall);
     transport.listen({
       notice: (member, text) => this.#incidents.push({ kind: 'notice', member, text }),
       lost: (member, error) => this.#incidents.push({ kind: 'lost', member, error }),
       mismatch: (_, key) => this.#incidents.push({ kind: 'mismatch', key }),
     });
-    // Answers the questions of others while nobody here waits.
-    this.#background = setInterval(() => this.poll(), BACKGROUND_POLL_MS).unref();
+    this.#lookInBackground();
   }
 
   /** Whom to ask about lost members while this thread is blocked. */
@@ -157,7 +161,7 @@ export class Progress implements OperationHost, ConversationHost {
     const state = this.#openState(group);
     if (state.broken) throw state.broken;
     const sequence = state.begin(call.tag, options.sequence);
-    const startedMs = performance.now();
+    const startedMs = this.#clock.nowMs();
     const allowedMs = options.isPatient ? Infinity : (options.deadlineMs ?? this.deadlineMs);
     const operation = new Operation(this, group, call, sequence, {
       startedMs,
@@ -191,7 +195,7 @@ export class Progress implements OperationHost, ConversationHost {
   lookForLosses(sleepMs = 0): void {
     this.transport.block(sleepMs);
     this.poll();
-    this.#lookAfter(performance.now());
+    this.#lookAfter(this.#clock.nowMs());
   }
 
   /** This rank has no more data in the group; ends once all ranks have said so, or fails on all that have. */
@@ -226,7 +230,7 @@ export class Progress implements OperationHost, ConversationHost {
       }
       if (this.yieldsWhileSpinning && rounds > ROUNDS_BEFORE_YIELD) yieldProcessor();
       if (++rounds % ROUNDS_A_LOOK !== 0) continue;
-      const nowMs = performance.now();
+      const nowMs = this.#clock.nowMs();
       if (rounds === ROUNDS_A_LOOK) spinUntilMs = nowMs + this.#spinMs;
       if (nowMs < spinUntilMs) continue;
       this.#lookAfter(nowMs);
@@ -239,7 +243,7 @@ export class Progress implements OperationHost, ConversationHost {
    * too. Sleeps at most `blockMs` at a time, which is how long a call may have to wait.
    */
   advance(budgetMs: number, blockMs: number, isCalled: () => boolean): void {
-    const endMs = performance.now() + budgetMs;
+    const endMs = this.#clock.nowMs() + budgetMs;
     let rounds = 0;
     // Answers to what has just begun come soon; without news, sleeping is better than looking.
     let spinUntilMs = (this.inFlight.at(-1)?.startedMs ?? 0) + this.#spinMs;
@@ -248,14 +252,14 @@ export class Progress implements OperationHost, ConversationHost {
       else if (++rounds > ROUNDS_BEFORE_YIELD && this.yieldsWhileSpinning && !this.mayKeepLooking())
         yieldProcessor();
       if (polls % ROUNDS_A_LOOK !== 0) continue;
-      const nowMs = performance.now();
+      const nowMs = this.#clock.nowMs();
       if (nowMs >= endMs) break;
       if (rounds < ROUNDS_A_LOOK) spinUntilMs = nowMs + this.#spinMs;
       else if (nowMs >= spinUntilMs && !this.mayKeepLooking()) this.transport.block(blockMs);
     }
     // Without waiting: only there peers' processes are looked after.
     this.transport.block(0);
-    this.#lookAfter(performance.now());
+    this.#lookAfter(this.#clock.nowMs());
   }
 
   cancel(operation: Operation): void {
@@ -272,15 +276,15 @@ export class Progress implements OperationHost, ConversationHost {
         return;
       }
       idle = this.poll() ? 0 : idle + 1;
-      const slow = idle > EAGER_ROUNDS;
-      if (slow || idle % ROUNDS_A_LOOK === ROUNDS_A_LOOK - 1) this.#lookAfter(performance.now());
+      const slow = idle > this.#eagerRounds;
+      if (slow || idle % ROUNDS_A_LOOK === ROUNDS_A_LOOK - 1) this.#lookAfter(this.#clock.nowMs());
       // Without waiting, but with a look after the peers' processes.
       if (slow) {
         this.transport.block(0);
-        setTimeout(round, 1);
-      } else setImmediate(round);
+        void this.#clock.pause(1).then(round);
+      } else this.#clock.soon(round);
     };
-    setImmediate(round);
+    this.#clock.soon(round);
   }
 
   fail(operation: Operation, error: TributaryError): void {
@@ -294,11 +298,23 @@ export class Progress implements OperationHost, ConversationHost {
 
   close(): void {
     this.#closed = true;
-    clearInterval(this.#background);
     for (const operation of [...this.inFlight]) {
       this.fail(operation, cancelled(operation, operation.group.rank, 'its process closed the cluster'));
     }
     this.scratch.close();
+  }
+
+  get nowMs(): number {
+    return this.#clock.nowMs();
+  }
+
+  /** Answers the questions of others while nobody here waits. */
+  #lookInBackground(): void {
+    this.#clock.after(BACKGROUND_POLL_MS, () => {
+      if (this.#closed) return;
+      this.#lookInBackground();
+      this.poll();
+    });
   }
 
   #begin(operation: Operation, algorithm: (operation: Operation) => Steps): void {

@@ -1,9 +1,9 @@
 /** What the workers of a client get when one of them, or the servers, fail. */
 import { describe, expect, it } from 'vitest';
-import { UsageError } from '../../src/base/index.ts';
+import { PeerError, UsageError } from '../../src/base/index.ts';
 import { createClientStore } from '../../src/kvstore/client-store.ts';
 import { createLocalStores } from '../../src/kvstore/index.ts';
-import type { KVStore } from '../../src/kvstore/index.ts';
+import type { KVStore, RecoverableStore } from '../../src/kvstore/index.ts';
 import { each, openClients, opened, spied } from './client-setup.ts';
 import { filled, openRanks, valueOf } from './collective-ranks.ts';
 
@@ -150,6 +150,102 @@ it.each([
   await each(stores, (store) => store.init({ key: 'a', value: filled(2, 3) }));
   expect(await each(stores, (store) => valueOf(store, 'a', 2))).toEqual(stores.map(() => [3, 3]));
 });
+
+describe('checkpoints of a client', () => {
+  const withCheckpoints = (inner: KVStore, calls: Partial<RecoverableStore>) =>
+    Object.assign(spied(inner, {}), {
+      checkpoint: () => Promise.resolve(),
+      checkpointsWritten: () => Promise.resolve(),
+      resume: () => Promise.resolve(0),
+      ...calls,
+    });
+
+  it('are those of the store behind, asked for once, and all workers learn the step they go back to', async () => {
+    const [inner] = createLocalStores();
+    const asked: unknown[] = [];
+    const checkpoint = (...call: unknown[]) => Promise.resolve(void asked.push(call));
+    const resume = () => Promise.resolve(7);
+    const { stores } = openClients({ sizes: [3] }, {}, () => withCheckpoints(inner!, { checkpoint, resume }));
+    const clients = stores as RecoverableStore[];
+    await Promise.all(clients.map((store) => store.checkpoint(8, { isDurable: true })));
+    await Promise.all(clients.map((store) => store.checkpointsWritten()));
+    expect(asked).toEqual([[8, { isDurable: true }]]);
+    expect(await Promise.all(clients.map((store) => store.resume()))).toEqual([7, 7, 7]);
+  });
+
+  it('make all workers go back when servers were lost, behind calls that were made before', async () => {
+    const [inner] = createLocalStores({ updater: 'accumulate' });
+    const rewound = new PeerError('REWOUND', 'server 0 was started again', {});
+    const order: string[] = [];
+    const behind = withCheckpoints(inner!, {
+      push: async () => {
+        await new Promise((resolve) => setTimeout(resolve, 20));
+        order.push('push');
+        throw rewound;
+      },
+      resume: () => Promise.resolve(order.push('resume')),
+    });
+    const { stores } = openClients({ sizes: [2] }, {}, () => behind);
+    await each(stores, (store) => store.init({ key: 'w', value: filled(4, 0) }));
+    await Promise.all(
+      (stores as RecoverableStore[]).map(async (store) => {
+        const push = store.push({ key: 'w', gradient: filled(4, 1) });
+        const back = store.resume();
+        await expect(push).rejects.toMatchObject({ code: 'REWOUND' });
+        expect(await back).toBe(2);
+      }),
+    );
+    expect(order).toEqual(['push', 'resume']);
+  });
+
+  it('are refused to all where the store behind has none', async () => {
+    const { stores } = openClients({ sizes: [2] });
+    const asks: ((store: RecoverableStore) => Promise<unknown>)[] = [
+      (store) => store.checkpoint(1),
+      (store) => store.checkpointsWritten(),
+      (store) => store.resume(),
+    ];
+    for (const ask of asks) {
+      const ends = await Promise.allSettled((stores as RecoverableStore[]).map((store) => ask(store)));
+      for (const end of ends) expect(end).toMatchObject({ reason: { code: 'NO_CHECKPOINTS' } });
+    }
+  });
+});
+
+it.each([
+  ['has succeeded', () => Promise.resolve([{ key: 'w', version: 1, staleness: 0 }])],
+  ['has failed', () => Promise.reject(new UsageError('OUT_OF_SHARED_MEMORY', 'there is no room', {}))],
+] as const)(
+  'leaves no rejection alone when a mate dies before it hears that a push %s',
+  async (_, answer) => {
+    const alone: unknown[] = [];
+    const onAlone = (error: unknown): void => void alone.push(error);
+    process.on('unhandledRejection', onAlone);
+    try {
+      const [inner] = createLocalStores();
+      const { stores, ranks } = openClients({ sizes: [2] }, {}, () =>
+        spied(inner!, {
+          pushpull: async () => {
+            ranks.kill(1);
+            await new Promise((resolve) => setTimeout(resolve, 200));
+            return answer();
+          },
+        }),
+      );
+      await each(stores, (store) => store.init({ key: 'w', value: filled(4, 0) }));
+      const [first, second] = stores.map((store) =>
+        store.pushpull({ key: 'w', gradient: filled(4, 1), into: filled(4, 0) }),
+      );
+      // Of the one who is dead nobody hears any more.
+      second!.catch(() => undefined);
+      await expect(first).rejects.toThrow();
+      await new Promise((resolve) => setTimeout(resolve, 20));
+      expect(alone).toEqual([]);
+    } finally {
+      process.off('unhandledRejection', onAlone);
+    }
+  },
+);
 
 it.each([0, 2])('tells the others of a client when rank %i dies, and later calls too', async (dead) => {
   const { stores, ranks } = openClients({ sizes: [3] });

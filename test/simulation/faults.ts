@@ -22,16 +22,17 @@ export const POINTS = [
   'request',
   'turn',
   'question',
+  'mate',
 ] as const;
 export type Point = (typeof POINTS)[number];
 
 const ON_DISK: readonly Point[] = ['before write', 'write', 'flush', 'rename', 'acknowledgement'];
-const ON_WIRE: readonly Point[] = ['acknowledgement', 'request'];
+const ON_WIRE: readonly Point[] = ['acknowledgement', 'request', 'mate'];
 
 /** Of the checkpoint thread: before it does what it was asked for, and in the middle of it. */
 const IN_DESK: readonly Point[] = ['question', 'write', 'flush', 'rename'];
 
-/** Which fault can hit where. A desk is the thread that writes checkpoints. */
+/** Which fault can hit where. A desk is the thread that writes checkpoints, a mate another worker of the same client. */
 export const FAULTS = {
   'server killed': ON_DISK,
   'power cut': ON_DISK,
@@ -85,8 +86,16 @@ interface Struck {
 /** After so long a checkpoint thread counts as hung. */
 export const DESK_TIMEOUT_MS = 15_000;
 
-/** By fault and point, how often it hit. */
+/** Runs are counted apart. */
+export const RUN_KINDS = ['workers only', 'with clients'] as const;
+export type RunKind = (typeof RUN_KINDS)[number];
+
+/** By kind of run, fault and point, how often it hit. */
 export type FaultCounts = Map<string, number>;
+
+export function countName(kind: RunKind, fault: string, point: string): string {
+  return `${kind}: ${fault} @ ${point}`;
+}
 
 interface Armed {
   readonly fault: Fault;
@@ -101,9 +110,13 @@ interface Armed {
   readonly isOfDesk?: boolean;
 }
 
-const EACH = Object.entries(FAULTS).flatMap(([fault, points]) =>
+const EVERY = Object.entries(FAULTS).flatMap(([fault, points]) =>
   points.map((point) => ({ fault: fault as Fault, point: point })),
 );
+const EACH = EVERY.filter(({ point }) => point !== 'mate');
+/** Only where workers have mates; most of what there is to break there. */
+const MATES = EVERY.filter(({ point }) => point === 'mate');
+const MATES_WEIGHT = 4;
 /**
  * Logs are cut so seldom that most of these hit nothing; of names only that of the first checkpoint
  * can be missed.
@@ -112,6 +125,12 @@ const RARE = EACH.filter(({ fault, point }) => point === 'truncate' || fault ===
 const ALL = [...EACH, ...RARE, ...RARE];
 
 const EVERYWHERE = EACH.filter(({ point }) => point === 'request' || point === 'turn');
+
+/** A worker, and the server or mate at the other end of its link. */
+interface LinkEnds {
+  readonly to: SimProcess;
+  readonly worker: SimProcess;
+}
 
 /** What can become of a checkpoint thread, alone of its process. */
 export interface DeskThread {
@@ -137,6 +156,9 @@ export interface MachineFaults extends DiskFaults {
 export class Faults implements Links {
   readonly #scheduler: Scheduler;
   readonly #counts: FaultCounts;
+  readonly #kind: RunKind;
+  /** What can be armed for any point, and for those that are passed as long as anybody trains. */
+  readonly #choice: { readonly all: typeof EACH; readonly everywhere: typeof EACH };
   #machines!: readonly ServerMachine[];
   /** Where it is that something happens now. */
   #machine!: ServerMachine;
@@ -175,13 +197,18 @@ export class Faults implements Links {
   onPowerCut: () => void = () => undefined;
   onWorkerKilled: (process: SimProcess) => void = () => undefined;
 
-  constructor(scheduler: Scheduler, counts: FaultCounts) {
+  constructor(scheduler: Scheduler, counts: FaultCounts, kind: RunKind) {
     this.#scheduler = scheduler;
     this.#counts = counts;
+    this.#kind = kind;
+    const hasMates = kind === 'with clients';
+    const mates = hasMates ? Array<typeof MATES>(MATES_WEIGHT).fill(MATES).flat() : [];
+    this.#choice = { all: [...ALL, ...mates], everywhere: hasMates ? [...EVERYWHERE, ...MATES] : EVERYWHERE };
   }
 
   use(machines: readonly ServerMachine[]): void {
     this.#machines = machines;
+    this.#machine = machines[0]!;
   }
 
   /** Those of one machine. */
@@ -204,7 +231,8 @@ export class Faults implements Links {
   /** One more, at the next occasion or soon after. */
   arm(): void {
     const { random } = this.#scheduler;
-    const { fault, point } = ALL[random.below(ALL.length)]!;
+    const { all } = this.#choice;
+    const { fault, point } = all[random.below(all.length)]!;
     const isEnd = fault === 'server killed' || fault === 'power cut' || fault === 'server stopped';
     const isAfter =
       fault === 'name lost' || (isEnd && (point === 'write' || (isOnDisk(point) && random.below(2) === 0)));
@@ -242,7 +270,8 @@ export class Faults implements Links {
     const { random } = this.#scheduler;
     this.#armed.length = 0;
     for (let i = 0; i < count; i++) {
-      const { fault, point } = EVERYWHERE[random.below(EVERYWHERE.length)]!;
+      const { everywhere } = this.#choice;
+      const { fault, point } = everywhere[random.below(everywhere.length)]!;
       this.#armed.push({ fault, point, isAfter: false, skips: 0 });
     }
   }
@@ -322,26 +351,25 @@ export class Faults implements Links {
   }
 
   beforeSend(from: SimProcess, to: SimProcess): 'goes' | 'resets' {
-    this.#machine = this.#machines.find((one) => one.hasStarted(from) || one.hasStarted(to))!;
-    const isServer = this.#machine.hasStarted(from);
+    const machine = this.#machines.find((one) => one.hasStarted(from) || one.hasStarted(to));
     this.#resets = false;
-    this.#pass(
-      isServer ? 'acknowledgement' : 'request',
-      { server: isServer ? from : to, worker: isServer ? to : from },
-      '',
-    );
+    if (machine === undefined) this.#pass('mate', { to, worker: from }, '');
+    else {
+      this.#machine = machine;
+      const isServer = machine.hasStarted(from);
+      this.#pass(
+        isServer ? 'acknowledgement' : 'request',
+        { to: isServer ? from : to, worker: isServer ? to : from },
+        '',
+      );
+    }
     return this.#resets ? 'resets' : 'goes';
   }
 
   #resets = false;
   #throws = false;
 
-  #pass(
-    point: Point,
-    ends: { readonly server: SimProcess; readonly worker: SimProcess } | undefined,
-    path: string,
-    isAfter = false,
-  ): void {
+  #pass(point: Point, ends: LinkEnds | undefined, path: string, isAfter = false): void {
     const isOfLog = isLog(path);
     const index = this.#armed.findIndex(
       (one) =>
@@ -354,7 +382,7 @@ export class Faults implements Links {
     const armed = this.#armed[index]!;
     if (armed.skips-- > 0) return;
     this.#armed.splice(index, 1);
-    const name = `${armed.fault} @ ${point}`;
+    const name = countName(this.#kind, armed.fault, point);
     this.#counts.set(name, (this.#counts.get(name) ?? 0) + 1);
     this.hits++;
     this.#scheduler.note('fault', `${armed.fault} at ${point}${path === '' ? '' : ` of ${path}`}`);
@@ -376,7 +404,7 @@ export class Faults implements Links {
     return ms;
   }
 
-  #hit(fault: Fault, ends: { readonly server: SimProcess; readonly worker: SimProcess } | undefined): void {
+  #hit(fault: Fault, ends: LinkEnds | undefined): void {
     const scheduler = this.#scheduler;
     const forMs = (least: number, most: number): number => this.#lastsMs(scheduler.between(least, most));
     const { disk, process } = this.#machine;
@@ -426,16 +454,16 @@ export class Faults implements Links {
         return;
       case 'link cut':
       case 'link cut one way': {
-        const { server, worker } = ends!;
+        const { to, worker } = ends!;
         const untilMs = scheduler.nowMs + forMs(20, 30_000);
         const isToServer = fault === 'link cut' || scheduler.random.below(2) === 0;
-        if (isToServer) this.#cuts.push({ from: worker, to: server, untilMs });
-        if (fault === 'link cut' || !isToServer) this.#cuts.push({ from: server, to: worker, untilMs });
+        if (isToServer) this.#cuts.push({ from: worker, to, untilMs });
+        if (fault === 'link cut' || !isToServer) this.#cuts.push({ from: to, to: worker, untilMs });
         return;
       }
       case 'link slow':
         return void this.#slow.push({
-          ...{ a: ends!.server, b: ends!.worker, ms: scheduler.between(1, 200) },
+          ...{ a: ends!.to, b: ends!.worker, ms: scheduler.between(1, 200) },
           untilMs: scheduler.nowMs + forMs(50, 2000),
         });
       case 'worker stopped':

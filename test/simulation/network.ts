@@ -16,12 +16,19 @@ const ECONNRESET = 104;
 const ETIMEDOUT = 110;
 const ECONNREFUSED = 111;
 const WINDOW_BYTES = 64 * 1024;
+/** After how long an end that hears nothing knows that the other one is gone. */
+const KEEPALIVE_MS = 30_000;
 /** How long bytes may be on their way before the sender's kernel gives the connection up. */
 const USER_TIMEOUT_MS = 20_000;
 
+/** Who sleeps until something happens on a descriptor. */
+export interface Watcher {
+  wake(): void;
+}
+
 export class Descriptor {
-  /** Threads that sleep until it is ready for one of these. */
-  readonly watchers = new Map<SimThread, number>();
+  /** Those that sleep until it is ready for one of these. */
+  readonly watchers = new Map<Watcher, number>();
   closed = false;
 
   readiness(): number {
@@ -32,7 +39,7 @@ export class Descriptor {
   wake(): void {
     if (this.watchers.size === 0) return;
     const ready = this.readiness();
-    for (const [thread, wanted] of this.watchers) if ((ready & wanted) !== 0) thread.wake();
+    for (const [watcher, wanted] of this.watchers) if ((ready & wanted) !== 0) watcher.wake();
   }
 }
 
@@ -373,7 +380,12 @@ export class Network {
     const cutMs = this.links.cutUntilMs(socket.process, peer.process);
     if (cutMs > nowMs) {
       const lostMs = next.sentMs + USER_TIMEOUT_MS;
-      if (nowMs >= lostMs) return socket.fail(ETIMEDOUT);
+      if (nowMs >= lostMs) {
+        socket.fail(ETIMEDOUT);
+        // Nor does anybody hear that this end is closed: the other one asks now and then whether it is there.
+        this.#scheduler.after(KEEPALIVE_MS, undefined, () => peer.fail(ETIMEDOUT));
+        return;
+      }
       return again(Math.min(cutMs, lostMs) - nowMs);
     }
     if (next.atMs > nowMs) return again(next.atMs - nowMs);

@@ -6,7 +6,7 @@ import type { Clock } from '../../src/base/index.ts';
 import type { LockableFiles } from '../../src/memory/index.ts';
 import type { Host } from '../../src/sockets/index.ts';
 import type { Disk, DiskFaults } from './disk.ts';
-import type { Descriptor, Network, Watched } from './network.ts';
+import type { Descriptor, Network, Watched, Watcher } from './network.ts';
 import type { Owner, Scheduler } from './scheduler.ts';
 
 /** What a dead process meets when it goes on because it does not know. */
@@ -86,17 +86,20 @@ export class SimProcess {
   }
 }
 
+/** What a pause takes besides: the machine has other things to do. */
+const PAUSE_MS = 4;
+/** From one look that finds nothing to the next, of those who look all the time. */
+const LOOK_MS = 100;
+
 export class SimThread implements Owner {
   readonly process: SimProcess;
   readonly hasPromises: boolean;
   /** Held up by the system, alone of its process. */
   heldUpUntilMs = 0;
-  #watched: readonly Watched[] = [];
-  #asleepUntilMs = 0;
-  #isAsleep = false;
+  /** Its last look, if that found nothing. What looks next does not count: another event, or one that has got up. */
+  #vainLook:
+    { readonly watched: readonly Watched[]; readonly untilMs: number; readonly event: number } | undefined;
   #hasEnded = false;
-  /** What it does when it wakes. */
-  #onWake: { readonly act: () => void; callOff: () => void } | undefined;
 
   constructor(process: SimProcess, hasPromises: boolean) {
     this.process = process;
@@ -122,6 +125,7 @@ export class SimThread implements Owner {
       nowMs: () => scheduler.nowMs,
       after: (delayMs, act) => scheduler.after(delayMs, this, act),
       soon: (act) => this.soon(act),
+      pause: (delayMs) => new Promise((resolve) => this.#pause(delayMs, resolve)),
     };
   }
 
@@ -137,44 +141,54 @@ export class SimThread implements Owner {
 
   /** The thread has looked and found nothing: what it does next waits until something happens. */
   sleep(watched: readonly Watched[], forMs: number): void {
-    this.#isAsleep = true;
-    this.#watched = watched;
-    this.#asleepUntilMs = this.process.scheduler.nowMs + forMs;
+    const { nowMs, event } = this.process.scheduler;
+    this.#vainLook = { watched, untilMs: nowMs + forMs, event };
   }
 
   /** In the next turn; after a look that found nothing, when something has happened or its time is up. */
   soon(act: () => void): void {
     const { scheduler } = this.process;
     const jitterMs = scheduler.between(0, 0.02);
-    if (!this.#isAsleep) return void scheduler.after(jitterMs, this, act);
-    for (const { descriptor, wanted } of this.#watched) descriptor.watchers.set(this, wanted);
-    const wake = (): void => {
-      this.getUp();
-      act();
-    };
-    const callOff = scheduler.after(Math.max(0, this.#asleepUntilMs - scheduler.nowMs), this, wake);
-    this.#onWake = { act: wake, callOff };
+    const look = this.#vainLook;
+    if (look === undefined || !this.isAsleep) return void scheduler.after(jitterMs, this, act);
+    this.getUp();
+    this.#wait(look.watched, Math.max(0, look.untilMs - scheduler.nowMs), act);
   }
 
-  /** Something happened on a descriptor that it watches. */
-  wake(): void {
-    const waiting = this.#onWake;
-    if (waiting === undefined) return;
-    waiting.callOff();
-    this.#onWake = undefined;
+  /** Who has looked in vain and looks again and again sees nothing before something happens: such looks are left out. */
+  #pause(delayMs: number, act: () => void): void {
     const { scheduler } = this.process;
-    scheduler.after(scheduler.between(0.1, 0.6), this, waiting.act);
+    const look = this.#vainLook;
+    if (look === undefined || !this.isAsleep) return void scheduler.after(delayMs + PAUSE_MS, this, act);
+    this.getUp();
+    this.#wait(look.watched, LOOK_MS, act);
+  }
+
+  #wait(watched: readonly Watched[], forMs: number, act: () => void): void {
+    const { scheduler } = this.process;
+    const wake = (): void => {
+      for (const { descriptor } of watched) descriptor.watchers.delete(watcher);
+      act();
+    };
+    const callOff = scheduler.after(forMs, this, wake);
+    let hasWoken = false;
+    const watcher: Watcher = {
+      wake: () => {
+        if (hasWoken) return;
+        hasWoken = true;
+        callOff();
+        scheduler.after(scheduler.between(0.1, 0.6), this, wake);
+      },
+    };
+    for (const { descriptor, wanted } of watched) descriptor.watchers.set(watcher, wanted);
   }
 
   /** It has looked and found nothing since it last got up. */
   get isAsleep(): boolean {
-    return this.#isAsleep;
+    return this.#vainLook?.event === this.process.scheduler.event;
   }
 
   getUp(): void {
-    for (const { descriptor } of this.#watched) descriptor.watchers.delete(this);
-    this.#watched = [];
-    this.#isAsleep = false;
-    this.#onWake = undefined;
+    this.#vainLook = undefined;
   }
 }

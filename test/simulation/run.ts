@@ -7,6 +7,8 @@
  */
 import { TributaryError } from '../../src/base/index.ts';
 import type { Kernels } from '../../src/kernels/index.ts';
+import type { MemberAddress } from '../../src/transport/index.ts';
+import { Start } from './clients.ts';
 import { Disk } from './disk.ts';
 import { Faults } from './faults.ts';
 import type { Cause, FaultCounts } from './faults.ts';
@@ -20,6 +22,12 @@ import type { TenantPlan } from './tenant.ts';
 import { Visitors } from './visitors.ts';
 
 const KINDS = ['synchronous', 'held', 'asynchronous', 'bounded', 'elastic'] as const;
+/** In every so many seeds a tenant trains in clients. */
+const CLIENTS_EVERY = 3;
+const CLIENT_KINDS = ['synchronous', 'asynchronous', 'bounded', 'elastic'] as const;
+export const CLIENTS = 2;
+export const CLIENT_STEPS = 14;
+export const CLIENT_SIZES = [2, 3] as const;
 const NAMES = ['server', 'second server'];
 const PORT = 7000;
 const CORES = 2;
@@ -81,6 +89,8 @@ class Run {
   readonly #processes = new Map<string, SimProcess>();
   /** Workers that are about to be started again. */
   readonly #starting = new Set<string>();
+  /** By worker, the last start of its client. */
+  readonly #starts = new Map<string, Start>();
   #restarts = 0;
   readonly #repairing = new Set<ServerMachine>();
   #violation: string | undefined;
@@ -90,9 +100,10 @@ class Run {
     const { seed, kernels, counts } = options;
     const scheduler = (this.#scheduler = new Scheduler(seed));
     this.#network = new Network(scheduler, kernels.space);
-    this.#faults = new Faults(scheduler, counts);
-    this.#network.links = this.#faults;
     const plans = options.plans ?? this.#choosePlans();
+    const hasClients = plans.some(({ clientSize }) => clientSize > 1);
+    this.#faults = new Faults(scheduler, counts, hasClients ? 'with clients' : 'workers only');
+    this.#network.links = this.#faults;
     this.#tenants = plans.map((plan) => new Tenant(plan, scheduler.randomHex(32)));
     const servers = Math.max(...plans.map((plan) => plan.servers));
     this.#machines = NAMES.slice(0, servers).map((name, i) => this.#newMachine(name, i));
@@ -100,7 +111,7 @@ class Run {
     this.#visitors = new Visitors({
       ...{ scheduler, network: this.#network, faults: this.#faults, space: kernels.space },
       machine: () => this.#machines[0]!,
-      startWorker: (tenant) => this.#startWorker(tenant, 0),
+      startWorker: (tenant) => this.#startClient(tenant, 0),
       onViolation: ({ message }) => this.#found(message),
     });
     this.#faults.onPowerCut = () => {
@@ -118,7 +129,8 @@ class Run {
     try {
       for (const machine of this.#machines) machine.start();
       for (const tenant of this.#tenants) {
-        for (let worker = 0; worker < tenant.plan.workers; worker++) this.#startWorker(tenant, worker);
+        for (let worker = 0; worker < tenant.plan.workers; worker += tenant.plan.clientSize)
+          this.#startClient(tenant, worker);
       }
       this.#planFaults();
       if (this.#options.plans === undefined) this.#visitors.come();
@@ -169,16 +181,32 @@ class Run {
   #choosePlans(): TenantPlan[] {
     const { random } = this.#scheduler;
     return ['first', 'second'].map((namespace) => {
+      if (namespace === 'first' && this.#options.seed % CLIENTS_EVERY === CLIENTS_EVERY - 1)
+        return this.#chooseClients(namespace);
       const kind = KINDS[random.below(KINDS.length)]!;
       // Only in lock step must servers agree on anything.
       const servers = isInLockStep(kind) && random.below(2) === 0 ? 2 : 1;
       return {
-        ...{ namespace, kind, servers, workers: random.below(8) === 0 ? 3 : 2 },
+        ...{ namespace, kind, servers, workers: random.below(8) === 0 ? 3 : 2, clientSize: 1 },
         ...{ steps: 20 + random.below(2), checkpointEvery: 3 + random.below(5) },
         ...{ sharedMemory: random.below(2) === 0, isKept: true, isOnDisk: random.below(2) === 0 },
         goesOn: random.below(2) === 0,
       };
     });
+  }
+
+  /** Two clients of two or three workers. */
+  #chooseClients(namespace: string): TenantPlan {
+    const { random } = this.#scheduler;
+    const kind = CLIENT_KINDS[random.below(CLIENT_KINDS.length)]!;
+    const servers = isInLockStep(kind) && random.below(2) === 0 ? 2 : 1;
+    const clientSize = CLIENT_SIZES[random.below(4) === 0 ? 1 : 0];
+    return {
+      ...{ namespace, kind, servers, clientSize, workers: CLIENTS * clientSize },
+      ...{ steps: CLIENT_STEPS, checkpointEvery: 2 + random.below(4) },
+      ...{ sharedMemory: random.below(2) === 0, isKept: true, isOnDisk: random.below(2) === 0 },
+      goesOn: random.below(2) === 0,
+    };
   }
 
   /** Those that the tenant trains on. */
@@ -214,8 +242,19 @@ class Run {
     look();
   }
 
-  #startWorker(tenant: Tenant, worker: number): void {
+  /** All workers of a client, of which `first` is the first, or a worker alone. */
+  #startClient(tenant: Tenant, first: number): void {
+    const { namespace, clientSize } = tenant.plan;
+    const start = new Start(this.#scheduler, clientSize, (rank) => `${namespace}.${first + rank}`);
+    for (let worker = first; worker < first + clientSize; worker++) {
+      this.#starts.set(`${namespace}.${worker}`, start);
+      this.#startWorker(tenant, worker, start);
+    }
+  }
+
+  #startWorker(tenant: Tenant, worker: number, start: Start): void {
     const name = `${tenant.plan.namespace}.${worker}`;
+    const rank = worker % tenant.plan.clientSize;
     const process = new SimProcess(name, this.#scheduler, this.#network, new Disk());
     const thread = new SimThread(process, true);
     this.#processes.set(name, process);
@@ -227,6 +266,7 @@ class Run {
       nowMs: () => this.#scheduler.nowMs,
       isExcused: (error: TributaryError) => this.#isExcused(tenant, worker, error),
       pause: (ms: number) => new Promise<void>((resolve) => thread.clock.after(ms, resolve)),
+      meet: (address: MemberAddress['address']) => start.meet(rank, thread, address),
     };
     this.#scheduler.after(this.#scheduler.between(0, 5), thread, () => {
       tenant.work(worker, place).then(
@@ -234,6 +274,8 @@ class Run {
           if (process.isDead) return;
           process.note('is done');
           process.kill();
+          start.leave(rank, true);
+          this.#startAgainIfOver(tenant, worker, start);
         },
         (error: unknown) => {
           if (process.isDead) return;
@@ -257,6 +299,7 @@ class Run {
     const { wasCut, isLockStep } = tenant;
     const { code, message } = error;
     if (this.#isExcused(tenant, worker, error)) return true;
+    if (this.#hasLostMate(tenant, worker, error)) return true;
     // Whoever works for a service that was ended is told so, or cannot find it.
     if (!tenant.plan.isKept && !this.#visitors.tenants.includes(tenant)) return true;
     // Nothing of them is kept; nor of what was trained in a folder that was given up before the
@@ -268,6 +311,17 @@ class Run {
       /pushed step .* expected step|cannot be written after it/.test(message) || OVERTAKEN.test(message);
     return (
       wasCut && !isLockStep && (code === 'CHECKPOINT_CORRUPT' || isBehind || this.#isUneven(tenant, error))
+    );
+  }
+
+  /** Whether it names a mate who is gone, or cannot be reached. */
+  #hasLostMate(tenant: Tenant, worker: number, { code, message }: TributaryError): boolean {
+    const { namespace } = tenant.plan;
+    const start = this.#starts.get(`${namespace}.${worker}`)!;
+    const isCut = (): boolean => this.#faults.hasStruck(['link'], tenant.steppedMs(worker), namespace);
+    return (
+      (code === 'PEER_LOST' || code === 'UNREACHABLE') &&
+      (start.names(message, 'lost') || (start.names(message, 'any') && isCut()))
     );
   }
 
@@ -318,14 +372,33 @@ class Run {
   #startAgain(name: string): void {
     const [namespace, worker] = name.split('.') as [string, string];
     const tenant = this.#tenants.find(({ plan }) => plan.namespace === namespace);
-    if (tenant === undefined || tenant.isDone || this.#starting.has(name)) return;
+    if (tenant === undefined) return;
+    const start = this.#starts.get(name)!;
+    start.leave(Number(worker) % tenant.plan.clientSize, false);
+    // Mates who have met hear of it by themselves; the launcher ends those who wait for one who will never come.
+    if (!start.hasMet) {
+      for (const [mate, one] of this.#starts) {
+        if (one !== start || this.#processes.get(mate)!.isDead) continue;
+        this.#processes.get(mate)!.kill();
+        start.leave(Number(mate.split('.')[1]) % tenant.plan.clientSize, false);
+      }
+    }
+    this.#startAgainIfOver(tenant, Number(worker), start);
+  }
+
+  /** Workers of a client start together, when all of them have ended. */
+  #startAgainIfOver(tenant: Tenant, worker: number, before: Start): void {
+    const { namespace, clientSize } = tenant.plan;
+    const first = worker - (worker % clientSize);
+    const name = `${namespace}.${first}`;
+    if (!before.isOver || tenant.isDone || this.#starting.has(name)) return;
     this.#starting.add(name);
     if (++this.#restarts > MOST_RESTARTS)
       return this.#found(`workers were started again ${MOST_RESTARTS} times`);
     const start = (): void => {
       if (!tenant.isServed) return void this.#scheduler.after(100, undefined, start);
       this.#starting.delete(name);
-      if (!tenant.isDone) this.#startWorker(tenant, Number(worker));
+      if (!tenant.isDone) this.#startClient(tenant, first);
     };
     this.#scheduler.after(this.#scheduler.between(10, 2000), undefined, start);
   }

@@ -33,6 +33,8 @@ export class Scheduler {
   readonly trace: TraceLine[] = [];
   #nowMs = 0;
   #events = 0;
+  /** The number of the one that happens now. */
+  event = 0;
   readonly #heap: Event[] = [];
 
   constructor(seed: number) {
@@ -89,6 +91,7 @@ export class Scheduler {
       }
       this.#nowMs = event.atMs;
       event.act = undefined;
+      this.event = event.order;
       act();
       if (owner?.hasPromises) await settled();
     }

@@ -12,12 +12,17 @@ import { RemoteStore, runSteps } from '../../src/kvstore/index.ts';
 import type { RemoteStoreOptions } from '../../src/kvstore/index.ts';
 import type { Consistency, ServiceOptions } from '../../src/server/index.ts';
 import type { Host } from '../../src/sockets/index.ts';
+import type { MemberAddress } from '../../src/transport/index.ts';
+import { openClient } from './clients.ts';
+import type { TrainingStore } from './clients.ts';
 import { Tally } from './tally.ts';
 
 export interface TenantPlan {
   readonly namespace: string;
   readonly kind: 'synchronous' | 'held' | 'asynchronous' | 'bounded' | 'elastic';
   readonly workers: number;
+  /** Workers of a client, which face the servers as one. 1: there are no clients. */
+  readonly clientSize: number;
   readonly steps: number;
   readonly checkpointEvery: number;
   readonly sharedMemory: boolean;
@@ -51,6 +56,14 @@ export interface WorkerPlace {
   readonly isExcused: (error: TributaryError) => boolean;
   /** By server, the names in a folder on its disk. */
   readonly stored: (folder: string) => readonly (readonly string[])[];
+  /** Where there are clients: settles when all workers of this one's have said where they can be reached. */
+  readonly meet: (address: MemberAddress['address']) => Promise<readonly MemberAddress[]>;
+}
+
+/** A worker that has its store. */
+interface Working extends WorkerPlace {
+  /** What the first worker of the client says, on all of them. */
+  readonly agree: (what: boolean) => Promise<boolean>;
 }
 
 const LENGTHS = [50, 7];
@@ -85,6 +98,8 @@ export class Tenant {
   progress = 0;
   onProgress: () => void = () => undefined;
   readonly #pushed = new Set<number>();
+  /** Where workers of a client have the same weights: those after a step, by client and step. */
+  readonly #weights = new Map<string, string>();
   /** By worker, when its last two steps ended. */
   readonly #stepped: Moments;
   /** By worker, when its last two checkpoints were answered. */
@@ -111,6 +126,7 @@ export class Tenant {
       this.wasCut = false;
       this.acknowledged.fill(0);
       this.#pushed.clear();
+      this.#weights.clear();
       for (const tally of [this.#dense, this.#rows]) tally.beginAnew();
     }
     return {
@@ -120,14 +136,14 @@ export class Tenant {
     };
   }
 
-  /** When the worker began its last step that ended. */
+  /** When the worker, or one of its mates, began its last step that ended: what fails for one fails for all. */
   steppedMs(worker: number): number {
-    return this.#stepped.before(worker);
+    return Math.min(...this.#matesOf(worker).map((mate) => this.#stepped.before(mate)));
   }
 
-  /** When the checkpoint before its last one was answered. */
+  /** When the checkpoint before their last one was answered. */
   keptMs(worker: number): number {
-    return this.#kept.before(worker);
+    return Math.min(...this.#matesOf(worker).map((mate) => this.#kept.before(mate)));
   }
 
   get hasBegunAnew(): boolean {
@@ -166,20 +182,49 @@ export class Tenant {
 
   /** The whole life of one process of one worker. */
   async work(worker: number, place: WorkerPlace): Promise<void> {
-    const { namespace, workers, sharedMemory, kind } = this.plan;
-    const options: RemoteStoreOptions = {
-      ...{ servers: place.addresses, access: { namespace, nonce: this.nonce }, worker, workers },
-      ...{ sharedMemory, chunkBytes: CHUNK_BYTES, kernels: place.kernels },
+    const { namespace, workers, clientSize, sharedMemory, kind } = this.plan;
+    const { host, kernels, addresses: servers, note, meet } = place;
+    const remote: RemoteStoreOptions = {
+      ...{ servers, access: { namespace, nonce: this.nonce } },
+      ...{ worker: this.#clientOf(worker), workers: workers / clientSize },
+      ...{ sharedMemory, chunkBytes: CHUNK_BYTES, kernels },
       ...{ reconnectTimeoutMs: 20_000, requestTimeoutMs: 250_000 },
       ...{ held: kind === 'held', consistency: this.#consistency(), log: () => undefined },
     };
-    place.note('connects');
-    const store = await RemoteStore.connect(options, place.host);
-    place.note('is connected');
-    if (this.isLockStep) await this.#train(store, place);
-    else if (kind === 'elastic') await this.#average(store, place);
-    else await this.#count(store, place);
-    await store.close();
+    note('connects');
+    if (clientSize === 1) {
+      const store = await RemoteStore.connect(remote, host);
+      await this.#workOn(store, { ...place, agree: (what) => Promise.resolve(what) });
+      return store.close();
+    }
+    const { store, agree, close } = await openClient({
+      ...{ host, kernels, rank: worker % clientSize, meet, worker, workers },
+      ...{ elastic: kind === 'elastic', remote: { ...remote, nonFinite: 'accept' }, note },
+    });
+    await this.#workOn(store, { ...place, agree });
+    await close();
+  }
+
+  async #workOn(store: TrainingStore, working: Working): Promise<void> {
+    working.note('is connected');
+    if (this.isLockStep) await this.#train(store, working);
+    else if (this.plan.kind === 'elastic') await this.#average(store, working);
+    else await this.#count(store, working);
+  }
+
+  #clientOf(worker: number): number {
+    return Math.floor(worker / this.plan.clientSize);
+  }
+
+  /** The workers of its client, itself among them. */
+  #matesOf(worker: number): readonly number[] {
+    const { clientSize } = this.plan;
+    return Array.from({ length: clientSize }, (_, rank) => clientSize * this.#clientOf(worker) + rank);
+  }
+
+  /** Steps that the worker goes on behind: all of a client behind the one that has come farthest. */
+  #begun(worker: number): number {
+    return Math.max(...this.#matesOf(worker).map((mate) => this.acknowledged[mate]!));
   }
 
   #goesOn(): void {
@@ -200,8 +245,8 @@ export class Tenant {
     }
   }
 
-  async #train(store: RemoteStore, { note, stored, nowMs, isExcused }: WorkerPlace): Promise<void> {
-    const { steps, checkpointEvery, kind, goesOn } = this.plan;
+  async #train(store: TrainingStore, { note, stored, nowMs, isExcused }: WorkerPlace): Promise<void> {
+    const { steps, checkpointEvery, goesOn } = this.plan;
     const { rank } = store;
     const keys = await openKeys(store, 0.5);
     await store.setOptimizer({ name: 'sgd', lr: 0.05, momentum: 0.9 });
@@ -216,7 +261,7 @@ export class Tenant {
           step: async (step, isFirst) => {
             this.#goesOn();
             this.#checkStored(step, stored);
-            await trainStep(store, keys, step, isFirst, kind === 'held');
+            await trainStep(store, keys, step, isFirst, this.plan);
             note(`step ${step}`);
             this.#stepped.add(rank, nowMs());
             if (step % checkpointEvery === 0) this.#kept.add(rank, nowMs());
@@ -248,7 +293,7 @@ export class Tenant {
   }
 
   /** The values count pushes: element e those of worker e modulo the workers. */
-  async #count(store: RemoteStore, place: WorkerPlace): Promise<void> {
+  async #count(store: TrainingStore, place: Working): Promise<void> {
     const { workers, steps, checkpointEvery } = this.plan;
     const { rank } = store;
     const keys = await openKeys(store, 0);
@@ -258,19 +303,19 @@ export class Tenant {
     for (const { gradient } of keys)
       gradient.view.forEach((_, e, all) => (all[e] = e % workers === rank ? 1 : 0));
     const rows = new Float32Array(ROWS * ROW_LENGTH).map((_, e) => (e % workers === rank ? 1 : 0));
-    while (this.acknowledged[rank]! < steps) {
+    for (let step = this.#begun(rank) + 1; step <= steps; step++) {
       this.#goesOn();
-      const pushesRows = this.acknowledged[rank]! % ROWS_EVERY === 0;
+      const pushesRows = (step - 1) % ROWS_EVERY === 0;
       await this.#push(store, keys, place, [
         () => this.#dense.count(rank, store.pushpull(keys)),
         ...(pushesRows ? [() => this.#rows.count(rank, store.pushRows('table', ALL_ROWS, rows))] : []),
       ]);
-      this.acknowledged[rank]!++;
+      this.acknowledged[rank] = step;
       this.#stepped.add(rank, place.nowMs());
-      place.note(`push ${this.acknowledged[rank]} acknowledged`);
-      if (rank === 0 && this.acknowledged[rank]! % checkpointEvery === 0)
-        await this.#keep(store, await versionOf(store, keys), place);
-      if (this.acknowledged[rank]! % CHECKED_EVERY === 0) await this.#checkCounts(store, keys);
+      place.note(`push ${step} acknowledged`);
+      if (this.#clientOf(rank) === 0 && step % checkpointEvery === 0)
+        await this.#keep(store, step, await versionOf(store, keys), place);
+      if (step % CHECKED_EVERY === 0) await this.#checkCounts(store, keys);
     }
     await this.#lookOn(rank, place, () => this.#checkCounts(store, keys));
   }
@@ -280,7 +325,7 @@ export class Tenant {
    * goes on: when a new log has begun with a checkpoint, where the error asks for that.
    */
   async #push(
-    store: RemoteStore,
+    store: TrainingStore,
     keys: Keys,
     { note, pause, isExcused }: WorkerPlace,
     pushes: readonly (() => Promise<unknown>)[],
@@ -302,7 +347,7 @@ export class Tenant {
   }
 
   async #beginLogs(
-    store: RemoteStore,
+    store: TrainingStore,
     keys: Keys,
     { note, pause, isExcused }: Pick<WorkerPlace, 'note' | 'pause' | 'isExcused'>,
   ): Promise<void> {
@@ -325,7 +370,12 @@ export class Tenant {
   }
 
   /** Waits for the disk every other time. */
-  async #keep(store: RemoteStore, step: number, { note, nowMs, isExcused }: WorkerPlace): Promise<void> {
+  async #keep(
+    store: TrainingStore,
+    step: number,
+    version: number,
+    { note, nowMs, isExcused }: WorkerPlace,
+  ): Promise<void> {
     const told = async (written: Promise<void>): Promise<void> => {
       try {
         await written;
@@ -336,19 +386,19 @@ export class Tenant {
       }
     };
     const kept = [this.#dense, this.#rows].map((tally) => tally.checkpoint());
-    await told(store.checkpoint(step));
+    await told(store.checkpoint(version));
     this.#kept.add(store.rank, nowMs());
-    if (this.acknowledged[store.rank]! % 2 !== 0) return;
+    if (step % 2 !== 0) return;
     await told(store.checkpointsWritten().then(() => kept.forEach((isOnDisk) => isOnDisk())));
   }
 
   /** Looking on shows whether a server was started again, which then needs this worker's help. */
-  async #lookOn(rank: number, { pause, nowMs }: WorkerPlace, look: () => Promise<unknown>): Promise<void> {
+  async #lookOn(rank: number, { pause, nowMs, agree }: Working, look: () => Promise<unknown>): Promise<void> {
     this.#pushed.add(rank);
     const isAlone = () => this.#pushed.size < this.plan.workers;
     // Where its pushes may be lost others would wait for them as long as it stays.
     const mayStay = () => !(this.wasCut && this.plan.kind === 'bounded');
-    for (let ms = 50; isAlone() && mayStay(); ms = Math.min(2 * ms, 2000)) {
+    for (let ms = 50; await agree(isAlone() && mayStay()); ms = Math.min(2 * ms, 2000)) {
       await pause(ms);
       await look();
       this.#stepped.add(rank, nowMs());
@@ -358,7 +408,7 @@ export class Tenant {
   }
 
   /** To be called by a worker none of whose pushes is under way. */
-  async #checkCounts(store: RemoteStore, keys: Keys): Promise<void> {
+  async #checkCounts(store: TrainingStore, keys: Keys): Promise<void> {
     const [dense, rows] = [this.#dense.look(store.rank), this.#rows.look(store.rank)];
     const table = new Float32Array(ROWS * ROW_LENGTH);
     await Promise.all([
@@ -370,26 +420,38 @@ export class Tenant {
   }
 
   /** Elastic averaging: nothing is counted, but every step ends and all stays finite. */
-  async #average(store: RemoteStore, place: WorkerPlace): Promise<void> {
+  async #average(store: TrainingStore, place: Working): Promise<void> {
     const { steps, checkpointEvery, namespace } = this.plan;
     const { rank } = store;
+    const client = this.#clientOf(rank);
     const keys = await openKeys(store, 0.5);
-    while (this.acknowledged[rank]! < steps) {
+    for (let step = this.#begun(rank) + 1; step <= steps; step++) {
       this.#goesOn();
       for (const { gradient, into } of keys)
-        gradient.view.set(into.view.map((value) => value + 0.01 * (rank + 1)));
+        gradient.view.set(into.view.map((value) => value + 0.01 * (client + 1)));
       await this.#push(store, keys, place, [() => store.pushpull(keys)]);
-      this.acknowledged[rank]!++;
+      this.acknowledged[rank] = step;
       this.#stepped.add(rank, place.nowMs());
-      place.note(`average ${this.acknowledged[rank]}`);
+      place.note(`average ${step}`);
       for (const { key, into } of keys) {
         if (into.view.every((value) => Number.isFinite(value) && Math.abs(value) < 100)) continue;
         throw new Violation(`'${namespace}', key ${key}: the average is ${into.view.join(' ')}`);
       }
-      if (rank === 0 && this.acknowledged[rank]! % checkpointEvery === 0)
-        await this.#keep(store, await versionOf(store, keys), place);
+      this.#checkAlike(client, step, keys);
+      if (client === 0 && step % checkpointEvery === 0)
+        await this.#keep(store, step, await versionOf(store, keys), place);
     }
     await this.#lookOn(rank, place, () => store.pull(keys.map(({ key, into }) => ({ key, into }))));
+  }
+
+  #checkAlike(client: number, step: number, keys: Keys): void {
+    const [name, weights] = [`${client} ${step}`, keys.map(({ into }) => into.view.join(' ')).join(' ')];
+    const known = this.#weights.get(name);
+    this.#weights.set(name, weights);
+    if (known === undefined || known === weights) return;
+    throw new Violation(
+      `'${this.plan.namespace}', average ${step}: workers of client ${client} have other weights than each other`,
+    );
   }
 }
 
@@ -398,7 +460,7 @@ function isOf(error: unknown, code: string): error is TributaryError {
 }
 
 /** The number of the newest state, by which checkpoints are called. */
-async function versionOf(store: RemoteStore, keys: Keys): Promise<number> {
+async function versionOf(store: TrainingStore, keys: Keys): Promise<number> {
   const [status] = await store.pull(keys.map(({ key, into }) => ({ key, into })));
   return status!.version;
 }
@@ -427,7 +489,7 @@ type Keys = Awaited<ReturnType<typeof openKeys>>;
 
 const ALL_ROWS = Int32Array.from({ length: ROWS }, (_, i) => i);
 
-async function openKeys(store: RemoteStore, first: number) {
+async function openKeys(store: TrainingStore, first: number) {
   const keys = LENGTHS.map((length, i) => ({
     ...{ key: `w${i}`, gradient: store.allocate(length), into: store.allocate(length) },
   }));
@@ -444,12 +506,13 @@ async function openKeys(store: RemoteStore, first: number) {
  * the result.
  */
 async function trainStep(
-  store: RemoteStore,
+  store: TrainingStore,
   keys: Keys,
   step: number,
   isFirst: boolean,
-  isHeld: boolean,
+  { kind, clientSize }: TenantPlan,
 ): Promise<void> {
+  const isHeld = kind === 'held';
   const pulls = keys.map(({ key, into }) => ({ key, into }));
   if (isFirst || isHeld) await store.pull(pulls);
   for (const { gradient, into } of keys) {
@@ -461,11 +524,13 @@ async function trainStep(
     isHeld ? store.push(keys.map(({ key, gradient }) => ({ key, gradient }))) : store.pushpull(keys),
     step % ROWS_EVERY === 0 ? trainRows(store, step) : Promise.resolve(),
   ];
+  // In a client what goes on would be of the step after going back.
+  if (clientSize > 1) await Promise.allSettled(pushes);
   await Promise.all(pushes);
-  if (isHeld) await store.apply({ scale: 0.5, lr: 0.05 });
+  if (isHeld) await store.apply!({ scale: 0.5, lr: 0.05 });
 }
 
-async function trainRows(store: RemoteStore, step: number): Promise<void> {
+async function trainRows(store: TrainingStore, step: number): Promise<void> {
   const touched = Int32Array.from({ length: 4 }, (_, i) => (i * i + 3 * step + 5 * store.rank) % ROWS);
   const rows = new Float32Array(4 * ROW_LENGTH);
   await store.pullRows('table', touched, rows);
@@ -474,7 +539,7 @@ async function trainRows(store: RemoteStore, step: number): Promise<void> {
 }
 
 /** Of the parameters on the servers. */
-async function hashOf(store: RemoteStore, keys: Keys): Promise<string> {
+async function hashOf(store: TrainingStore, keys: Keys): Promise<string> {
   await store.pull(keys.map(({ key, into }) => ({ key, into })));
   const table = new Float32Array(ROWS * ROW_LENGTH);
   await store.pullRows('table', ALL_ROWS, table);

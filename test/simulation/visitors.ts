@@ -105,6 +105,7 @@ export class Visitors {
     const tenant = new Tenant(
       {
         ...{ namespace: `visitor-${this.#count++}`, kind: 'asynchronous', workers: 1, steps },
+        ...{ clientSize: 1 },
         ...{ checkpointEvery: Infinity, sharedMemory: scheduler.random.below(2) === 0, servers: 1 },
         ...{ isKept: false, isOnDisk: false, goesOn: false },
       },

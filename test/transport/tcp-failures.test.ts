@@ -10,6 +10,7 @@ import { afterEach, describe, expect, it } from 'vitest';
 import { PeerError, UsageError } from '../../src/base/index.ts';
 import { hasSharedMemory } from '../../src/memory/index.ts';
 import type { Region } from '../../src/memory/index.ts';
+import { systemHost } from '../../src/sockets/index.ts';
 import { createTcpTransport } from '../../src/transport/tcp/tcp-transport.ts';
 import { closeEnds, envelope, memberAddress, openEnd, openEnds, SECRET, until } from './tcp-pair.ts';
 import type { End } from './tcp-pair.ts';
@@ -99,6 +100,24 @@ describe.skipIf(!hasSharedMemory())('the TCP transport', () => {
     await until([b], () => b.told.lost.length === 2);
     expect(b.told.lost.map(({ peer }) => peer).sort()).toEqual([0, 2]);
     expect(b.told.lost.every(({ error }) => error.code === 'PEER_LOST')).toBe(true);
+  });
+
+  it.each([0, 1])('is dialled again when the kernel takes only a part of its answer %i', async (which) => {
+    let answers = 0;
+    const { libc } = systemHost;
+    const sendBytes: typeof libc.sendBytes = (fd, sent) =>
+      libc.sendBytes(fd, answers++ === which ? sent.subarray(0, 20) : sent);
+    const listening = await openEnd({}, { ...systemHost, libc: { ...libc, sendBytes } });
+    ends.push(listening, await openEnd());
+    const [a, b] = ends as [End, End];
+    const [first, second] = ends.map(({ transport }, member) => memberAddress(member, transport));
+    await Promise.all([a.transport.connect(0, [second!]), b.transport.connect(1, [first!])]);
+    a.transport.send(1, envelope(), bytes(a, 10, 3));
+    const into = bytes(b, 10);
+    const receiving = b.transport.receive(0, envelope(), into);
+    await until(ends, () => receiving.done);
+    expect([a.transport.refused.garbage, into.view[9], b.told.lost.length]).toEqual([1, 3, 0]);
+    expect(a.lines.join()).toMatch(/it cannot be answered: 20 of \d+ bytes were taken/);
   });
 
   it('pauses reading at maxUnexpectedBytes and goes on when receives are posted', async () => {

@@ -4,6 +4,7 @@
  */
 import { SharedSpace } from '../../src/memory/index.ts';
 import type { Region } from '../../src/memory/index.ts';
+import type { Host } from '../../src/sockets/index.ts';
 import type { Envelope, MemberAddress, Receiving } from '../../src/transport/index.ts';
 import type { TcpOptions } from '../../src/transport/tcp/options.ts';
 import { createTcpTransport } from '../../src/transport/tcp/tcp-transport.ts';
@@ -22,11 +23,11 @@ export interface End {
   readonly lines: string[];
 }
 
-export async function openEnd(options: Partial<TcpOptions> = {}): Promise<End> {
+export async function openEnd(options: Partial<TcpOptions> = {}, machine?: Host): Promise<End> {
   const space = SharedSpace.create({ maxBytes: 128 * 2 ** 20 });
   const lines: string[] = [];
   const log = (line: string): void => void lines.push(line);
-  const transport = await createTcpTransport({ space, secret: SECRET, log, ...options });
+  const transport = await createTcpTransport({ space, secret: SECRET, log, ...options }, machine);
   const { told, events } = recordEvents();
   transport.listen(events);
   return { transport, space, told, lines };

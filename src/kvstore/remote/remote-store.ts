@@ -20,8 +20,8 @@ import type {
   KeyPull,
   KeyPush,
   KeyPushPull,
-  KVStore,
   OneOrMany,
+  RecoverableStore,
   StoreTensor as Tensor,
 } from '../kv-store.ts';
 import type { CoreLine } from './core-line.ts';
@@ -54,7 +54,7 @@ import { checkLength, elementsOf, listOf, StoreMemory } from './tensors.ts';
 
 export type { RemoteStoreOptions } from './store-options.ts';
 
-export class RemoteStore implements KVStore {
+export class RemoteStore implements RecoverableStore {
   readonly rank: number;
   readonly workers: number;
   /** Pushes whose values were left out because they were not finite. */

@@ -3,8 +3,7 @@
  * stage their bytes in. It knows nothing of matching. Invariant: the descriptor and the page are given back once.
  */
 import type { Segment, SharedSpace } from '../../memory/index.ts';
-import { libc } from '../../sockets/index.ts';
-import type { ByteRange, SpaceBytes } from '../../sockets/index.ts';
+import type { ByteRange, Libc, SpaceBytes } from '../../sockets/index.ts';
 import { FrameReader } from './frame-reader.ts';
 import { FrameWriter } from './frame-writer.ts';
 import type { Frame } from './frame.ts';
@@ -31,6 +30,7 @@ export class Connection {
   /** The kernel has all that will ever come, so what is left is little and reading need not pause. */
   isEnding = false;
   readonly #staging: Segment;
+  readonly #libc: Libc;
 
   constructor(
     peer: Peer,
@@ -39,24 +39,33 @@ export class Connection {
     bytes: SpaceBytes,
     scratch: ByteRange,
     receiver: Receiver,
+    libc: Libc,
   ) {
+    this.#libc = libc;
     this.peer = peer;
     this.fd = fd;
     this.#staging = space.allocate(WRITE_BYTES + READ_BYTES);
     const { byteOffset } = this.#staging;
-    this.writer = new FrameWriter(fd, bytes, { byteOffset, byteLength: WRITE_BYTES });
+    this.writer = new FrameWriter(fd, bytes, { byteOffset, byteLength: WRITE_BYTES }, libc);
     const readStaging = { byteOffset: byteOffset + WRITE_BYTES, byteLength: READ_BYTES };
-    this.reader = new FrameReader(fd, bytes, readStaging, scratch, {
-      admit: (frame) => receiver.admit(this, frame),
-      finish: (part) => receiver.finish(this, part),
-    });
+    this.reader = new FrameReader(
+      fd,
+      bytes,
+      readStaging,
+      scratch,
+      {
+        admit: (frame) => receiver.admit(this, frame),
+        finish: (part) => receiver.finish(this, part),
+      },
+      libc,
+    );
   }
 
   close(): void {
     this.reader.ended ??= 'closed';
     this.writer.ended ??= 'closed';
     if (this.#staging.closed) return;
-    libc().close(this.fd);
+    this.#libc.close(this.fd);
     this.#staging.close();
   }
 }

@@ -3,14 +3,12 @@
  * gives up. It hands over a descriptor and never sees a frame. Invariant: a refusal that trying again cannot change
  * (secret, version, a rank twice) ends it at once; everything else is tried again, and the last reason is kept.
  */
-import { randomBytes } from 'node:crypto';
 import { PeerError } from '../../base/index.ts';
 import {
   dialAt,
   EAGAIN,
   EINTR,
   errorName,
-  libc,
   readTunnelRecord,
   TUNNEL_RECORD_BYTES,
   writeTunnelRecord,
@@ -91,12 +89,12 @@ export class Dialer {
   }
 
   close(): void {
-    if (this.#fd >= 0) libc().close(this.#fd);
+    if (this.#fd >= 0) this.#options.host.libc.close(this.#fd);
     this.#fd = -1;
   }
 
   #dial(now: number): void {
-    const result = dialAt(libc(), this.#route.address, this.#options.socketBufferBytes);
+    const result = dialAt(this.#options.host.libc, this.#route.address, this.#options.socketBufferBytes);
     if (result < 0) {
       this.#failed(errorName(result), now);
       return;
@@ -109,7 +107,7 @@ export class Dialer {
       targetId: this.peer.id,
       index: this.index,
       count: this.#options.connectionsPerPeer,
-      nonce: randomBytes(NONCE_BYTES),
+      nonce: Buffer.from(this.#options.host.randomHex(NONCE_BYTES), 'hex'),
     };
     const hello = writeHello(this.#hello);
     const { throughTunnel } = this.#route;
@@ -124,7 +122,7 @@ export class Dialer {
   /** Sends what is to be said; until the connection stands the kernel takes nothing. */
   #flush(now: number): boolean {
     if (this.#outgoing.length === 0) return true;
-    const sent = libc().sendBytes(this.#fd, this.#outgoing);
+    const sent = this.#options.host.libc.sendBytes(this.#fd, this.#outgoing);
     if (sent === -EAGAIN || sent === -EINTR) return false;
     if (sent < 0) {
       this.#failed(errorName(sent), now);
@@ -139,7 +137,7 @@ export class Dialer {
   #listen(now: number): void {
     for (;;) {
       const wanted = this.#stage === 'tunnel' ? TUNNEL_RECORD_BYTES : ANSWER_BYTES;
-      const got = libc().receiveBytes(this.#fd, this.#bytes.subarray(this.#filled, wanted));
+      const got = this.#options.host.libc.receiveBytes(this.#fd, this.#bytes.subarray(this.#filled, wanted));
       if (got === -EAGAIN || got === -EINTR) return;
       if (got <= 0) {
         this.#failed(got === 0 ? 'it closed the connection' : errorName(got), now);

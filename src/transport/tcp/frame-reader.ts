@@ -3,7 +3,7 @@
  * them pass through a staging range; the rest of a large payload is received straight into its region. Invariants: only
  * checked frames reach the sink; after `ended` is set nothing is read any more.
  */
-import { EAGAIN, EINTR, errorName, libc } from '../../sockets/index.ts';
+import { EAGAIN, EINTR, errorName } from '../../sockets/index.ts';
 import type { ByteRange, Libc, SpaceBytes } from '../../sockets/index.ts';
 import { FRAME_BYTES, ProtocolFault, readFrame } from './frame.ts';
 import type { Frame } from './frame.ts';
@@ -31,7 +31,7 @@ export class FrameReader {
   readonly #view: DataView;
   readonly #scratch: ByteRange;
   readonly #sink: FrameSink;
-  readonly #libc: Libc = libc();
+  readonly #libc: Libc;
   /** Staged bytes that are not looked at yet. */
   #start = 0;
   #end = 0;
@@ -42,7 +42,15 @@ export class FrameReader {
   #frames = 0;
 
   /** Bytes that nobody wants are received into `scratch`. */
-  constructor(fd: number, space: SpaceBytes, staging: ByteRange, scratch: ByteRange, sink: FrameSink) {
+  constructor(
+    fd: number,
+    space: SpaceBytes,
+    staging: ByteRange,
+    scratch: ByteRange,
+    sink: FrameSink,
+    libc: Libc,
+  ) {
+    this.#libc = libc;
     this.#fd = fd;
     this.#space = space;
     this.#staging = staging;

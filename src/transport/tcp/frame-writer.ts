@@ -3,7 +3,7 @@
  * gathered in a staging range, so that several go in one call; large payloads go straight from their region. Invariants:
  * a frame that was begun is sent to its end; after `ended` is set nothing is written any more.
  */
-import { EAGAIN, EINTR, errorName, libc } from '../../sockets/index.ts';
+import { EAGAIN, EINTR, errorName } from '../../sockets/index.ts';
 import type { ByteRange, Libc, SpaceBytes } from '../../sockets/index.ts';
 import { FRAME_BYTES, writeFrame } from './frame.ts';
 import type { OutgoingPart } from './messages.ts';
@@ -25,7 +25,7 @@ export class FrameWriter {
   readonly #space: SpaceBytes;
   readonly #staging: ByteRange;
   readonly #view: DataView;
-  readonly #libc: Libc = libc();
+  readonly #libc: Libc;
   readonly #queue: OutgoingPart[] = [];
   /** The first part of the queue that is not begun. */
   #head = 0;
@@ -37,7 +37,8 @@ export class FrameWriter {
   #largeSent = 0;
   #frames = 0;
 
-  constructor(fd: number, space: SpaceBytes, staging: ByteRange) {
+  constructor(fd: number, space: SpaceBytes, staging: ByteRange, libc: Libc) {
+    this.#libc = libc;
     this.#fd = fd;
     this.#space = space;
     this.#staging = staging;

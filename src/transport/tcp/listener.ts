@@ -4,7 +4,6 @@
  * authenticated hold a descriptor, none for longer than `handshakeTimeoutMs`, and those of one address never keep out
  * others; every refusal is counted and logged with its address, never with the secret.
  */
-import { randomBytes } from 'node:crypto';
 import {
   AcceptPause,
   addressText,
@@ -15,12 +14,12 @@ import {
   EINTR,
   errorName,
   hostOf,
-  libc,
   MAX_ADDRESS_BYTES,
   readTunnelRecord,
   tune,
   TUNNEL_RECORD_BYTES,
 } from '../../sockets/index.ts';
+import type { Libc } from '../../sockets/index.ts';
 import {
   HELLO_BYTES,
   isProof,
@@ -112,6 +111,10 @@ export class Listener {
     return this.#pending.length;
   }
 
+  get #libc(): Libc {
+    return this.#options.host.libc;
+  }
+
   /** Whether callers are left alone for now, since there are no descriptors for them. */
   isPaused(now: number): boolean {
     return this.#pause.waitMs(now) > 0;
@@ -128,7 +131,7 @@ export class Listener {
     if (this.isPaused(now)) return;
     // No more, so that each is heard at least once more before others of its address replace it.
     for (let i = 0; i < this.#options.maxPendingHandshakes; i++) {
-      const fd = libc().accept(this.fd);
+      const fd = this.#libc.accept(this.fd);
       if (fd === -EINTR || fd === -ECONNABORTED) continue;
       if (fd < 0) return void this.#pause.failed(fd, now);
       this.#pause.succeeded();
@@ -137,17 +140,17 @@ export class Listener {
   }
 
   close(): void {
-    for (const { fd } of this.#pending) libc().close(fd);
+    for (const { fd } of this.#pending) this.#libc.close(fd);
     this.#pending = [];
-    libc().close(this.fd);
+    this.#libc.close(this.fd);
   }
 
   #accept(fd: number, now: number): void {
-    libc().remoteAddress(fd, this.#address);
+    this.#libc.remoteAddress(fd, this.#address);
     const { host, port } = decodeAddress(this.#address);
     const remote = addressText(host, port);
     const isTunnelled = this.#options.tls !== undefined;
-    if (!isTunnelled) tune(libc(), fd, host);
+    if (!isTunnelled) tune(this.#libc, fd, host);
     const pending: Pending = {
       fd,
       remote,
@@ -157,7 +160,7 @@ export class Listener {
       filled: 0,
       stage: isTunnelled ? 'tunnel' : 'hello',
       hello: undefined,
-      nonce: randomBytes(NONCE_BYTES),
+      nonce: Buffer.from(this.#options.host.randomHex(NONCE_BYTES), 'hex'),
       channel: undefined,
     };
     if (this.#advance(pending, now)) return;
@@ -169,7 +172,7 @@ export class Listener {
   #evict(strangers: readonly Pending[]): void {
     const evicted = connectionToEvict(strangers, ({ host }) => host);
     this.#pending = this.#pending.filter((one) => one !== evicted);
-    libc().close(evicted.fd);
+    this.#libc.close(evicted.fd);
     this.#refused.tooMany++;
     if (this.#refused.tooMany % FLOOD_LOG_INTERVAL !== 1) return;
     const own = strangers.filter(({ host }) => host === evicted.host).length;
@@ -188,7 +191,7 @@ export class Listener {
           : pending.stage === 'proof'
             ? PROOF_BYTES
             : TUNNEL_RECORD_BYTES;
-      const got = libc().receiveBytes(pending.fd, pending.bytes.subarray(pending.filled, wanted));
+      const got = this.#libc.receiveBytes(pending.fd, pending.bytes.subarray(pending.filled, wanted));
       if (got === -EAGAIN || got === -EINTR) {
         return now >= pending.deadline && this.#refuse(pending, 'timeout', 'it said too little in time');
       }
@@ -227,8 +230,7 @@ export class Listener {
     }
     pending.hello = hello;
     pending.stage = 'proof';
-    libc().sendBytes(pending.fd, writeAnswer(Status.OK, pending.nonce));
-    return false;
+    return !this.#answer(pending, pending.nonce);
   }
 
   #heardProof(pending: Pending): boolean {
@@ -260,16 +262,24 @@ export class Listener {
       return this.#refuse(pending, 'unknown', text, Status.UNKNOWN);
     }
     const proof = prove(this.#options.key, 'listener', hello, pending.nonce, pending.channel);
-    libc().sendBytes(pending.fd, writeAnswer(Status.OK, proof));
-    this.#doorkeeper.accepted(hello, pending.fd);
+    if (this.#answer(pending, proof)) this.#doorkeeper.accepted(hello, pending.fd);
     return true;
+  }
+
+  /** False: the kernel did not take all of it, which it does of so few bytes, and the caller has to dial again. */
+  #answer(pending: Pending, body: Uint8Array): boolean {
+    const answer = writeAnswer(Status.OK, body);
+    const sent = this.#libc.sendBytes(pending.fd, answer);
+    if (sent === answer.length) return true;
+    const how = sent < 0 ? errorName(sent) : `${sent} of ${answer.length} bytes were taken`;
+    return !this.#refuse(pending, 'garbage', `it cannot be answered: ${how}`);
   }
 
   #refuse(pending: Pending, why: keyof Refused, text: string, status?: Status): true {
     this.#refused[why]++;
     this.#options.log(`refused ${pending.remote}: ${text}`);
-    if (status !== undefined) libc().sendBytes(pending.fd, writeAnswer(status));
-    libc().close(pending.fd);
+    if (status !== undefined) this.#libc.sendBytes(pending.fd, writeAnswer(status));
+    this.#libc.close(pending.fd);
     return true;
   }
 }

@@ -5,7 +5,7 @@
 import { UsageError } from '../../base/index.ts';
 import type { SharedSpace } from '../../memory/index.ts';
 import { keyOfSecret } from '../../sockets/index.ts';
-import type { TlsOptions } from '../../sockets/index.ts';
+import type { Host, TlsOptions } from '../../sockets/index.ts';
 
 export interface TcpOptions {
   /** The memory in which the regions of all messages lie. */
@@ -36,6 +36,7 @@ export interface TcpOptions {
 }
 
 export interface CheckedOptions {
+  readonly host: Host;
   readonly space: SharedSpace;
   /** Made of the secret. */
   readonly key: Uint8Array;
@@ -54,7 +55,7 @@ export interface CheckedOptions {
 export const MAX_CONNECTIONS_PER_PEER = 16;
 const UNSPECIFIED = new Set(['', '0.0.0.0', '::', '::0']);
 
-export function checkOptions(options: TcpOptions): CheckedOptions {
+export function checkOptions(options: TcpOptions, host: Host): CheckedOptions {
   const { secret, address = '127.0.0.1', ports = [0, 0] } = options;
   const key = keyOfSecret(secret);
   if (UNSPECIFIED.has(address)) {
@@ -73,6 +74,7 @@ export function checkOptions(options: TcpOptions): CheckedOptions {
     );
   }
   return {
+    host,
     space: options.space,
     key,
     address,

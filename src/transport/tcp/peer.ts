@@ -3,10 +3,10 @@
  * into parts and chooses the connection of each. Invariant: notices and byes of a peer keep their order, because all
  * notices take connection 0; messages need none, for they are matched by their envelope.
  */
-import { randomBytes } from 'node:crypto';
 import { PeerError, UsageError } from '../../base/index.ts';
 import type { Region } from '../../memory/index.ts';
 import { addressText } from '../../sockets/index.ts';
+import type { Host } from '../../sockets/index.ts';
 import type { Envelope, MemberAddress } from '../transport.ts';
 import type { Connection } from './connection.ts';
 import { FrameKind, MAX_NOTICE_BYTES } from './frame.ts';
@@ -30,8 +30,8 @@ export interface TcpAddress {
   readonly id: string;
 }
 
-export function newId(): string {
-  return randomBytes(ID_BYTES).toString('hex');
+export function newId({ randomHex }: Host): string {
+  return randomHex(ID_BYTES);
 }
 
 export class Peer {

@@ -4,12 +4,10 @@
  * itself. Invariants: events are emitted only from `poll`; a peer is reported as lost at most once, and only after
  * everything that it sent before a goodbye was read; a stranger at the port never disturbs those who are connected.
  */
-import { setTimeout as sleep } from 'node:timers/promises';
 import { UsageError } from '../../base/index.ts';
 import type { PeerError } from '../../base/index.ts';
 import type { Region, Segment, SharedSpace } from '../../memory/index.ts';
 import {
-  libc,
   NOTHING,
   POLLERR,
   POLLHUP,
@@ -84,7 +82,7 @@ export class SocketTransport implements TcpTransport {
     this.#tunnel = tunnel;
     this.#bytes = new SpaceBytes(options.space);
     this.#scratch = options.space.allocate(SCRATCH_BYTES);
-    this.#pollSet = new PollSet(options.space, libc());
+    this.#pollSet = new PollSet(options.space, options.host.libc);
     this.#listener = new Listener(fd, options, {
       judge: (hello) => this.#judge(hello),
       accepted: ({ member, index, count }, accepted) =>
@@ -137,7 +135,7 @@ export class SocketTransport implements TcpTransport {
     }
     checkMember(self);
     const { connectTimeoutMs = DEFAULT_CONNECT_TIMEOUT_MS, signal } = options;
-    const deadline = performance.now() + connectTimeoutMs;
+    const deadline = this.#nowMs() + connectTimeoutMs;
     for (const { member } of members) checkMember(member);
     const wanted = members
       .filter(({ member }) => member !== self && !this.#peers.has(member))
@@ -151,12 +149,12 @@ export class SocketTransport implements TcpTransport {
         signal?.throwIfAborted();
         this.#checkOpen();
         if (this.#tunnel?.failure) throw this.#tunnel.failure;
-        const now = performance.now();
+        const now = this.#nowMs();
         connecting.step(now);
         this.#listener.step(now);
         if (connecting.isDone) return;
         if (now > deadline) throw connecting.unreachable(connectTimeoutMs, { ...this.refused });
-        await sleep(1, undefined, { signal });
+        await this.#options.host.clock.pause(1);
       }
     } catch (error) {
       for (const peer of wanted) if (peer.state === 'connecting') this.#release(peer);
@@ -215,7 +213,7 @@ export class SocketTransport implements TcpTransport {
     this.#polls++;
     const isSomebodyThere = askFirst && this.#pollSet.found(0) !== 0;
     if ((isSomebodyThere || this.#polls % POLLS_PER_LOOK_AT_PORT === 0) && this.#member !== -1) {
-      this.#listener.step(performance.now());
+      this.#listener.step(this.#nowMs());
     }
     if (this.#events.length > 0 && this.#told) {
       changed = true;
@@ -230,7 +228,7 @@ export class SocketTransport implements TcpTransport {
     const most = this.#listener.pendingCount > 0 ? Math.min(timeoutMs, 20) : timeoutMs;
     this.#ask(most);
     if (this.#member !== -1 && (this.#pollSet.found(0) !== 0 || this.#listener.pendingCount > 0)) {
-      this.#listener.step(performance.now());
+      this.#listener.step(this.#nowMs());
     }
   }
 
@@ -245,16 +243,17 @@ export class SocketTransport implements TcpTransport {
     if (this.#state !== 'open') return;
     this.#state = 'closing';
     const connections = this.#connections;
-    const deadline = performance.now() + CLOSE_TIMEOUT_MS;
+    const deadline = this.#nowMs() + CLOSE_TIMEOUT_MS;
     for (const peer of this.#peers.values()) if (peer.state === 'open') peer.sayBye();
     const isFlushed = ({ fd, writer, reader }: Connection): boolean => {
       reader.drain();
       writer.write();
       if (writer.ended !== undefined || reader.ended !== undefined) return true;
-      return !writer.hasUnsent && libc().unsentBytes(fd) <= 0;
+      return !writer.hasUnsent && this.#options.host.libc.unsentBytes(fd) <= 0;
     };
     // Bytes that the other side's kernel has are safe: there they can be read after this side is gone.
-    while (!connections.map(isFlushed).every(Boolean) && performance.now() < deadline) await sleep(1);
+    while (!connections.map(isFlushed).every(Boolean) && this.#nowMs() < deadline)
+      await this.#options.host.clock.pause(1);
     if (this.#letGo()) await this.#tunnel?.close();
   }
 
@@ -279,7 +278,7 @@ export class SocketTransport implements TcpTransport {
   /** One system call for the port, all connections and, when it may sleep, all strangers. */
   #ask(timeoutMs: number): void {
     this.#pollSet.clear();
-    const listens = this.#member !== -1 && !this.#listener.isPaused(performance.now());
+    const listens = this.#member !== -1 && !this.#listener.isPaused(this.#nowMs());
     this.#pollSet.add(listens ? this.#listener.fd : NOTHING, POLLIN);
     for (const connection of this.#connections) {
       const reads = connection.reader.isPaused ? POLLRDHUP : POLLIN;
@@ -306,7 +305,15 @@ export class SocketTransport implements TcpTransport {
 
   #adopt(peer: Peer, index: number, count: number, fd: number): void {
     const { space } = this;
-    const connection = new Connection(peer, fd, space, this.#bytes, this.#scratch, this.#inbox);
+    const connection = new Connection(
+      peer,
+      fd,
+      space,
+      this.#bytes,
+      this.#scratch,
+      this.#inbox,
+      this.#options.host.libc,
+    );
     this.#connections.push(connection);
     peer.adopt(index, count, connection);
   }
@@ -380,6 +387,10 @@ export class SocketTransport implements TcpTransport {
       );
     }
     return peer;
+  }
+
+  #nowMs(): number {
+    return this.#options.host.clock.nowMs();
   }
 
   #checkOpen(): void {

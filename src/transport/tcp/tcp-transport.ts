@@ -2,7 +2,8 @@
  * The way into the TCP transport: what it adds to the contract, and how one is made. Everything else of this folder is
  * its own affair. Invariant: when making it fails, no descriptor, thread or folder is left behind.
  */
-import { libc, listenWithin, resolveHost, TlsTunnel } from '../../sockets/index.ts';
+import { listenWithin, resolveHost, systemHost, TlsTunnel } from '../../sockets/index.ts';
+import type { Host } from '../../sockets/index.ts';
 import type { Transport } from '../transport.ts';
 import type { Refused } from './listener.ts';
 import { checkOptions } from './options.ts';
@@ -23,18 +24,22 @@ export interface TcpTransport extends Transport {
   readonly pendingHandshakes: number;
 }
 
-/** Listens at a port; `connect` does the rest. */
-export async function createTcpTransport(options: TcpOptions): Promise<TcpTransport> {
-  const checked = checkOptions(options);
+/** Listens at a port; `connect` does the rest. `machine`: where this process runs. Default: here. */
+export async function createTcpTransport(
+  options: TcpOptions,
+  machine: Host = systemHost,
+): Promise<TcpTransport> {
+  const checked = checkOptions(options, machine);
+  const { libc } = machine;
   const host = await resolveHost(checked.address);
   const { ports, socketBufferBytes } = checked;
   const tunnel =
     checked.tls && (await TlsTunnel.open(checked.tls, checked, { host, ports, socketBufferBytes }));
-  const { fd, port } = tunnel?.listening ?? listenWithin(libc(), host, ports, socketBufferBytes);
+  const { fd, port } = tunnel?.listening ?? listenWithin(libc, host, ports, socketBufferBytes);
   try {
-    return new SocketTransport(checked, fd, { host: checked.address, port, id: newId() }, tunnel);
+    return new SocketTransport(checked, fd, { host: checked.address, port, id: newId(machine) }, tunnel);
   } catch (error) {
-    libc().close(fd);
+    libc.close(fd);
     tunnel?.abort();
     throw error;
   }

@@ -178,6 +178,68 @@ export const MUTANTS: readonly Mutant[] = [
       },
     ],
   },
+  {
+    name: 'client-pushes-too-early',
+    fault: 'a client pushes before its workers have reduced all of their gradients',
+    changes: [
+      {
+        path: 'src/kvstore/client-store.ts',
+        from: `    await Promise.all([
+      reduce(group, shares, options),`,
+        to: `    void Promise.all([
+      reduce(group, shares, options),`,
+      },
+    ],
+  },
+  {
+    name: 'lost-leader-is-not-told',
+    fault: 'workers of a client wait for ever for its first worker, whose process is gone',
+    changes: [
+      {
+        path: 'src/progress/progress.ts',
+        from: 'if (!group.members.includes(member) || state.broken) return;',
+        to: 'if (!group.members.slice(1).includes(member) || state.broken) return;',
+      },
+    ],
+  },
+  {
+    name: 'error-stays-with-the-leader',
+    fault: 'what the servers refuse is an error of the first worker of a client only; the others wait',
+    changes: [
+      {
+        path: 'src/kvstore/client-outcome.ts',
+        from: '    await tellError(channel, keys, error).catch(() => undefined);\n',
+        to: '    if (keys < 0) await tellError(channel, keys, error);\n',
+      },
+    ],
+  },
+  {
+    name: 'rejection-is-left-alone',
+    fault: 'a worker that is lost while the servers answer ends the process of the first one by a rejection',
+    changes: [
+      {
+        path: 'src/kvstore/client-outcome.ts',
+        from: 'tell(channel, 0, outcomes), begun(data)',
+        to: 'tell(channel, 0, outcomes), data?.()',
+      },
+      {
+        path: 'src/kvstore/client-outcome.ts',
+        from: 'nothing), begun(send)',
+        to: 'nothing), send()',
+      },
+    ],
+  },
+  {
+    name: 'answer-is-taken-for-whole',
+    fault: 'an answer that the kernel took in part is taken for whole, and frames for the rest of it',
+    changes: [
+      {
+        path: 'src/transport/tcp/listener.ts',
+        from: 'if (sent === answer.length) return true;',
+        to: 'if (sent <= answer.length) return true;',
+      },
+    ],
+  },
 ];
 
 /** The text of a source with a mutant's changes of it. */
