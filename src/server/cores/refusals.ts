@@ -107,3 +107,19 @@ export function awayTooLong(worker: number, graceMs: number): PeerError {
     { worker, graceMs },
   );
 }
+
+export function atOnceThoughHeld(worker: number): UsageError {
+  return new UsageError(
+    'INVALID_ARGUMENT',
+    `worker ${worker} pushed and pulled at once where updates are held; push, apply, then pull`,
+    { worker },
+  );
+}
+
+export function rateOfPush(namespace: string): UsageError {
+  return new UsageError(
+    'INVALID_ARGUMENT',
+    `a push of namespace '${namespace}' has a learning rate, and training there is synchronous; set it by setLearningRate`,
+    { namespace },
+  );
+}

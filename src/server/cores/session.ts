@@ -20,7 +20,7 @@ import { CatchUp } from './catch-up.ts';
 import type { SpaceRange, TenantOffice } from './office.ts';
 import { rangesIn } from './piece.ts';
 import type { Piece, PreparedEntry } from './piece.ts';
-import { faultOf, keepsNone, notAsStored, otherPlan, packedForOthers } from './refusals.ts';
+import { atOnceThoughHeld, faultOf, keepsNone, notAsStored, otherPlan, packedForOthers } from './refusals.ts';
 import { expectBytes, RowRequests } from './row-requests.ts';
 import type { RowRequest } from './row-requests.ts';
 import { StateRequests } from './state-requests.ts';
@@ -445,11 +445,7 @@ export class Session implements StreamUser {
   /** A push does not bring new values where it only makes a gradient known. */
   #checkNotHeld(): void {
     if (!this.tenant.settings.isHeld) return;
-    throw new UsageError(
-      'INVALID_ARGUMENT',
-      `worker ${this.worker} pushed and pulled at once where updates are held; push, apply, then pull`,
-      { worker: this.worker },
-    );
+    throw atOnceThoughHeld(this.worker);
   }
 
   #exchange(request: RequestOf<'exchange'>, entries: readonly PreparedEntry[]): void {

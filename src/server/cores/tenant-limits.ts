@@ -156,3 +156,20 @@ export class RequestsUnderWay {
     this.#asked.clear();
   }
 }
+
+/** What a key remembers of each worker, over all pieces and workers: some hundred bytes each. */
+const MAX_PROGRESS = 2 ** 22;
+
+export function checkProgress(
+  namespace: string,
+  worker: number | undefined,
+  workers: number,
+  pieces: number,
+): void {
+  if (workers * pieces <= MAX_PROGRESS) return;
+  throw new UsageError(
+    'INVALID_ARGUMENT',
+    `${worker === undefined ? 'what was kept' : `worker ${worker}`} of namespace '${namespace}' makes ${workers} workers with ${pieces} pieces of keys each on this core, where ${MAX_PROGRESS} in all are kept; use fewer workers or larger keys, or more cores`,
+    { worker, namespace, expected: MAX_PROGRESS, actual: workers * pieces },
+  );
+}

@@ -31,11 +31,11 @@ import { rangesIn } from './piece.ts';
 import type { Piece } from './piece.ts';
 import { PushReplay } from './push-replay.ts';
 import { Recovery } from './recovery.ts';
-import { awayTooLong, otherSettings, otherWorkers, outdated } from './refusals.ts';
+import { awayTooLong, otherSettings, otherWorkers, outdated, rateOfPush } from './refusals.ts';
 import { piecesOf } from './snapshot.ts';
 import type { CoreSnapshot } from './snapshot.ts';
 import type { Task } from './task-sequence.ts';
-import { TenantLimits } from './tenant-limits.ts';
+import { checkProgress, TenantLimits } from './tenant-limits.ts';
 
 export class Tenant {
   readonly service: Service;
@@ -556,13 +556,7 @@ export class Tenant {
   /** Every piece remembers every worker that was ever here or is waited for, so that nothing counts twice. */
   #checkProgress(worker: number | undefined, known: number, pieces: number): void {
     const workers = Math.max(known, this.#attendance!.countedSize);
-    if (workers * pieces <= MAX_PROGRESS) return;
-    const { namespace } = this.service;
-    throw new UsageError(
-      'INVALID_ARGUMENT',
-      `${worker === undefined ? 'what was kept' : `worker ${worker}`} of namespace '${namespace}' makes ${workers} workers with ${pieces} pieces of keys each on this core, where ${MAX_PROGRESS} in all are kept; use fewer workers or larger keys, or more cores`,
-      { worker, namespace, expected: MAX_PROGRESS, actual: workers * pieces },
-    );
+    checkProgress(this.service.namespace, worker, workers, pieces);
   }
 
   #slotRegion(piece: number, slot: string): Region<'float32'> {
@@ -587,14 +581,6 @@ export class Tenant {
   }
 }
 
-function rateOfPush(namespace: string): UsageError {
-  return new UsageError(
-    'INVALID_ARGUMENT',
-    `a push of namespace '${namespace}' has a learning rate, and training there is synchronous; set it by setLearningRate`,
-    { namespace },
-  );
-}
-
 function slotName(slot: string, key: StoreKey): string {
   return `${slot} of ${keyName(key)}`;
 }
@@ -603,6 +589,3 @@ const ignore = () => undefined;
 
 /** Workers that are named to those who wait. */
 const MAX_ABSENT = 8;
-
-/** What a key remembers of each worker, over all pieces and workers: some hundred bytes each. */
-const MAX_PROGRESS = 2 ** 22;
