@@ -1,6 +1,6 @@
 /**
  * Exchanges of lists of keys with all cores. What a list consists of, and where its tensors lie in shared memory, is told
- * to each core once; afterwards an exchange is a short message, or, between hosts, one for every four megabytes, so that
+ * to each core once; afterwards an exchange is a short message, or, between hosts, one for every megabyte, so that
  * servers sum and answer the first while the last is on its way. Invariants: a list is known to a core before it is used; a
  * number means one list at a time, and as long as an answer is awaited, since a request may be sent again.
  */
@@ -80,7 +80,7 @@ interface KnownList {
   answered: Promise<unknown>;
 }
 
-const MESSAGE_BYTES = 4 * 1024 * 1024;
+const MESSAGE_BYTES = 1024 * 1024;
 /** Then the oldest list that no answer is awaited for is forgotten. */
 const MAX_LISTS = 1024;
 const NOTHING: readonly ByteRange[] = [];
