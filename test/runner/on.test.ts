@@ -1,5 +1,7 @@
 /** Who trains: what is filled in, what the names of the literature stand for, and what is refused before anything starts. */
+import { readdirSync, readFileSync } from 'node:fs';
 import { availableParallelism } from 'node:os';
+import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
 import { resolveOn, type Clients, type LockStep, type On, type OnWorkers } from '../../src/runner/on.ts';
 
@@ -88,6 +90,24 @@ describe('learners', () => {
       ...{ update: 'lock-free', appliedBy: 'server' },
     });
   });
+});
+
+it('is read by one function: nothing else knows the names of both workers and learners', () => {
+  const files = readdirSync('src', { recursive: true, encoding: 'utf8' }).filter((path) =>
+    path.endsWith('.ts'),
+  );
+  const both = files.filter((path) => {
+    const text = readFileSync(join('src', path), 'utf8');
+    return text.includes('WORKERS_OPTIONS') && text.includes('LEARNERS_OPTIONS');
+  });
+  expect(both).toEqual([join('runner', 'on.ts')]);
+  // Whoever trains is told what that function made of it.
+  const raw = files.filter((path) => /resolveOn\(/.test(readFileSync(join('src', path), 'utf8')));
+  expect(raw.sort()).toEqual([
+    join('cli', 'who-trains.ts'),
+    join('runner', 'get-runner.ts'),
+    join('runner', 'on.ts'),
+  ]);
 });
 
 it('cannot be changed afterwards', () => {
