@@ -10,6 +10,8 @@ export {
 export * from './errors.ts';
 export { flushFolder, readFully, systemFiles, writeFully, writeNewFile } from './files.ts';
 export type { Files } from './files.ts';
+export { fillElements, isSeeded } from './initial-values.ts';
+export type { Initialiser, SeededInitialiser } from './initial-values.ts';
 export { keepNewest } from './keep-newest.ts';
 export { refuseUnknownOptions } from './known-options.ts';
 export type { OptionNames } from './known-options.ts';

@@ -7,6 +7,7 @@ export type {
   KVStore,
   OneOrMany,
   PushOptions,
+  SeededKeyInit,
   StoreTensor,
 } from './kv-store.ts';
 export type { Updater } from '../server/index.ts';

@@ -22,6 +22,7 @@ import type {
   KVStore,
   OneOrMany,
   PushOptions,
+  SeededKeyInit,
   StoreTensor as Tensor,
 } from '../kv-store.ts';
 import { CommonCheckpoint } from './common-checkpoint.ts';
@@ -168,7 +169,8 @@ export class RemoteStore implements KVStore {
     return this.#keys.lend(key);
   }
 
-  init(keys: OneOrMany<KeyInit>): Promise<void> {
+  /** Keys with a seed take no memory here: every server makes the values that it has. */
+  init(keys: OneOrMany<KeyInit | SeededKeyInit>): Promise<void> {
     return this.#answered(() => this.#keys.open(listOf(keys))).then(() => undefined);
   }
 

@@ -334,9 +334,7 @@ export class Session implements StreamUser {
       throw new ProtocolFault(`sent values of batch ${number}, which is not open`);
     // A retry whose answer was lost.
     if (batch.isFilled) return { into: undefined, done: () => this.#replyLogged(id, {}) };
-    const own = Array.from({ length: batch.pieceCount }, (_, i) =>
-      this.tenant.pieces.get(batch.firstPiece + i)!,
-    );
+    const own = [...this.tenant.piecesIn(batch)].filter(({ key }) => key.firstValues === undefined);
     const into = own.flatMap(({ valueBytes }) => valueBytes);
     expectBytes(bodyBytes, total(own));
     return {

@@ -14,9 +14,11 @@ import type { PushReply } from '../contribution.ts';
 import type { RowsMode } from '../server-core.ts';
 import type { Updater } from '../update-rule.ts';
 import { check, countOf, countsOf, finiteOf, isCount, listOf, malformed, objectOf } from './fields.ts';
+import { readFirstValues } from './first-values.ts';
+import type { FirstValues } from './first-values.ts';
 import type { Header } from './message-stream.ts';
 
-export const SERVER_PROTOCOL_VERSION = 6;
+export const SERVER_PROTOCOL_VERSION = 7;
 const MAX_WORKERS = 65536;
 /** Checkpoints that a worker can name to go back to: of those that servers keep, which are a few. */
 const MAX_GATHERED = 1024;
@@ -72,6 +74,8 @@ export interface KeyShape {
   /** Elements. */
   readonly length: number;
   readonly rowLength: number | undefined;
+  /** The server makes them; undefined: the first worker brings them. */
+  readonly firstValues?: FirstValues | undefined;
 }
 
 export interface PieceShape {
@@ -122,7 +126,7 @@ export type Request = { readonly id: number } & (
       /** Those of this core; numbered on from those of earlier calls. */
       readonly pieces: readonly PieceShape[];
       readonly firstPiece: number;
-      /** Whether the answer waits until somebody else has sent the first values. */
+      /** Whether the answer waits until the first values are there, which somebody else brings. */
       readonly awaitsValues: boolean;
     }
   | { readonly op: 'values'; readonly batch: number }
@@ -392,7 +396,8 @@ function readKey(value: unknown): KeyShape {
     'key',
     shape,
   );
-  return { key, length, rowLength };
+  const firstValues = readFirstValues(shape.firstValues);
+  return { key, length, rowLength, ...(firstValues && { firstValues }) };
 }
 
 function readPiece(value: unknown): PieceShape {
