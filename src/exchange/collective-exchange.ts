@@ -105,6 +105,10 @@ export class CollectiveExchange implements Exchange {
     return Promise.resolve();
   }
 
+  prepareRows(): Promise<void> {
+    return Promise.resolve();
+  }
+
   begin(samples: number): void {
     this.#samples = samples;
     this.#own.view[0] = samples;

@@ -19,6 +19,8 @@ export interface Exchange {
   traceTo(onMessage: OnMessage): void;
   /** Fetches what the batch in the replica's inputs needs of parameters that live elsewhere. */
   prepare(batch: number): Promise<void>;
+  /** The same for an evaluation, when `fetchAll` was called: rows of tables that are nowhere else. By any worker, at any time. */
+  prepareRows(batch: number): Promise<void>;
   /** The gradients of the next step count for so many samples. Every worker calls this, also one without any. */
   begin(samples: number): void;
   /** The gradients of a group are in their places: they may leave while the next ones are computed. */

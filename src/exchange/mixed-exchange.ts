@@ -38,6 +38,10 @@ export class MixedExchange implements Exchange {
     for (const way of this.#ways) await way.prepare(batch);
   }
 
+  async prepareRows(batch: number): Promise<void> {
+    for (const way of this.#ways) await way.prepareRows(batch);
+  }
+
   begin(samples: number): void {
     for (const way of this.#ways) way.begin(samples);
   }

@@ -16,6 +16,7 @@ import { checkModel, compareWorkers } from './model-checks.ts';
 import { openExchange } from './open-exchange.ts';
 import { RUNNER_OPTIONS } from './option-names.ts';
 import { resolveResources, type Resources } from './resources.ts';
+import { serverTablesOf } from './server-tables.ts';
 import { Runner, type RunnerConfig, type RunnerParts } from './runner.ts';
 import { compareSettings } from './settings.ts';
 import { SharedStep } from './shared-step.ts';
@@ -34,6 +35,7 @@ export function oneDevice(model: Model, config: RunnerConfig): Promise<Runner> {
 export function openOneDevice(model: Model, config: RunnerConfig): Runner {
   const compute = new OnnxCompute(config.session);
   const { optimizer, batchSize = 32, seed = 0, sparseUpdates = 'exact' } = config;
+  serverTablesOf(model, config, 1);
   const space = SharedSpace.create();
   const replica = new Replica(model, { compute, space, optimizer, maxBatch: batchSize, seed, sparseUpdates });
   const { trace, write, lateFailure } = tracing(config);
@@ -62,6 +64,8 @@ export async function runnerOnWorkers(
   const resolved = resolveResources(resources);
   checkModel(model, config, resolved.workers);
   if (resolved.workers === 1) return openOneDevice(model, config);
+  // Refuses before workers are started what they could not do.
+  serverTablesOf(model, config, resolved.workers);
   const workers = await joinWorkers(resolved, options);
   try {
     compareWorkers(workers.thread, model);
@@ -102,6 +106,7 @@ function makeReplica(
       ...{ compute, space: thread.space, optimizer, seed, sparseUpdates, workers },
       groups: [gradients(model.loss).map(({ parameter }) => parameter.name)],
       maxBatch: Math.ceil(batchSize / workers),
+      rowsOnly: serverTablesOf(model, config, workers),
       segmentName: `replica-${process.pid}-${randomBytes(6).toString('hex')}`,
     });
     return { compute, replica };

@@ -22,7 +22,13 @@ import { namesInShort, type GradientsElsewhere, type Replica } from '../runtime/
 import { AgreedStop } from './agreed-stop.ts';
 import { checkColumns } from './column-check.ts';
 import { compareData } from './dataset-check.ts';
-import { evaluate, evaluatePart, evaluationOf, type EvaluateOptions, type Evaluation } from './evaluate.ts';
+import {
+  evaluate,
+  evaluateRemotely,
+  evaluationOf,
+  type EvaluateOptions,
+  type Evaluation,
+} from './evaluate.ts';
 import { attemptTogether } from './joint-attempt.ts';
 import { RUN_OPTIONS } from './option-names.ts';
 import type { PlanOptions } from './plan-run.ts';
@@ -46,6 +52,12 @@ export interface RunnerConfig extends PlanOptions, CheckpointOptions {
   readonly seed?: number | undefined;
   /** See `ReplicaOptions.sparseUpdates`. Default 'exact'. */
   readonly sparseUpdates?: 'exact' | 'lazy' | undefined;
+  /**
+   * Tables that live on servers only, by the names of their parameters: a worker has the rows of its batch. With several
+   * workers and a checkpointDirectory, for tables that are trained and only looked up, by inputs of the model. 'auto':
+   * all such tables of more than 256 MiB. Default 'auto'.
+   */
+  readonly serverTables?: 'auto' | readonly string[] | undefined;
   /** Threads and execution provider of each worker. Default one thread on the CPU. */
   readonly session?: SessionOptions | undefined;
   /** What becomes of trainable parameters that the loss does not depend on, with several workers. Default 'refuse'. */
@@ -251,11 +263,15 @@ export class Runner {
     trace?.begin(replica.step);
     return this.#explained(async () => {
       await shared?.fetchAll();
-      if (!(data instanceof Shard)) return evaluate(replica, data, options);
-      if (!thread) return evaluate(replica, data.dataset, options);
-      await this.#checkData(data.dataset, thread);
-      const own = evaluatePart(replica, data.dataset, options, { index: rank, count: workers });
-      const all = tellAll(thread, [own.loss, own.samples, own.correct, own.counted], 'evaluations');
+      const isShared = data instanceof Shard;
+      const dataset = isShared ? data.dataset : data;
+      if (!shared) return evaluate(replica, dataset, options);
+      const prepare = (samples: ArrayLike<number>) => shared.prepareRows(samples);
+      if (!isShared) return evaluationOf(await evaluateRemotely(replica, dataset, options, prepare));
+      await this.#checkData(dataset, thread);
+      const part = { index: rank, count: workers };
+      const own = await evaluateRemotely(replica, dataset, options, prepare, part);
+      const all = tellAll(thread!, [own.loss, own.samples, own.correct, own.counted], 'evaluations');
       const sum = (word: number) => all.reduce((total, numbers) => total + numbers[word]!, 0);
       return evaluationOf({ loss: sum(0), samples: sum(1), correct: sum(2), counted: sum(3) });
     }).then((evaluation) => {

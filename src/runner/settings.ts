@@ -13,13 +13,13 @@ function settingsOf(config: RunnerConfig): Readonly<Record<string, unknown>> {
   const { optimizer, schedule, batchSize, seed, sparseUpdates, strategy, merging, resume } = config;
   const { checkpointDirectory, checkpointEverySteps, bucketBytes, averageDense, averageSparse } = config;
   const { localAggregation, boundaryAmongServers, boundaryBetweenWorkersAndServers } = config;
-  const { compareEverySteps, trace } = config;
+  const { compareEverySteps, trace, serverTables } = config;
   return {
     ...{ bucketBytes, averageDense, averageSparse, localAggregation },
     ...{ boundaryAmongServers, boundaryBetweenWorkersAndServers },
     ...{ optimizer, schedule, batchSize, seed, sparseUpdates, strategy, merging, resume },
     ...{ checkpointDirectory: checkpointDirectory !== undefined, checkpointEverySteps },
-    ...{ compareEverySteps, trace: trace !== undefined },
+    ...{ compareEverySteps, trace: trace !== undefined, serverTables },
   };
 }
 

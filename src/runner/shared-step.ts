@@ -71,6 +71,7 @@ export class SharedStep {
   /** `samples` are those of this worker's share, which lie in the replica's inputs; `total` counts those of all workers. */
   async compute(samples: ArrayLike<number>, total: number): Promise<SharedGradients> {
     const { thread, replica, compareEverySteps, trace } = this.#options;
+    replica.findRows(samples);
     this.#planned ??= await this.#planFirst(samples);
     if (this.#steps > 0 && this.#steps % REPLAN_EVERY_STEPS === 0) this.#planAnew(this.#planned);
     const { plan, exchange } = this.#planned;
@@ -116,7 +117,14 @@ export class SharedStep {
     await this.#planned!.exchange.apply(update);
   }
 
-  /** All parameters are in the replica afterwards. */
+  /** Brings the rows of tables that are on servers only for an evaluation of the batch in the replica's inputs. */
+  async prepareRows(samples: ArrayLike<number>): Promise<void> {
+    this.#options.replica.findRows(samples);
+    if (this.#planned) await this.#planned.exchange.prepareRows(samples.length);
+    else this.#options.replica.fillRows();
+  }
+
+  /** All parameters are in the replica afterwards, but for tables that are on servers only. */
   async fetchAll(): Promise<void> {
     await this.#planned?.exchange.fetchAll();
   }
@@ -143,6 +151,7 @@ export class SharedStep {
 
   async #planFirst(samples: ArrayLike<number>): Promise<PlannedExchange> {
     const { replica, planExchange, trace } = this.#options;
+    replica.fillRows();
     const run = await planExchange(samples);
     if (!trace) return run;
     // Not before: the plan is that of a run without a trace.
