@@ -1,3 +1,5 @@
+export { runAtOnce, runAwaiting } from './awaited-steps.ts';
+export type { AwaitedSteps } from './awaited-steps.ts';
 export { systemClock } from './clock.ts';
 export type { Clock } from './clock.ts';
 export {
@@ -6,6 +8,7 @@ export {
   OWNER_FILE,
   OWNER_FOLDER,
   putInPlace,
+  putInPlaceInSteps,
 } from './durable-folder.ts';
 export * from './errors.ts';
 export { flushFolder, readFully, systemFiles, writeFully, writeNewFile } from './files.ts';
