@@ -11,7 +11,7 @@ import type { Route } from '../plan/index.ts';
 import type { Handle } from '../progress/index.ts';
 import { namesInShort, type GradientsElsewhere, type ModelMemory } from '../runtime/index.ts';
 import { RowsTable, WholeTable } from './collective-tables.ts';
-import { NOTHING_ELSEWHERE, type Exchange, type OnMessage, type SentMessage } from './exchange.ts';
+import { NO_TABLES, NOTHING_ELSEWHERE, type Exchange, type OnMessage, type SentMessage } from './exchange.ts';
 
 export interface CollectiveExchangeOptions {
   readonly thread: CommunicationThread;
@@ -155,6 +155,10 @@ export class CollectiveExchange implements Exchange {
 
   apply(): Promise<void> {
     return Promise.resolve();
+  }
+
+  get remoteTables(): Exchange['remoteTables'] {
+    return NO_TABLES;
   }
 
   fetchAll(): Promise<void> {

@@ -4,6 +4,7 @@
  * value is fetched before the next forward pass. Invariant: after `finish` every worker knows the same loss and the same
  * gradients, bit for bit, and after `apply` the parameters are those of one device that computed the whole batch.
  */
+import type { Region } from '../memory/index.ts';
 import type { GradientsElsewhere, StepOperation } from '../runtime/index.ts';
 
 export interface Exchange {
@@ -31,7 +32,9 @@ export interface Exchange {
   readonly lastMessages: readonly SentMessage[];
   /** What lives elsewhere is updated by the combined gradients times `scale`. */
   apply(update: RemoteUpdate): Promise<void>;
-  /** Brings all that lives elsewhere here, as for an evaluation or a checkpoint. */
+  /** Tables that are nowhere else, by name, for a checkpoint between two steps. */
+  readonly remoteTables: ReadonlyMap<string, RemoteTable>;
+  /** Brings all that lives elsewhere here, but for these tables, as for an evaluation or a checkpoint. */
   fetchAll(): Promise<void>;
   /** The same for what the optimizer keeps of it, as for a checkpoint. */
   fetchState(): Promise<void>;
@@ -39,6 +42,11 @@ export interface Exchange {
   close(): Promise<void>;
   /** Gives up what this holds without waiting for anybody, as after an error. */
   abort(): Promise<void>;
+}
+
+export interface RemoteTable {
+  /** Its elements in their order, or those of a slot that the optimizer keeps; valid until the next are asked for. */
+  pieces(slot?: string): Iterable<Promise<Region<'float32'>>>;
 }
 
 /** Times are milliseconds since 1970. */
@@ -71,4 +79,5 @@ export function wallMs(): number {
   return performance.timeOrigin + performance.now();
 }
 
+export const NO_TABLES: ReadonlyMap<string, RemoteTable> = new Map();
 export const NOTHING_ELSEWHERE: GradientsElsewhere = { names: new Set(), sumOfSquares: 0 };

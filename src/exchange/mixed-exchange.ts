@@ -67,6 +67,10 @@ export class MixedExchange implements Exchange {
     for (const way of this.#ways) await way.apply(update);
   }
 
+  get remoteTables(): Exchange['remoteTables'] {
+    return new Map(this.#ways.flatMap((way) => [...way.remoteTables]));
+  }
+
   async fetchAll(): Promise<void> {
     for (const way of this.#ways) await way.fetchAll();
   }

@@ -6,7 +6,7 @@
  */
 import type { CommunicationThread } from '../communication/index.ts';
 import type { SeededInitialiser } from '../base/index.ts';
-import type { KeyInit, RemoteStore, SeededKeyInit } from '../kvstore/index.ts';
+import type { InitialKeyState, KeyInit, RemoteStore, SeededKeyInit } from '../kvstore/index.ts';
 import type { Kernels } from '../kernels/index.ts';
 import type { Region } from '../memory/index.ts';
 import { namesInShort, type GradientsElsewhere, type ModelMemory } from '../runtime/index.ts';
@@ -68,9 +68,8 @@ export class ServerExchange implements Exchange {
   static async open(options: ServerExchangeOptions): Promise<ServerExchange> {
     const { servers, memory, names, steps } = options;
     await servers.store.init([...names].map((key) => firstValuesOf(memory, key)));
-    const here = [...names].filter((key) => !memory.rowBuffers.has(key));
     if (steps > 0) {
-      await servers.store.initState(here.map((key) => ({ key, steps, slots: memory.slots.get(key)! })));
+      await servers.store.initState([...names].map((key) => ({ key, steps, ...stateOf(memory, key) })));
     }
     const { thread, kernels, localAggregation = true } = options;
     const sparse = [...names].flatMap((name) => {
@@ -81,6 +80,8 @@ export class ServerExchange implements Exchange {
     const local = isLocal ? await LocalAggregation.open(thread, kernels, sparse) : undefined;
     const fetches = options.boundaryAmongServers === false;
     const normGroup = fetches ? await thread.group(thread.world.hosts.map((_, rank) => rank)) : undefined;
+    // Servers have them now, and the file may go.
+    for (const buffer of memory.rowBuffers.values()) buffer.stored = undefined;
     // Last: what fails before leaves the replica with memory of its own.
     for (const name of names) {
       const buffer = memory.rowBuffers.get(name);
@@ -205,6 +206,11 @@ export class ServerExchange implements Exchange {
     onMessage?.('apply', 'apply', startedMs, wallMs());
   }
 
+  get remoteTables(): Exchange['remoteTables'] {
+    const { rowBuffers } = this.#options.memory;
+    return new Map([...this.#tables].filter(([name]) => rowBuffers.has(name)));
+  }
+
   async fetchAll(): Promise<void> {
     const { memory } = this.#options;
     const all = this.#keptHere().map((key) => ({ key, into: memory.parameters.get(key)! }));
@@ -322,6 +328,11 @@ function firstValuesOf(memory: ModelMemory, key: string): KeyInit | SeededKeyIni
   const place = memory.gradients.get(key)!;
   const value = memory.parameters.get(key)!;
   return place.kind === 'sparse' ? { key, value, rowLength: place.rowLength } : { key, value };
+}
+
+/** What a run goes on from, where the first values are not those of the seed. */
+function stateOf(memory: ModelMemory, key: string): Pick<InitialKeyState, 'slots' | 'value'> {
+  return memory.rowBuffers.get(key)?.stored ?? { slots: memory.slots.get(key)! };
 }
 
 function added(statuses: readonly { readonly sumOfSquares?: number | undefined }[]): {

@@ -14,7 +14,7 @@ import {
 } from '../kernels/index.ts';
 import type { Region, Segment } from '../memory/index.ts';
 import { namesInShort, type ModelMemory, type SparsePlace } from '../runtime/index.ts';
-import { wallMs, type OnMessage } from './exchange.ts';
+import { wallMs, type OnMessage, type RemoteTable } from './exchange.ts';
 import { lookedUp } from './looked-up.ts';
 
 export interface ServerTableOptions {
@@ -28,7 +28,10 @@ export interface ServerTableOptions {
   readonly pullsRowsOnce: boolean;
 }
 
-export class ServerTable {
+/** Of a table that is brought piece by piece. */
+const PIECE_ELEMENTS = 1024 * 1024;
+
+export class ServerTable implements RemoteTable {
   readonly #name: string;
   readonly #place: SparsePlace;
   readonly #options: ServerTableOptions;
@@ -99,6 +102,21 @@ export class ServerTable {
     const combined = rows.slice(0, unique * rowLength);
     await store.pullHeldRows(this.#name, plan.indices.view.slice(0, unique), combined);
     return kernels.sumOfSquares(combined);
+  }
+
+  *pieces(slot?: string): Generator<Promise<Region<'float32'>>, void> {
+    const { store, memory } = this.#options;
+    const elements = this.#place.tableRows * this.#place.rowLength;
+    const segment = memory.segment.space.allocate(4 * Math.min(elements, PIECE_ELEMENTS) + 64);
+    try {
+      const room = segment.allocate('float32', Math.min(elements, PIECE_ELEMENTS));
+      for (let first = 0; first < elements; first += PIECE_ELEMENTS) {
+        const piece = room.slice(0, Math.min(PIECE_ELEMENTS, elements - first));
+        yield store.pullElements(this.#name, first, piece, slot).then(() => piece);
+      }
+    } finally {
+      segment.close();
+    }
   }
 
   close(): void {

@@ -15,7 +15,7 @@ export { createLocalStores } from './local-store.ts';
 export type { LocalStoreOptions } from './local-store.ts';
 export { RemoteStore } from './remote/remote-store.ts';
 export type { RemoteStoreOptions } from './remote/remote-store.ts';
-export type { KeyState } from './remote/optimizer-state.ts';
+export type { ElementSource, InitialKeyState, KeyState } from './remote/optimizer-state.ts';
 export type { RemoteKeyStatus } from './remote/held-steps.ts';
 export { elasticStep } from './elastic-step.ts';
 export type { ElasticStepOptions, ElasticWeights } from './elastic-step.ts';

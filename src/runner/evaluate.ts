@@ -31,6 +31,8 @@ export interface EvaluationSums {
   readonly counted: number;
 }
 
+/** By a worker that has no part. */
+export const NOTHING_EVALUATED: EvaluationSums = { loss: 0, samples: 0, correct: 0, counted: 0 };
 const WHOLE: EvaluationPart = { index: 0, count: 1 };
 
 /** Evaluates in batches no larger than the replica was made for. */

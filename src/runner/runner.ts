@@ -15,7 +15,7 @@ import {
 import type { CommunicationThread } from '../communication/index.ts';
 import type { Compute, SessionOptions } from '../compute/index.ts';
 import { openLoader, SampleOrder, type Batch, type Dataset } from '../data/index.ts';
-import { tellAll, type RemoteUpdate } from '../exchange/index.ts';
+import { NO_TABLES, tellAll, type Exchange, type RemoteUpdate } from '../exchange/index.ts';
 import type { OptimizerSpec } from '../kernels/index.ts';
 import type { ExchangePlan, Merging } from '../plan/index.ts';
 import { namesInShort, type GradientsElsewhere, type Replica } from '../runtime/index.ts';
@@ -26,6 +26,7 @@ import {
   evaluate,
   evaluateRemotely,
   evaluationOf,
+  NOTHING_EVALUATED,
   type EvaluateOptions,
   type Evaluation,
 } from './evaluate.ts';
@@ -269,8 +270,13 @@ export class Runner {
       const prepare = (samples: ArrayLike<number>) => shared.prepareRows(samples);
       if (!isShared) return evaluationOf(await evaluateRemotely(replica, dataset, options, prepare));
       await this.#checkData(dataset, thread);
-      const part = { index: rank, count: workers };
-      const own = await evaluateRemotely(replica, dataset, options, prepare, part);
+      // Before the first step only the first worker can read tables of the checkpoint that was resumed from.
+      const isAlone = [...replica.memory.rowBuffers.values()].some(({ stored }) => stored);
+      const part = isAlone ? { index: 0, count: 1 } : { index: rank, count: workers };
+      const isIdle = isAlone && rank > 0;
+      const own = isIdle
+        ? NOTHING_EVALUATED
+        : await evaluateRemotely(replica, dataset, options, prepare, part);
       const all = tellAll(thread!, [own.loss, own.samples, own.correct, own.counted], 'evaluations');
       const sum = (word: number) => all.reduce((total, numbers) => total + numbers[word]!, 0);
       return evaluationOf({ loss: sum(0), samples: sum(1), correct: sum(2), counted: sum(3) });
@@ -300,7 +306,7 @@ export class Runner {
         await shared?.fetchAll();
         await shared?.fetchState();
       }
-      this.#checkpoints.save(place, this.#evaluation);
+      await this.#checkpoints.save(place, this.#evaluation, this.#tablesToSave());
     });
     // The others have nothing to do for it.
     if (rank === 0) trace?.lap('checkpoint');
@@ -358,6 +364,18 @@ export class Runner {
     if (rank > 0) this.#closeReplica();
     await onClose?.();
     this.#hasLeft = true;
+  }
+
+  #tablesToSave(): Exchange['remoteTables'] {
+    const { replica, shared } = this.#parts;
+    const tables = shared?.remoteTables;
+    const [table] = replica.memory.rowBuffers.keys();
+    if (tables || table === undefined) return tables ?? NO_TABLES;
+    throw new UsageError(
+      'INVALID_ARGUMENT',
+      `There is no checkpoint of step ${replica.step} yet: ${table} is on servers only (serverTables), which have it from the first step on. Save after a step.`,
+      { table },
+    );
   }
 
   get #withOthers(): Pick<RunnerParts, 'shared' | 'thread'> {

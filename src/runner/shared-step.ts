@@ -129,6 +129,11 @@ export class SharedStep {
     await this.#planned?.exchange.fetchAll();
   }
 
+  /** Those that are on servers only. Undefined before the first step: then they are nowhere yet, or in a checkpoint. */
+  get remoteTables(): Exchange['remoteTables'] | undefined {
+    return this.#planned?.exchange.remoteTables;
+  }
+
   /** What the optimizer keeps is in the replica afterwards, too. */
   async fetchState(): Promise<void> {
     await this.#planned?.exchange.fetchState();
@@ -151,7 +156,8 @@ export class SharedStep {
 
   async #planFirst(samples: ArrayLike<number>): Promise<PlannedExchange> {
     const { replica, planExchange, trace } = this.#options;
-    replica.fillRows();
+    // What is timed needs numbers, whichever they are.
+    replica.fillRows(true);
     const run = await planExchange(samples);
     if (!trace) return run;
     // Not before: the plan is that of a run without a trace.

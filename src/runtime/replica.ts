@@ -145,9 +145,10 @@ export class Replica {
     }
   }
 
-  /** Brings the rows that `findRows` found from where their tables were before servers had them. */
-  fillRows(): void {
-    for (const [name, buffer] of this.memory.rowBuffers) buffer.fill(this.memory.parameters.get(name)!);
+  /** Brings the rows that `findRows` found from where their tables were before servers had them; see `RowBuffer.fill`. */
+  fillRows(isTrial = false): void {
+    for (const [name, buffer] of this.memory.rowBuffers)
+      buffer.fill(this.memory.parameters.get(name)!, isTrial);
   }
 
   /** Cuts the backward pass anew; see `ReplicaOptions.groups`. */
@@ -202,8 +203,19 @@ export class Replica {
     );
   }
 
-  /** Of all but tables that live elsewhere. */
+  /** All that a checkpoint holds. Refused where some of it is not in this process. */
   snapshot(): Snapshot {
+    const [table] = this.memory.rowBuffers.keys();
+    if (table === undefined) return this.snapshotHere();
+    throw new UsageError(
+      'INVALID_ARGUMENT',
+      `${table} is on servers only (serverTables), so this replica has no whole snapshot. Take the run's checkpoint, by loadCheckpoint of its checkpointPath.`,
+      { table },
+    );
+  }
+
+  /** The same without tables that live elsewhere. */
+  snapshotHere(): Snapshot {
     const { graph } = this.model;
     const shapeOf = (name: string) => (graph.parameters.get(name) ?? graph.states.get(name))!.shape;
     const data = (name: string, region: Region<'float32'>): TensorData => ({
@@ -225,7 +237,7 @@ export class Replica {
   }
 
   restore(snapshot: Snapshot, step: number): void {
-    const mine = this.snapshot();
+    const mine = this.snapshotHere();
     copyTensors(snapshot.tensors, mine.tensors, 'model');
     copyTensors(snapshot.optimizer, mine.optimizer, 'optimizer');
     this.step = step;

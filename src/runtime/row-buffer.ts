@@ -83,18 +83,15 @@ export class RowBuffer {
     numberRows(kernels, { plan, unique: this.count, numbers: numbers.slice(0, count) });
   }
 
-  /** Brings the rows from where the table was before servers had it. */
-  fill(rows: Region<'float32'>): void {
+  /** Brings the rows from where the table was before servers had it; `isTrial`: first values will do. */
+  fill(rows: Region<'float32'>, isTrial = false): void {
     const { rowLength } = this;
     this.indices.forEach((row, i) => {
-      this.read(row * rowLength, rows.view.subarray(i * rowLength, (i + 1) * rowLength));
+      const target = rows.view.subarray(i * rowLength, (i + 1) * rowLength);
+      const first = row * rowLength;
+      if (this.stored && !isTrial) this.stored.value.read(first, target);
+      else fillElements(target, this.parameter.initialiser, this.seed, first);
     });
-  }
-
-  /** Elements of the table as it was before servers had it. */
-  read(first: number, target: Float32Array): void {
-    if (this.stored) this.stored.value.read(first, target);
-    else fillElements(target, this.parameter.initialiser, this.seed, first);
   }
 
   /** The numbers of the rows that lookups by this input, or by another view of it, read. */

@@ -34,7 +34,7 @@ import { KeyTable } from './key-table.ts';
 import type { KnownKey } from './key-table.ts';
 import { linePumpOf } from './line-pump.ts';
 import { StateExchange } from './optimizer-state.ts';
-import type { KeyState } from './optimizer-state.ts';
+import type { InitialKeyState, KeyState } from './optimizer-state.ts';
 import { allAnswered, countPush, refusalsSettled } from './push-answers.ts';
 import { StoreRecovery } from './recovery.ts';
 import { RowExchange } from './rows.ts';
@@ -324,11 +324,22 @@ export class RemoteStore implements KVStore {
   }
 
   /**
-   * Gives keys the optimizer's state after so many steps, to go on from there; values are those of `init`. To be called after
+   * Elements of a table, or of a slot that the optimizer keeps of it, from `first` on, for whoever has no memory for all of
+   * them; with all updates that rows had missed. To be called as `pullState` is. `into`: in the store's space.
+   */
+  pullElements(key: StoreKey, first: number, into: Region<'float32'>, slot?: string): Promise<void> {
+    return this.#inOrder(async () => {
+      this.#recovery.check();
+      await this.#state.read(this.#keys.table(key), slot, first, into);
+    });
+  }
+
+  /**
+   * Gives keys the optimizer's state after so many steps, to go on from there; values are those of `init` unless they are given. To be called after
    * `init` and `setOptimizer` by all workers, in synchronous training: the slots of the first worker count, and `steps`
    * must be the same. Done when all have come.
    */
-  initState(states: OneOrMany<KeyState>): Promise<void> {
+  initState(states: OneOrMany<InitialKeyState>): Promise<void> {
     return this.#inOrder(async () => {
       this.#recovery.check();
       const all = listOf(states).map((state) => ({ known: this.#keys.get(state.key), state }));

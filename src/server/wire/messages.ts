@@ -184,7 +184,8 @@ export type Request = { readonly id: number } & (
   | {
       readonly op: 'pull-state' | 'push-state';
       readonly piece: number;
-      readonly slot: string;
+      /** undefined: of the value itself. */
+      readonly slot: string | undefined;
       readonly first: number;
       readonly count: number;
     }
@@ -316,7 +317,7 @@ export function readRequest(header: Header): Request {
     case 'pull-state':
     case 'push-state': {
       const { slot } = header;
-      check(typeof slot === 'string', op, header);
+      check(slot === undefined || typeof slot === 'string', op, header);
       const window = { first: countOf(header, 'first'), count: countOf(header, 'count') };
       return { id, op, piece: countOf(header, 'piece'), slot, ...window };
     }
