@@ -7,9 +7,9 @@
 import type { CommunicationThread, TimedHandle } from '../communication/index.ts';
 import type { Kernels } from '../kernels/index.ts';
 import type { Region } from '../memory/index.ts';
-import type { Route } from '../plan/index.ts';
+import { namesInShort, type Route } from '../plan/index.ts';
 import type { Handle } from '../progress/index.ts';
-import { namesInShort, type GradientsElsewhere, type ModelMemory } from '../runtime/index.ts';
+import type { GradientsElsewhere, ModelMemory } from '../runtime/index.ts';
 import { RowsTable, WholeTable } from './collective-tables.ts';
 import { NO_TABLES, NOTHING_ELSEWHERE, type Exchange, type OnMessage, type SentMessage } from './exchange.ts';
 

@@ -5,7 +5,8 @@
  * gradients, bit for bit, and after `apply` the parameters are those of one device that computed the whole batch.
  */
 import type { Region } from '../memory/index.ts';
-import type { GradientsElsewhere, StepOperation } from '../runtime/index.ts';
+import type { StepOperation } from '../plan/index.ts';
+import type { GradientsElsewhere } from '../runtime/index.ts';
 
 export interface Exchange {
   /** Parameters whose gradients leave together, in the order backward makes them; what `Replica` is given. */

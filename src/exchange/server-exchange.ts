@@ -9,7 +9,8 @@ import type { SeededInitialiser } from '../base/index.ts';
 import type { InitialKeyState, KeyInit, RemoteStore, SeededKeyInit } from '../kvstore/index.ts';
 import type { Kernels } from '../kernels/index.ts';
 import type { Region } from '../memory/index.ts';
-import { namesInShort, type GradientsElsewhere, type ModelMemory } from '../runtime/index.ts';
+import { namesInShort } from '../plan/index.ts';
+import type { GradientsElsewhere, ModelMemory } from '../runtime/index.ts';
 import {
   NOTHING_ELSEWHERE,
   wallMs,

@@ -13,7 +13,8 @@ import {
   type RowPlan,
 } from '../kernels/index.ts';
 import type { Region, Segment } from '../memory/index.ts';
-import { namesInShort, type ModelMemory, type SparsePlace } from '../runtime/index.ts';
+import { namesInShort } from '../plan/index.ts';
+import type { ModelMemory, SparsePlace } from '../runtime/index.ts';
 import { wallMs, type OnMessage, type RemoteTable } from './exchange.ts';
 import { lookedUp } from './looked-up.ts';
 

@@ -41,3 +41,7 @@ export type {
 } from './exchange-plan.ts';
 export { hasDrifted, recalibrated } from './drift.ts';
 export type { MeasuredIteration } from './drift.ts';
+export { namesInShort, STEP_OPERATIONS } from './step-operations.ts';
+export type { OnPart, StepOperation } from './step-operations.ts';
+export { dependenciesOf, stepProgram } from './step-program.ts';
+export type { Operation, StepFacts, StepProgram } from './step-program.ts';

@@ -10,12 +10,14 @@ import type { CommunicationThread } from '../communication/index.ts';
 import { OnnxCompute } from '../compute/index.ts';
 import { gradients, type Model } from '../graph/index.ts';
 import { SharedSpace } from '../memory/index.ts';
+import type { StepProgram } from '../plan/index.ts';
 import { Replica } from '../runtime/index.ts';
 import { attemptTogether } from './joint-attempt.ts';
 import { checkModel, compareWorkers } from './model-checks.ts';
 import { openExchange } from './open-exchange.ts';
 import { RUNNER_OPTIONS } from './option-names.ts';
 import { resolveResources, type Resources } from './resources.ts';
+import { programOf } from './run-program.ts';
 import { serverTablesOf } from './server-tables.ts';
 import { Runner, type RunnerConfig, type RunnerParts } from './runner.ts';
 import { compareSettings } from './settings.ts';
@@ -41,7 +43,7 @@ export function openOneDevice(model: Model, config: RunnerConfig): Runner {
   const { trace, write, lateFailure } = tracing(config);
   return openRunner({
     ...{ replica, compute, config, rank: 0, workers: 1, trace, lateFailure },
-    onClose: () => Promise.resolve(write()),
+    onClose: () => Promise.resolve(write(programOf(replica, config))),
   });
 }
 
@@ -129,6 +131,7 @@ function createRunner(model: Model, config: RunnerConfig, workersOfRun: Workers)
   const shared = new SharedStep({
     ...{ thread, replica, compareEverySteps, log, trace },
     averages: { dense: config.averageDense ?? true, sparse: config.averageSparse ?? true },
+    programOf: (run) => programOf(replica, config, { run, thread }),
     planExchange: (samples) =>
       openExchange(
         { thread, replica, config, secret: place.secret, address: place.address, tls: place.tls },
@@ -140,7 +143,7 @@ function createRunner(model: Model, config: RunnerConfig, workersOfRun: Workers)
     onAbort: (error) => workersOfRun.giveUp(error),
     explain: (error) => Promise.race([place.failed, afterMs(EXPLAIN_MS, error)]),
     onClose: async () => {
-      write();
+      write(shared.program);
       await workersOfRun.leave();
     },
   });
@@ -150,12 +153,14 @@ function createRunner(model: Model, config: RunnerConfig, workersOfRun: Workers)
 function tracing(
   { trace: path }: RunnerConfig,
   thread?: CommunicationThread,
-): Pick<RunnerParts, 'trace' | 'lateFailure'> & { readonly write: () => void } {
+): Pick<RunnerParts, 'trace' | 'lateFailure'> & {
+  readonly write: (program: StepProgram | undefined) => void;
+} {
   const trace = path === undefined ? undefined : new Trace();
   let failure: Error | undefined;
-  const write = () => {
+  const write = (program: StepProgram | undefined) => {
     try {
-      failure = trace?.write(thread, path!);
+      failure = trace?.write(thread, path!, program);
     } catch (error) {
       // The result is not to be lost with the trace.
       failure = error as Error;

@@ -17,8 +17,8 @@ import type { Compute, SessionOptions } from '../compute/index.ts';
 import { openLoader, SampleOrder, type Batch, type Dataset } from '../data/index.ts';
 import { NO_TABLES, tellAll, type Exchange, type RemoteUpdate } from '../exchange/index.ts';
 import type { OptimizerSpec } from '../kernels/index.ts';
-import type { ExchangePlan, Merging } from '../plan/index.ts';
-import { namesInShort, type GradientsElsewhere, type Replica } from '../runtime/index.ts';
+import { namesInShort, type ExchangePlan, type Merging, type StepProgram } from '../plan/index.ts';
+import type { GradientsElsewhere, Replica } from '../runtime/index.ts';
 import { AgreedStop } from './agreed-stop.ts';
 import { checkColumns } from './column-check.ts';
 import { compareData } from './dataset-check.ts';
@@ -33,6 +33,7 @@ import {
 import { attemptTogether } from './joint-attempt.ts';
 import { RUN_OPTIONS } from './option-names.ts';
 import type { PlanOptions } from './plan-run.ts';
+import { programOf } from './run-program.ts';
 import {
   RunCheckpoints,
   type CheckpointEvent,
@@ -188,6 +189,12 @@ export class Runner {
   /** How gradients travel; from the first step on, and undefined for one device. */
   get plan(): ExchangePlan | undefined {
     return this.#parts.shared?.plan;
+  }
+
+  /** What a step does, as a list of operations; with other workers from the first step on. */
+  get program(): StepProgram | undefined {
+    const { shared, replica, config } = this.#parts;
+    return shared ? shared.program : programOf(replica, config);
   }
 
   /** Merges gradients otherwise from the next step on; all workers call it between the same steps. For comparing. */

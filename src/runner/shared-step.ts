@@ -6,11 +6,12 @@
 import { setImmediate as yieldToEvents } from 'node:timers/promises';
 import type { CommunicationThread } from '../communication/index.ts';
 import { tellAll, type Exchange, type RemoteUpdate } from '../exchange/index.ts';
-import type { ExchangePlan, Merging } from '../plan/index.ts';
-import { namesInShort, type GradientsElsewhere, type Replica } from '../runtime/index.ts';
+import { namesInShort, type ExchangePlan, type Merging, type StepProgram } from '../plan/index.ts';
+import type { GradientsElsewhere, Replica } from '../runtime/index.ts';
 import { groupsOf, planned, type PlannedRun } from './plan-run.ts';
 import { compareReplicas } from './replica-check.ts';
 import { replan, StepTimes } from './replanning.ts';
+import { compareProgram } from './run-program.ts';
 import { runReport } from './run-report.ts';
 import type { Trace } from './trace.ts';
 
@@ -23,6 +24,7 @@ export interface SharedStepOptions {
   readonly replica: Replica;
   /** The first batch lies in the replica's inputs. */
   readonly planExchange: (samples: ArrayLike<number>) => Promise<PlannedExchange>;
+  readonly programOf: (run: PlannedRun) => StepProgram;
   /** Takes lines for people, on the first worker. */
   readonly log: (line: string) => void;
   /** Between two comparisons of the replicas. */
@@ -52,6 +54,7 @@ const WARM_UP_STEPS = 10;
 export class SharedStep {
   readonly #options: SharedStepOptions;
   #planned: PlannedExchange | undefined;
+  #program: StepProgram | undefined;
   #steps = 0;
   readonly #sums = { computeMs: 0, waitMs: 0 };
   #countedSinceMs = 0;
@@ -66,6 +69,11 @@ export class SharedStep {
   /** From the first step on. */
   get plan(): ExchangePlan | undefined {
     return this.#planned?.plan;
+  }
+
+  /** From the first step on. */
+  get program(): StepProgram | undefined {
+    return this.#program;
   }
 
   /** `samples` are those of this worker's share, which lie in the replica's inputs; `total` counts those of all workers. */
@@ -101,8 +109,7 @@ export class SharedStep {
     const computedMs = performance.now();
     const elsewhere = await exchange.finish();
     trace?.lap('wait');
-    replica.memory.takeStates(replica.kernels);
-    if (trace && replica.memory.nextStates.size > 0) trace.lap('states');
+    replica.takeStates(trace?.lap);
     this.#times.add(computedMs - startedMs, exchange.lastMessages);
     const [computeMs, waitMs] = [computedMs - startedMs, performance.now() - computedMs];
     if (this.#steps++ >= WARM_UP_STEPS) {
@@ -159,6 +166,7 @@ export class SharedStep {
     // What is timed needs numbers, whichever they are.
     replica.fillRows(true);
     const run = await planExchange(samples);
+    this.#takeProgram(run);
     if (!trace) return run;
     // Not before: the plan is that of a run without a trace.
     replica.cutForward();
@@ -185,6 +193,7 @@ export class SharedStep {
   #take(run: PlannedRun): ExchangePlan {
     const { exchange } = this.#planned!;
     this.#planned = { ...run, exchange };
+    this.#takeProgram(run);
     this.#times.forget();
     const groups = groupsOf(run.plan);
     // What is cut alike need not be compiled again.
@@ -193,6 +202,12 @@ export class SharedStep {
     this.#options.replica.setGroups(groups);
     if (this.#options.trace) this.#nameSegments(groups);
     return run.plan;
+  }
+
+  #takeProgram(run: PlannedRun): void {
+    const { thread, programOf } = this.#options;
+    this.#program = programOf(run);
+    compareProgram(thread, this.#program);
   }
 
   /** The average by samples, of gradients that were divided by the share that counts for them, is their sum. */

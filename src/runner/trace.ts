@@ -9,7 +9,7 @@ import { dirname } from 'node:path';
 import { UsageError } from '../base/index.ts';
 import type { CommunicationThread } from '../communication/index.ts';
 import { tellAllTexts, wallMs, type OnMessage } from '../exchange/index.ts';
-import type { OnPart, StepOperation } from '../runtime/index.ts';
+import type { OnPart, StepOperation, StepProgram } from '../plan/index.ts';
 
 export type Lane = 'computing' | 'communication';
 
@@ -80,10 +80,15 @@ export class Trace {
   }
 
   /**
-   * All workers call it together, if there are several; the first writes the file. What went wrong with that is given back, not
+   * All workers call it together, if there are several; the first writes the file, with the program of a step beside the bars,
+   * where there was a step. What went wrong with that is given back, not
    * thrown: the run itself went well, and its result must not be lost with the trace.
    */
-  write(thread: CommunicationThread | undefined, path: string): UsageError | undefined {
+  write(
+    thread: CommunicationThread | undefined,
+    path: string,
+    program: StepProgram | undefined,
+  ): UsageError | undefined {
     const rank = thread?.world.rank ?? 0;
     const own = this.events(rank);
     const texts = thread && tellAllTexts(thread, JSON.stringify(own), 'traces');
@@ -91,7 +96,8 @@ export class Trace {
     const traceEvents = texts?.flatMap((text) => JSON.parse(text) as object[]) ?? own;
     try {
       mkdirSync(dirname(path), { recursive: true });
-      writeFileSync(path, JSON.stringify({ traceEvents, displayTimeUnit: 'ms' }));
+      const otherData = { program: program?.operations };
+      writeFileSync(path, JSON.stringify({ traceEvents, displayTimeUnit: 'ms', otherData }));
     } catch (cause) {
       const reason = cause instanceof Error ? cause.message : String(cause);
       return new UsageError(

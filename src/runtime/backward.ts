@@ -7,10 +7,10 @@ import type { CompiledGraph, Compute } from '../compute/index.ts';
 import { elementCount, isNode, resolveShape, type Model, type Tensor } from '../graph/index.ts';
 import { planRows, sumRows, type Kernels } from '../kernels/index.ts';
 import type { Region, Segment } from '../memory/index.ts';
+import type { OnPart } from '../plan/index.ts';
 import { IndexChecks } from './index-checks.ts';
 import type { ModelMemory, SparsePlace } from './model-memory.ts';
 import { inputWithSameBytes } from './row-buffer.ts';
-import type { OnPart } from './step-operations.ts';
 
 export interface BackwardOptions {
   readonly model: Model;
@@ -48,7 +48,7 @@ export class Backward {
    * itself.
    */
   *run(batch: number, step: number, onPart?: OnPart): Generator<number, number> {
-    const { memory, model } = this.#options;
+    const { memory } = this.#options;
     if (onPart && !this.#compiled.has(batch)) {
       this.#compiledFor(batch);
       onPart('compile');
@@ -69,8 +69,6 @@ export class Backward {
       }
       yield group;
     }
-    memory.takeStates(this.#options.kernels);
-    if (onPart && model.graph.stateUpdates.length > 0) onPart('states');
     return memory.loss.view[0]!;
   }
 

@@ -8,12 +8,12 @@ import type { Compute } from '../compute/index.ts';
 import { fillInitial, gradients, type Model } from '../graph/index.ts';
 import { createOptimizer, Kernels, type Optimizer, type OptimizerSpec } from '../kernels/index.ts';
 import type { Region, Segment, SharedSpace } from '../memory/index.ts';
+import type { OnPart } from '../plan/index.ts';
 import { Backward } from './backward.ts';
 import type { TensorData, Tensors } from './checkpoint/index.ts';
 import { Evaluator } from './evaluator.ts';
 import { IndexChecks } from './index-checks.ts';
 import { ModelMemory } from './model-memory.ts';
-import type { OnPart } from './step-operations.ts';
 import { Update } from './update.ts';
 import type { GradientsElsewhere, UpdateGuard } from './update.ts';
 
@@ -120,12 +120,19 @@ export class Replica {
     const groups = this.gradientGroups(samples, onPart);
     for (;;) {
       const { done, value } = groups.next();
-      if (done) return value;
-      onGroup?.(value);
+      if (!done) {
+        onGroup?.(value);
+        continue;
+      }
+      this.takeStates(onPart);
+      return value;
     }
   }
 
-  /** The same in pieces, for whoever has something to do between them: yields the group whose gradients are in their places. */
+  /**
+   * The same in pieces, for whoever has something to do between them: yields the group whose gradients are in their places. The
+   * states that were assigned are taken by `takeStates`.
+   */
   gradientGroups(samples: ArrayLike<number>, onPart?: OnPart): Generator<number, number> {
     this.memory.sampleIds.view.set(samples);
     return this.#backward.run(samples.length, this.step, onPart);
@@ -149,6 +156,12 @@ export class Replica {
   fillRows(isTrial = false): void {
     for (const [name, buffer] of this.memory.rowBuffers)
       buffer.fill(this.memory.parameters.get(name)!, isTrial);
+  }
+
+  /** States that the last batch has assigned, or all workers' batches together, become those of the model. */
+  takeStates(onPart?: OnPart): void {
+    this.memory.takeStates(this.kernels);
+    if (this.memory.nextStates.size > 0) onPart?.('states');
   }
 
   /** Cuts the backward pass anew; see `ReplicaOptions.groups`. */

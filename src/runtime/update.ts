@@ -15,8 +15,8 @@ import {
 } from '../graph/index.ts';
 import { clipFactor, combineNorms, globalNorm, type Kernels, type Optimizer } from '../kernels/index.ts';
 import type { Region, Segment } from '../memory/index.ts';
+import type { OnPart } from '../plan/index.ts';
 import type { GradientPlace, ModelMemory } from './model-memory.ts';
-import type { OnPart } from './step-operations.ts';
 
 /**
  * Runs what reads or writes a parameter, its slots and its averages, by its number in the order of the gradients. A step calls it
@@ -59,7 +59,7 @@ export class Update {
     const here = [...memory.gradients].filter(([name]) => !elsewhere.names.has(name));
     const factors = model.graph.updateOperations.map((operation) => {
       const factor = this.#transform(operation, here, elsewhere);
-      if (onPart) tellOf(operation, onPart);
+      if (onPart) onPart(...partOf(operation));
       return factor;
     });
     const apply = (name: string, place: GradientPlace) => {
@@ -205,16 +205,17 @@ export function needsGradientHere(operation: UpdateOperation, parameter: Paramet
   return operation.kind !== 'weight_decay' || operation.applies(parameter);
 }
 
-function tellOf(operation: UpdateOperation, onPart: OnPart): void {
+/** What a step program and a trace call it. */
+export function partOf(operation: UpdateOperation): [kind: 'norm' | 'update', name: string] {
   switch (operation.kind) {
     case 'clip_global_norm':
-      return onPart('norm');
+      return ['norm', 'norm'];
     case 'clip_value':
-      return onPart('update', 'clip');
+      return ['update', 'clip'];
     case 'weight_decay':
-      return onPart('update', 'weight decay');
+      return ['update', 'weight decay'];
     case 'custom':
-      return onPart('update', operation.name);
+      return ['update', operation.name];
   }
 }
 

@@ -1,14 +1,15 @@
 /**
- * The checkpoints of one tenant on one server, put together from the parts of its cores and written in the
- * background. The main thread's side of `cores/recovery.ts`. Invariants: a checkpoint is written when all cores have
- * given their parts, or not at all; snapshots' memory is given back whatever happens.
+ * The checkpoints of one tenant on one server, put together from the parts of its cores and written
+ * in the background. The main thread's side of `cores/recovery.ts`. Invariants: a checkpoint is
+ * written when all cores have given their parts, or not at all; snapshots' memory is given back
+ * whatever happens.
  */
 import { isDeepStrictEqual } from 'node:util';
 import { unpack, UsageError } from '../base/index.ts';
 import type { Answers, CorePart, Question, SpaceRange } from './cores/office.ts';
 import { PiecePacker, piecesOf } from './cores/snapshot.ts';
 import type { CoreSnapshot } from './cores/snapshot.ts';
-import { ServerCheckpoints } from './durability/index.ts';
+import { keptSurely, newerCommon, ServerCheckpoints } from './durability/index.ts';
 import type { Common, Kept, KeyState, ServerState } from './durability/index.ts';
 import type { ServerHost } from './server-host.ts';
 import type { TenantSpace } from './tenant-space.ts';
@@ -52,7 +53,10 @@ export class TenantCheckpoints {
   readonly #gathering = new Map<number, Gathering>();
   #files: Promise<ServerCheckpoints> | undefined;
   #before: Promise<readonly number[]> | undefined;
-  /** The step of the last one that all cores have answered, unless it failed; earlier ones have no place after it. */
+  /**
+   * The step of the last one that all cores have answered, unless it failed; earlier ones have no
+   * place after it.
+   */
   #newest = 0;
   /** Training continues the run whose checkpoints are in the folder. */
   #hasRestored = false;
@@ -80,9 +84,13 @@ export class TenantCheckpoints {
     return (await this.#open()).list();
   }
 
-  /** Resolves when the parts of all cores are on the disk, with the oldest log that the core may still need. */
+  /**
+   * Resolves when the parts of all cores are on the disk, with the oldest log that the core may
+   * still need.
+   */
   async add({ core, step, part, common }: Part): Promise<Answered> {
-    // One that is on the disk since before a restart is not gathered again: some cores may never be asked for it.
+    // One that is on the disk since before a restart is not gathered again: some cores may never be
+    // asked for it.
     const isKept = async () => step >= this.#newest && (await this.#stepsBefore()).includes(step);
     if ('log' in part && part.log === null && (await isKept())) {
       return this.#confirm(core, step, part);
@@ -102,18 +110,19 @@ export class TenantCheckpoints {
     if (earlier) this.#release(earlier);
     gathering.parts.set(core, part);
     gathering.arrived.add(core);
-    this.#common = newerOf(this.#common, common);
+    this.#common = newerCommon(this.#common, common);
     if (gathering.parts.size === this.#cores) this.#settle(step, gathering);
     const kept = await gathering.written;
     // Two that are good must be left to go back to, or all that was logged since the beginning.
     const logs = kept.map((one) => one.logs[core] ?? 0);
     const firstLog = kept.length < 2 ? undefined : Math.min(...logs);
-    return { firstLog, kept: kept.map((one) => one.step) };
+    const steps = kept.map((one) => one.step);
+    return { firstLog, kept: keptSurely(steps, this.#common) };
   }
 
   /**
-   * The core cannot give its part yet. If no core is before that step, what was not asked of all of them never will
-   * be.
+   * The core cannot give its part yet. If no core is before that step, what was not asked of all of
+   * them never will be.
    */
   await({ core, step }: Awaited): null {
     if (step < this.#newest) return null;
@@ -179,8 +188,8 @@ export class TenantCheckpoints {
   }
 
   /**
-   * All cores go back to that checkpoint, and nothing is left of what was trained after it. What the core had then, in
-   * memory that it gives back.
+   * All cores go back to that checkpoint, and nothing is left of what was trained after it. What
+   * the core had then, in memory that it gives back.
    */
   async restore(core: number, step: number): Promise<CorePart> {
     for (const later of this.#gathering.keys()) this.#giveUp(later, this.#goneBack(later, step));
@@ -380,11 +389,6 @@ function contentOf({ name, length, version, tensors }: KeyState): unknown {
 }
 
 const ignore = () => undefined;
-
-function newerOf(a: Common, b: Common): Common {
-  if (typeof a === 'number' && typeof b === 'number') return Math.max(a, b);
-  return typeof a === 'number' ? a : (b ?? a);
-}
 
 function otherCores(folder: string, step: number, expected: number, actual: number): UsageError {
   return new UsageError(

@@ -5,7 +5,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { afterAll, describe, expect, it } from 'vitest';
-import type { ExchangePlan } from '../../src/plan/index.ts';
+import type { ExchangePlan, StepProgram } from '../../src/plan/index.ts';
 import { planPicture } from '../../src/cli/plan-picture.ts';
 import { programOf } from '../support/test-program.ts';
 
@@ -29,7 +29,7 @@ describe('tributary plan', () => {
       ...['--picture', 'plan.svg'],
     );
     expect({ status, stderr }).toEqual({ status: 0, stderr: '' });
-    const plan = JSON.parse(stdout) as ExchangePlan & { measuredMs: number };
+    const plan = JSON.parse(stdout) as ExchangePlan & { measuredMs: number; program: StepProgram };
     expect(plan.parameters.length).toBeGreaterThan(2);
     expect(plan.groups).toHaveLength(plan.parameters.length);
     for (const { route, reason, group } of plan.parameters) {
@@ -38,6 +38,9 @@ describe('tributary plan', () => {
       expect(plan.groups[group]).toBeDefined();
     }
     expect(plan.measuredMs).toBeGreaterThan(0);
+    const kinds = plan.program.operations.map(({ kind }) => kind);
+    expect(kinds.filter((kind) => kind === 'reduce')).toHaveLength(plan.groups.length);
+    expect([kinds[0], kinds.at(-1)]).toEqual(['load', 'evaluate']);
     const picture = readFileSync(join(folder, 'plan.svg'), 'utf8');
     expect(picture).toMatch(/^<svg.*<\/svg>\s*$/s);
     expect(picture.match(/<rect/g)!.length).toBeGreaterThan(2 * plan.groups.length);
@@ -52,6 +55,8 @@ describe('tributary plan', () => {
     );
     expect(stdout).toMatch(/collectives, layer by layer +\d+ +[\d.]+/);
     expect(stdout).toMatch(/Predicted [\d.]+ ms, measured [\d.]+ ms\./);
+    expect(stdout).toMatch(/operation +lane +waits for +every +predicted ms\n *1 load batch +compute/);
+    expect(stdout).toMatch(/allreduce [^ ]+ +communication +\d+ +/);
   }, 110_000);
 
   it('says that one worker exchanges nothing, as data too', () => {

@@ -1,6 +1,6 @@
 /**
- * What stands between a worker and one core of a server in tests: passes bytes on, sees what the worker says, and can change
- * it. Invariant: after `close` no connection is left.
+ * What stands between a worker and one core of a server in tests: passes bytes on, sees what the
+ * worker says, and can change it. Invariant: after `close` no connection is left.
  */
 import { once } from 'node:events';
 import { connect, createServer } from 'node:net';
@@ -50,8 +50,20 @@ export class MeddlingProxy {
     return `127.0.0.1:${(this.#server.address() as AddressInfo).port}`;
   }
 
-  async close(): Promise<void> {
+  /** Breaks all connections. */
+  cut(): void {
     for (const socket of this.#sockets) socket.destroy();
+  }
+
+  /** Whoever dials from now on is refused. */
+  async refuse(): Promise<void> {
+    const closed = once(this.#server.close(), 'close');
+    this.cut();
+    await closed;
+  }
+
+  async close(): Promise<void> {
+    this.cut();
     await new Promise((resolve) => this.#server.close(resolve));
   }
 }

@@ -42,7 +42,7 @@ function run<T = Outcome>(options: Options): T {
   const { stdout, stderr, status, pid } = spawnSync(
     process.execPath,
     [...programOf(PROGRAM), JSON.stringify({ strategy: 'parallax', ...options })],
-    { encoding: 'utf8', timeout: 100_000 },
+    { encoding: 'utf8' },
   );
   expect({ status, stderr }).toEqual({ status: 0, stderr: '' });
   expect(segmentFiles().filter((name) => name.includes(`replica-${pid}-`))).toEqual([]);
@@ -60,7 +60,10 @@ function expectSameFiles(actual: string, expected: string): void {
   }
 }
 
-describe('a run whose table is on servers only', () => {
+/** A run takes a few seconds, and there may be much else to do for the processors. */
+const DEADLINE_MS = 600_000;
+
+describe('a run whose table is on servers only', { timeout: DEADLINE_MS }, () => {
   it.each<[string, Options]>([
     ['Adam, in each row as a dense update', {}],
     [

@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { describe, expect, it } from 'vitest';
 import { fit } from '../../src/runner/index.ts';
-import { STEP_OPERATIONS } from '../../src/runtime/index.ts';
+import { STEP_OPERATIONS, type Operation } from '../../src/plan/index.ts';
 import { temporaryFolders } from '../data/temporary-folder.ts';
 import { programOf } from '../support/test-program.ts';
 import { traced, type TracedOptions } from './traced.ts';
@@ -27,10 +27,15 @@ interface Bar {
 
 class TraceFile {
   readonly bars: readonly Bar[];
+  readonly program: readonly Operation[];
   readonly #names: readonly Bar[];
 
   constructor(path: string) {
-    const { traceEvents } = JSON.parse(readFileSync(path, 'utf8')) as { readonly traceEvents: Bar[] };
+    const { traceEvents, otherData } = JSON.parse(readFileSync(path, 'utf8')) as {
+      readonly traceEvents: Bar[];
+      readonly otherData: { readonly program: readonly Operation[] };
+    };
+    this.program = otherData.program;
     this.bars = traceEvents.filter(({ ph }) => ph === 'X').sort((a, b) => a.ts - b.ts);
     this.#names = traceEvents.filter(({ name }) => name === 'thread_name');
   }
@@ -42,6 +47,19 @@ class TraceFile {
   /** Those that are under way together come in any order. */
   messages(worker: number, step: number): Bar[] {
     return this.#of(worker, step, (lane) => lane.startsWith('communication'));
+  }
+
+  /** What the program has and a step does not show, and the other way round; idle time and what is done once are no operations. */
+  differences(worker: number, step: number): string[] {
+    const bars = this.#of(worker, step, () => true).filter(({ cat }) => !NO_OPERATIONS.has(cat));
+    // The thread that computes shows that it waits for rows.
+    const shown = new Set(bars.map(({ name }) => name).filter((name) => !/^pull( rows)?$/.test(name)));
+    const due = this.program.filter(({ every }) => every === undefined).map(({ name }) => name);
+    const all = new Set(this.program.map(({ name }) => name));
+    return [
+      ...due.filter((name) => !shown.has(name)).map((name) => `not shown: ${name}`),
+      ...[...shown].filter((name) => !all.has(name)).map((name) => `not in the program: ${name}`),
+    ];
   }
 
   overlaps(): string[] {
@@ -74,6 +92,8 @@ function onWorkers(options: Omit<TracedOptions, 'trace'>): TraceFile {
   return new TraceFile(trace);
 }
 
+const NO_OPERATIONS = new Set(['plan', 'compile', 'wait']);
+
 /** Segments with all gradients apart, in the order of the backward pass. */
 const SEGMENTS = [
   ...['output.w', 'output.b', 'first.w', 'first.b', 'embedding', 'norm.gamma', 'norm.beta'],
@@ -91,10 +111,11 @@ describe('the trace of two workers', () => {
       for (let step = 1; step <= STEPS; step++) {
         expect(file.computing(worker, step)).toEqual([
           ...['load batch', ...isFirst(step, 'plan'), ...(step === 3 ? ['check'] : [])],
-          ...[...isFirst(step, 'compile'), 'forward', ...SEGMENTS, 'states'],
-          ...['wait', 'states', 'norm', 'update', 'average'],
+          ...[...isFirst(step, 'compile'), 'forward', ...SEGMENTS, 'wait'],
+          ...['states', 'norm', 'update', 'average'],
           ...(step === STEPS ? ['evaluate', ...(worker === 0 ? ['checkpoint'] : [])] : []),
         ]);
+        expect(file.differences(worker, step)).toEqual([]);
         const messages = file.messages(worker, step);
         const [rows] = messages.splice(
           messages.findIndex(({ name }) => name === 'rows embedding'),
@@ -122,8 +143,9 @@ describe('the trace of two workers', () => {
     const file = onWorkers({ strategy: 'collectives', merging: 'single', sparseUpdates: 'lazy' });
     const forwardAndBackward = ['forward', 'backward embedding..output'];
     expect(file.computing(1, 2)).toEqual([
-      ...['load batch', ...forwardAndBackward, 'states', 'wait', 'states', 'norm', 'update'],
+      ...['load batch', ...forwardAndBackward, 'wait', 'states', 'norm', 'update'],
     ]);
+    expect(file.differences(1, 2)).toEqual([]);
     expect(file.messages(1, 2).map(({ name }) => name)).toContain('allreduce first..output');
     expect(file.overlaps()).toEqual([]);
   });
@@ -135,9 +157,11 @@ describe('the trace of two workers', () => {
       for (let step = 1; step <= STEPS; step++) {
         expect(file.computing(worker, step)).toEqual([
           ...['load batch', ...isFirst(step, 'plan'), 'pull rows'],
-          ...[...isFirst(step, 'compile'), 'forward', ...SEGMENTS, 'states'],
-          ...['wait', 'states', 'norm', 'update', 'wait', ...(step === STEPS ? ['evaluate'] : [])],
+          ...[...isFirst(step, 'compile'), 'forward', ...SEGMENTS, 'wait'],
+          ...['states', 'norm', 'update', 'wait', ...(step === STEPS ? ['evaluate'] : [])],
         ]);
+        // The last step's evaluation fetches all parameters.
+        if (step < STEPS) expect(file.differences(worker, step)).toEqual([]);
         const names = file.messages(worker, step).map(({ name }) => name);
         expect(names.filter((name) => !name.startsWith('pull embedding..')).sort()).toEqual(
           [
@@ -172,5 +196,6 @@ it('the trace of one device has its operations, and changes no bit of the result
       ...['norm', 'update', 'average', ...(step === STEPS ? ['evaluate'] : [])],
     ]);
     expect(file.messages(0, step)).toEqual([]);
+    expect(file.differences(0, step)).toEqual([]);
   }
 });

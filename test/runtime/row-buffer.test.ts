@@ -92,11 +92,14 @@ describe('a replica with the rows of its batch only', () => {
   it('has neither the table nor what the optimizer keeps of it', () => {
     const replica = replicaWith(['words']);
     const { memory } = replica;
+    expect(() => replica.snapshot()).toThrow(/^words is on servers only/);
     // A batch looks up 3 + 1 rows of each sample, by two inputs.
     expect(memory.parameters.get('words')!.length).toBe(BATCH * (LENGTH + 1) * SIZE);
     expect(memory.slots.has('words')).toBe(false);
-    expect(Object.keys(replica.snapshot().tensors)).not.toContain('words');
-    expect(Object.keys(replica.snapshot().optimizer).filter((name) => name.startsWith('words'))).toEqual([]);
+    expect(Object.keys(replica.snapshotHere().tensors)).not.toContain('words');
+    expect(Object.keys(replica.snapshotHere().optimizer).filter((name) => name.startsWith('words'))).toEqual(
+      [],
+    );
     replica.close();
   });
 

@@ -1,4 +1,6 @@
-/** The parts of a checkpoint that the cores of a server give: what becomes of them after a restart. */
+/**
+ * The parts of a checkpoint that the cores of a server give: what becomes of them after a restart.
+ */
 import { mkdtempSync, readdirSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';

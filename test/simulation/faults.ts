@@ -1,7 +1,8 @@
 /**
- * What goes wrong in a simulated run: faults of disks, networks and processes, each armed for a point in the way of a request (before
- * a write, at a write, a flush, a rename, an acknowledgement, a request, a core's turn), and counted when it hits. Which ones,
- * when and where follows from the seed. Invariant: every fault heals by itself; after the last one training can end.
+ * What goes wrong in a simulated run: faults of disks, networks and processes, each armed for a
+ * point in the way of a request (before a write, at a write, a flush, a rename, an acknowledgement,
+ * a request, a core's turn), and counted when it hits. Which ones, when and where follows from the
+ * seed. Invariant: every fault heals by itself; after the last one training can end.
  */
 import { basename, dirname } from 'node:path';
 import type { DiskFaults, DiskPoint } from './disk.ts';
@@ -103,7 +104,10 @@ interface Armed {
 const EACH = Object.entries(FAULTS).flatMap(([fault, points]) =>
   points.map((point) => ({ fault: fault as Fault, point: point })),
 );
-/** Logs are cut so seldom that most of these hit nothing; of names only that of the first checkpoint can be missed. */
+/**
+ * Logs are cut so seldom that most of these hit nothing; of names only that of the first checkpoint
+ * can be missed.
+ */
 const RARE = EACH.filter(({ fault, point }) => point === 'truncate' || fault === 'name lost');
 const ALL = [...EACH, ...RARE, ...RARE];
 
@@ -121,7 +125,10 @@ export interface DeskThread {
 
 /** What asks on a machine whether something goes wrong. */
 export interface MachineFaults extends DiskFaults {
-  /** A core is about to act on what it saw; returns for how long it is held up first, in milliseconds; Infinity: it ends. */
+  /**
+   * A core is about to act on what it saw; returns for how long it is held up first, in
+   * milliseconds; Infinity: it ends.
+   */
   holdUp(): number;
   /** The checkpoint thread is about to do what it was asked for. */
   inDesk(thread: DeskThread, act: () => void): void;
@@ -143,14 +150,19 @@ export class Faults implements Links {
   }[] = [];
   /** Folders with a checkpoint that was damaged, on one of the machines. */
   readonly #damaged = new Set<string>();
-  /** Folders with a log that could not be continued: until there is a second one, the next checkpoint is all there is. */
+  /**
+   * Folders with a log that could not be continued: until there is a second one, the next
+   * checkpoint is all there is.
+   */
   readonly #broken = new Set<string>();
   #failsFlush = false;
   #tears = false;
   #heldUpMs = 0;
   /** While the checkpoint thread does something. */
   #desk: DeskThread | undefined;
-  /** The folder of a checkpoint whose name was not flushed; the power is cut when it is looked for. */
+  /**
+   * The folder of a checkpoint whose name was not flushed; the power is cut when it is looked for.
+   */
   #unflushed: { readonly machine: ServerMachine; readonly folder: string } | undefined;
   /** Processes of servers one of whose cores was ended. */
   readonly #coreless = new Set<SimProcess>();
@@ -210,7 +222,10 @@ export class Faults implements Links {
     return Math.max(0, ...this.#struck.map(({ untilMs }) => untilMs));
   }
 
-  /** Whether something of that kind was broken at that time or later, for all tenants or for this one. */
+  /**
+   * Whether something of that kind was broken at that time or later, for all tenants or for this
+   * one.
+   */
   hasStruck(causes: readonly Cause[], sinceMs: number, namespace: string): boolean {
     return this.#struck.some(
       (one) =>
@@ -220,7 +235,9 @@ export class Faults implements Links {
     );
   }
 
-  /** So many instead of all that have not hit, where something is passed as long as anybody trains. */
+  /**
+   * So many instead of all that have not hit, where something is passed as long as anybody trains.
+   */
   armOnWire(count: number): void {
     const { random } = this.#scheduler;
     this.#armed.length = 0;
@@ -430,8 +447,8 @@ export class Faults implements Links {
   }
 
   /**
-   * A byte of the newest checkpoint of one tenant that has an older one with all logs since, on all machines that it trains
-   * on; once for each folder, since older ones go.
+   * A byte of the newest checkpoint of one tenant that has an older one with all logs since, on all
+   * machines that it trains on; once for each folder, since older ones go.
    */
   #damageCheckpoint(): void {
     const scheduler = this.#scheduler;

@@ -1,7 +1,8 @@
 /**
- * The kernel of simulated machines as far as sockets go: the calls of `Libc` on descriptors that lead to other simulated
- * processes. Bytes arrive late, in pieces, or not at all while a link is cut; connections break. Invariant: the bytes that
- * come out of a connection are a prefix of those that went in, in order, as TCP promises.
+ * The kernel of simulated machines as far as sockets go: the calls of `Libc` on descriptors that
+ * lead to other simulated processes. Bytes arrive late, in pieces, or not at all while a link is
+ * cut; connections break. Invariant: the bytes that come out of a connection are a prefix of those
+ * that went in, in order, as TCP promises.
  */
 import type { SharedSpace } from '../../src/memory/index.ts';
 import { decodeAddress, EAGAIN, EINPROGRESS, POLLERR, POLLIN, POLLOUT } from '../../src/sockets/index.ts';
@@ -138,7 +139,10 @@ export class Network {
     this.#base = Number(space.baseAddress);
   }
 
-  /** The process is gone: its kernel closes what it had open. `inSilence`: nobody hears of it, as when the power is cut. */
+  /**
+   * The process is gone: its kernel closes what it had open. `inSilence`: nobody hears of it, as
+   * when the power is cut.
+   */
   end(process: SimProcess, inSilence: boolean): void {
     for (const descriptor of process.descriptors.values()) {
       if (inSilence && descriptor instanceof Socket) descriptor.closed = true;

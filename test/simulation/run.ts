@@ -1,8 +1,9 @@
 /**
- * One simulated run: servers of two cores, two tenants with their workers, tenants that come and go, and faults, all by one seed.
- * It ends when every tenant is done, or with the first thing that did not hold. Invariants that are checked: what was
- * acknowledged is there, once; lock step ends with the bits of an undisturbed run; no tenant's values change by
- * another's; everything that was asked for ends.
+ * One simulated run: servers of two cores, two tenants with their workers, tenants that come and
+ * go, and faults, all by one seed. It ends when every tenant is done, or with the first thing that
+ * did not hold. Invariants that are checked: what was acknowledged is there, once; lock step ends
+ * with the bits of an undisturbed run; no tenant's values change by another's; everything that was
+ * asked for ends.
  */
 import { TributaryError } from '../../src/base/index.ts';
 import type { Kernels } from '../../src/kernels/index.ts';
@@ -37,7 +38,9 @@ const CAUSES: Readonly<Record<string, readonly Cause[]>> = {
   REWOUND: ['server', 'link', 'worker'],
 };
 const OVERTAKEN = /some cores had taken that of step|those of later steps|others were asked for since/;
-/** Of all steps, those after which no fault is planned, but those that have not hit are made up for. */
+/**
+ * Of all steps, those after which no fault is planned, but those that have not hit are made up for.
+ */
 const LATE = 0.7;
 
 export interface RunOptions {
@@ -256,9 +259,11 @@ class Run {
     if (this.#isExcused(tenant, worker, error)) return true;
     // Whoever works for a service that was ended is told so, or cannot find it.
     if (!tenant.plan.isKept && !this.#visitors.tenants.includes(tenant)) return true;
-    // Nothing of them is kept; nor of what was trained in a folder that was given up before the server knew.
+    // Nothing of them is kept; nor of what was trained in a folder that was given up before the
+    // server knew.
     if (code === 'PEER_LOST') return tenant.hasBegunAnew || this.#visitors.tenants.includes(tenant);
-    // Pushes that a power cut took with it are pushed no more, and versions may be behind those of checkpoints.
+    // Pushes that a power cut took with it are pushed no more, and versions may be behind those of
+    // checkpoints.
     const isBehind =
       /pushed step .* expected step|cannot be written after it/.test(message) || OVERTAKEN.test(message);
     return (
@@ -267,24 +272,31 @@ class Run {
   }
 
   /**
-   * Whether something was broken from which the error follows, since the worker last got something done: not in its last
-   * step, whose answers may have been on their way, but since the one before. What is written in the background is reported
-   * with the next checkpoint.
+   * Whether something was broken from which the error follows, since the worker last got something
+   * done: not in its last step, whose answers may have been on their way, but since the one before.
+   * What is written in the background is reported with the next checkpoint.
    */
   #isExcused(tenant: Tenant, worker: number, { code, message }: TributaryError): boolean {
     const sinceMs = code === 'CHECKPOINT_NOT_WRITTEN' ? tenant.keptMs(worker) : tenant.steppedMs(worker);
     const causes = [...(CAUSES[code] ?? [])];
-    // Cores hear of a checkpoint at different times, or not at all, where a request or its answer is lost on its way.
+    // Cores hear of a checkpoint at different times, or not at all, where a request or its answer
+    // is lost on its way.
     if (code === 'CHECKPOINT_NOT_WRITTEN' && OVERTAKEN.test(message)) causes.push('server', 'link', 'worker');
     return this.#faults.hasStruck(causes, sinceMs, tenant.plan.namespace);
   }
 
-  /** Cores that have lost more than others leave workers that wait for each other where staleness is bounded. */
+  /**
+   * Cores that have lost more than others leave workers that wait for each other where staleness is
+   * bounded.
+   */
   #isUneven({ wasCut, plan: { kind } }: Tenant, { code, message }: TributaryError): boolean {
     return wasCut && kind === 'bounded' && code === 'TIMEOUT' && message.includes('has waited');
   }
 
-  /** As whoever looks after the server does when its log cannot be written: looks at the disk, and starts it again. */
+  /**
+   * As whoever looks after the server does when its log cannot be written: looks at the disk, and
+   * starts it again.
+   */
   #repair(machine: ServerMachine): void {
     if (this.#repairing.has(machine)) return;
     this.#repairing.add(machine);

@@ -1,7 +1,8 @@
 /**
- * The simulated machine of a parameter server: its disk, its process, and the threads of that process, which run the real
- * `ParameterServer`, `CoreLoop` and `CheckpointDesk`. It can be killed, stopped, lose its power, and be started again with the
- * same disk. Invariant: messages between two threads arrive in the order in which they were sent.
+ * The simulated machine of a parameter server: its disk, its process, and the threads of that
+ * process, which run the real `ParameterServer`, `CoreLoop` and `CheckpointDesk`. It can be killed,
+ * stopped, lose its power, and be started again with the same disk. Invariant: messages between two
+ * threads arrive in the order in which they were sent.
  */
 import type { Kernels } from '../../src/kernels/index.ts';
 import { CoreLoop } from '../../src/server/cores/core-loop.ts';

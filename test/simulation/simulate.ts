@@ -1,5 +1,7 @@
 /**
- * Many simulated runs, one seed each, in a space of its own; the table of faults, and the trace of the run that failed. Invariant: a seed gives the same run, event by event, whichever runs came before it.
+ * Many simulated runs, one seed each, in a space of its own; the table of faults, and the trace of
+ * the run that failed. Invariant: a seed gives the same run, event by event, whichever runs came
+ * before it.
  */
 import { Kernels } from '../../src/kernels/index.ts';
 import { SharedSpace } from '../../src/memory/index.ts';

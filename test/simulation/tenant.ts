@@ -1,8 +1,9 @@
 /**
- * A tenant of a simulated run: what its workers do, by the real `RemoteStore` and `runSteps`, and what must hold of its parameters. Two
- * kinds: training in lock step, which must end with the bits of an undisturbed run, and counting, whose gradients are
- * ones, so that values say how often each worker's pushes were applied. Invariant: what a worker says was acknowledged is
- * known here before its next call.
+ * A tenant of a simulated run: what its workers do, by the real `RemoteStore` and `runSteps`, and
+ * what must hold of its parameters. Two kinds: training in lock step, which must end with the bits
+ * of an undisturbed run, and counting, whose gradients are ones, so that values say how often each
+ * worker's pushes were applied. Invariant: what a worker says was acknowledged is known here before
+ * its next call.
  */
 import { createHash } from 'node:crypto';
 import { TributaryError } from '../../src/base/index.ts';
@@ -68,7 +69,10 @@ export class Tenant {
   readonly acknowledged: number[];
   readonly #dense: Tally;
   readonly #rows: Tally;
-  /** The power was cut since it has its folder, and nobody asked that acknowledged pushes survive it. */
+  /**
+   * The power was cut since it has its folder, and nobody asked that acknowledged pushes survive
+   * it.
+   */
   wasCut = false;
   isDone = false;
   /** Folders that it has had. */
@@ -96,7 +100,10 @@ export class Tenant {
     this.#rows = new Tally(plan.workers, [ROWS * ROW_LENGTH]);
   }
 
-  /** As a server gets it that starts: from then on all is there that was, or nothing in a folder that is new. */
+  /**
+   * As a server gets it that starts: from then on all is there that was, or nothing in a folder
+   * that is new.
+   */
   serve(): ServiceOptions {
     const { namespace, isOnDisk, isKept } = this.plan;
     if (this.#served !== this.#folders || !isKept) {
@@ -132,8 +139,8 @@ export class Tenant {
   }
 
   /**
-   * Its folder was damaged by a power cut that it did not ask to survive: it begins anew in another one, as the server said.
-   * False: it has begun anew since.
+   * Its folder was damaged by a power cut that it did not ask to survive: it begins anew in another
+   * one, as the server said. False: it has begun anew since.
    */
   beginAnew({ code, message }: TributaryError): boolean {
     if (code === 'CHECKPOINT_CORRUPT' && !message.includes(this.#folder)) return false;
@@ -147,7 +154,10 @@ export class Tenant {
     return this.#served === this.#folders;
   }
 
-  /** What was acknowledged and is not known to be on the disk may be lost, once, unless it was to survive this. */
+  /**
+   * What was acknowledged and is not known to be on the disk may be lost, once, unless it was to
+   * survive this.
+   */
   powerWasCut(): void {
     if (this.plan.isOnDisk) return;
     this.wasCut = true;
@@ -219,7 +229,8 @@ export class Tenant {
         this.isDone = true;
         return;
       } catch (error) {
-        // A server was lost after the last step, and others may still need this worker to do it again.
+        // A server was lost after the last step, and others may still need this worker to do it
+        // again.
         if (!(error instanceof TributaryError) || error.code !== 'REWOUND') throw error;
         note('goes back after the last step');
       }
@@ -265,8 +276,8 @@ export class Tenant {
   }
 
   /**
-   * Those that could not be logged are pushed again by the same store, if the worker is one that goes on: when a new log has
-   * begun with a checkpoint, where the error asks for that.
+   * Those that could not be logged are pushed again by the same store, if the worker is one that
+   * goes on: when a new log has begun with a checkpoint, where the error asks for that.
    */
   async #push(
     store: RemoteStore,
@@ -421,14 +432,17 @@ async function openKeys(store: RemoteStore, first: number) {
     ...{ key: `w${i}`, gradient: store.allocate(length), into: store.allocate(length) },
   }));
   for (const { into } of keys) into.view.fill(first);
-  await store.init([
-    ...keys.map(({ key, into }) => ({ key, value: new Float32Array(into.length).fill(first) })),
-    { key: 'table', value: new Float32Array(ROWS * ROW_LENGTH).fill(first), rowLength: ROW_LENGTH },
-  ]);
+  await store.init(keys.map(({ key, into }) => ({ key, value: new Float32Array(into.length).fill(first) })));
+  // A batch of its own: a server that was started again is told of all.
+  const rows = new Float32Array(ROWS * ROW_LENGTH).fill(first);
+  await store.init({ key: 'table', value: rows, rowLength: ROW_LENGTH });
   return keys;
 }
 
-/** Gradients depend on the parameters: every step that is lost, doubled or done from others changes the result. */
+/**
+ * Gradients depend on the parameters: every step that is lost, doubled or done from others changes
+ * the result.
+ */
 async function trainStep(
   store: RemoteStore,
   keys: Keys,

@@ -1,7 +1,8 @@
 /**
- * Tenants of a simulated run that come and go: services that end while their worker pushes. One whose push has come to a
- * core that is about to be held up ends meanwhile, and memory is taken that others have given back: a core that is late
- * must not write there. They check their own counts like all tenants.
+ * Tenants of a simulated run that come and go: services that end while their worker pushes. One
+ * whose push has come to a core that is about to be held up ends meanwhile, and memory is taken
+ * that others have given back: a core that is late must not write there. They check their own
+ * counts like all tenants.
  */
 import type { SharedSpace } from '../../src/memory/index.ts';
 import type { Faults } from './faults.ts';

@@ -63,7 +63,12 @@ export const layers: readonly Layer[] = [
     ['launcher', 'collectives', 'cluster', 'progress', 'transport', 'kernels', 'memory', 'base'],
     [],
   ),
-  layer('plan', 'pure: chunks and where they go, bandwidth bounds, hierarchy', ['base'], []),
+  layer(
+    'plan',
+    'pure: routes, groups, chunks and where they go, bounds, the program of a step',
+    ['base'],
+    [],
+  ),
   layer(
     'server',
     'parameter server: cores, aggregation, update rules, consistency, tenants, checkpoints',
@@ -93,7 +98,7 @@ export const layers: readonly Layer[] = [
   layer(
     'runtime',
     "one device's copy of a model: backward, update, evaluation, checkpoints",
-    ['compute', 'graph', 'kernels', 'memory', 'base'],
+    ['compute', 'graph', 'plan', 'kernels', 'memory', 'base'],
     [],
   ),
   layer(

@@ -12,6 +12,7 @@ import { findConfig } from '../find-config.ts';
 import { ExitCode, type CommandIo } from '../io.ts';
 import { checkOutputFile, writeOutputFile } from '../output-file.ts';
 import { planPicture } from '../plan-picture.ts';
+import { programTable } from '../program-table.ts';
 import { trustOption } from '../run-trust.ts';
 import { loadTask } from '../task.ts';
 
@@ -45,7 +46,8 @@ export const planCommand = defineCommand({
   options,
   details: [
     'The workers are started, the first batch is measured, and a few steps are made; nothing is kept.',
-    'docs/planning.md explains how routes and groups are chosen.',
+    'Last comes the program of a step: its operations, each with what it waits for in other lanes; those',
+    'of the step before are in brackets. docs/planning.md explains how routes and groups are chosen.',
   ].join('\n'),
   examples: ['tributary plan mnist', 'tributary plan tributary.config.ts --workers 4 --picture plan.svg'],
   run: ([target], given, io) => plan(target!, given, io),
@@ -90,13 +92,14 @@ async function plan(target: string, given: Options, io: CommandIo): Promise<numb
   await runner.leave();
   try {
     const { plan: made } = runner;
+    const program = runner.program!;
     const measuredMs = median(times);
     const title = `One iteration of ${config.name} on ${workers} workers`;
     const nothing = 'One worker exchanges nothing; give --workers 2 or more.';
-    if (!made)
-      io.stdout.write(`${given.json ? JSON.stringify({ workers, measuredMs, note: nothing }) : nothing}\n`);
-    else if (given.json) io.stdout.write(`${JSON.stringify({ ...made, workers, measuredMs, picture })}\n`);
-    else io.stdout.write(`${printed(made, built.model, measuredMs)}\n`);
+    const shown = made ? printed(made, built.model, measuredMs) : nothing;
+    const data = made ? { ...made, workers, measuredMs, picture } : { workers, measuredMs, note: nothing };
+    if (given.json) io.stdout.write(`${JSON.stringify({ ...data, program })}\n`);
+    else io.stdout.write(`${shown}\n\n${programTable(program)}\n`);
     if (made && picture) writeOutputFile(picture, planPicture(made, title), '--picture');
   } finally {
     // Throws if the trace could not be written; the plan is shown by now.

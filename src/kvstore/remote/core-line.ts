@@ -1,14 +1,16 @@
 /**
- * A worker's connection to one core of a server: dials, proves, asks and hears answers, and dials again when the
- * connection breaks, repeating whatever was not answered. What requests mean is the store's business.
+ * A worker's connection to one core of a server: dials, proves, asks and hears answers, and dials
+ * again when the connection breaks, repeating whatever was not answered. What requests mean is the
+ * store's business.
  *
- * Terms: a beat is a request that a core answers at once, sent when nothing has moved for a while, so that a server
- * that waits for other workers is told apart from one that is gone; its answer names workers that are not connected.
- * Progress is an answer to something that was asked once; dialling, handshakes and what is repeated on each connection
- * is none. Invariants: every request ends, with
- * its answer or with an error that names the server and what it closed the connection for; nothing that a server says
- * ends the line before the server has proved that it knows the nonce, since it could be anybody; requests are sent,
- * and sent again, in the order in which they were made.
+ * Terms: a beat is a request that a core answers at once, sent when nothing has moved for a while,
+ * so that a server that waits for other workers is told apart from one that is gone; its answer
+ * names workers that are not connected. Progress is an answer to something that was asked once;
+ * dialling, handshakes and what is repeated on each connection is none. Invariants: every request
+ * ends, with its answer or with an error that names the server and what it closed the connection
+ * for; nothing that a server says ends the line before the server has proved that it knows the
+ * nonce, since it could be anybody; requests are sent, and sent again, in the order in which they
+ * were made.
  */
 import { PeerError, unpack } from '../../base/index.ts';
 import type { PackedError, TributaryError } from '../../base/index.ts';
@@ -57,17 +59,23 @@ export interface LineOptions {
   readonly incarnation: string;
   readonly settings: ServiceSettings;
   readonly resources: StreamResources;
-  /** How long there may be no progress on broken or silent connections before what waits fails, in milliseconds. */
+  /**
+   * How long there may be no progress on broken or silent connections before what waits fails, in
+   * milliseconds.
+   */
   readonly reconnectTimeoutMs: number;
   /** How long a server that is alive may leave a request unanswered, in milliseconds. */
   readonly requestTimeoutMs: number;
-  /** Called again and again while a server is not reached, from two seconds on, with a line for people. */
+  /**
+   * Called again and again while a server is not reached, from two seconds on, with a line for
+   * people.
+   */
   readonly onWaiting: (nowMs: number, line: string) => void;
   /** Reports waits for other workers. */
   readonly others: OtherWorkers;
   /**
-   * The server was started again and has forgotten everything. Until this is done only urgent requests are sent; then
-   * those that wait.
+   * The server was started again and has forgotten everything. Until this is done only urgent
+   * requests are sent; then those that wait.
    */
   readonly onRestart: (line: CoreLine) => Promise<void>;
 }
@@ -89,7 +97,10 @@ const REFUSED_RETRY_MS = 500;
 const MAX_REASON = 500;
 /** Then people are told what is being tried. */
 const QUIET_MS = 2000;
-/** Shares of `reconnectTimeoutMs` without a byte after which a beat is sent at the latest, and the connection given up. */
+/**
+ * Shares of `reconnectTimeoutMs` without a byte after which a beat is sent at the latest, and the
+ * connection given up.
+ */
 const BEAT_SHARE = 1 / 4;
 const SILENCE_SHARE = 1 / 2;
 const NO_ANSWER = 'it did not answer';
@@ -102,11 +113,17 @@ export class CoreLine implements StreamUser, Pumped {
   /** What a new connection must be told before anything else, by name. */
   readonly #announced = new Map<string, object>();
   #stream: MessageStream | undefined;
-  /** What was said on this connection until the server has proved itself, and whether it has asked for a proof. */
+  /**
+   * What was said on this connection until the server has proved itself, and whether it has asked
+   * for a proof.
+   */
   #transcript: Transcript | undefined;
   #isChallenged = false;
   #isOpen = false;
-  /** The server was started again and refuses what it must be told, since when and whether to dial later for it. */
+  /**
+   * The server was started again and refuses what it must be told, since when and whether to dial
+   * later for it.
+   */
   #refusedSinceMs: number | undefined;
   #isPutOff = false;
   /** The process that the server was when it was met first. */
@@ -118,6 +135,8 @@ export class CoreLine implements StreamUser, Pumped {
   #nextId = 1;
   /** When the connection broke that was the first after the last progress. */
   #brokenAtMs: number | undefined;
+  /** When this thread last tried to have a connection; -Infinity: it has given up. */
+  #triedAtMs = -Infinity;
   /** When bytes moved last, or the first request was made that waits. */
   #movedAtMs = 0;
   /** The beat that is not answered yet. */
@@ -150,8 +169,9 @@ export class CoreLine implements StreamUser, Pumped {
   }
 
   /**
-   * Whether a connection is to be made. While this thread waits for any server it also hears of those that it asks nothing,
-   * since what it waits for may depend on them: others cannot go on before this worker has told them again what they lost.
+   * Whether a connection is to be made. While this thread waits for any server it also hears of
+   * those that it asks nothing, since what it waits for may depend on them: others cannot go on
+   * before this worker has told them again what they lost.
    */
   #isWanted(nowMs: number): boolean {
     if (this.isWaiting) return true;
@@ -180,8 +200,9 @@ export class CoreLine implements StreamUser, Pumped {
       const askedAtMs = this.#now();
       if (this.#pending.size === 0) {
         this.#movedAtMs = askedAtMs;
-        // Nobody has tried since it was given up, or for as long as nobody waited for anything.
-        if (this.#brokenAtMs !== undefined) this.#brokenAtMs = askedAtMs;
+        // Time in which nobody tried does not count.
+        const isUntried = askedAtMs - this.#triedAtMs > QUIET_MS;
+        if (this.#brokenAtMs !== undefined && isUntried) this.#brokenAtMs = askedAtMs;
       }
       this.#pending.set(id, { askedAtMs, header, body, into, resolve, reject });
       if (isUrgent) this.#urgent.add(id);
@@ -193,7 +214,10 @@ export class CoreLine implements StreamUser, Pumped {
     });
   }
 
-  /** A request that holds for this connection only: it is made again, before all others, on a new one. */
+  /**
+   * A request that holds for this connection only: it is made again, before all others, on a new
+   * one.
+   */
   async announce(name: string, header: object): Promise<void> {
     await this.request(header);
     this.#announced.set(name, header);
@@ -219,7 +243,10 @@ export class CoreLine implements StreamUser, Pumped {
 
   step(nowMs: number): void {
     if (this.#end) return;
-    if (this.#stream === undefined && nowMs >= this.#retryAtMs && this.#isWanted(nowMs)) this.#dial();
+    if (!this.#isOpen && this.#isWanted(nowMs)) {
+      this.#triedAtMs = nowMs;
+      if (this.#stream === undefined && nowMs >= this.#retryAtMs) this.#dial();
+    }
     const stream = this.#stream;
     if (stream !== undefined) {
       let moved = stream.hasUnsent && stream.write();
@@ -327,7 +354,10 @@ export class CoreLine implements StreamUser, Pumped {
     this.#opened(welcome);
   }
 
-  /** Whoever answers there may be anybody, or the server before its service is there: it is asked again. */
+  /**
+   * Whoever answers there may be anybody, or the server before its service is there: it is asked
+   * again.
+   */
   #doubt(said: string): void {
     const { namespace } = this.options.access;
     this.#stream!.ended ??= `what answers there has not proved that it knows the nonce of namespace '${namespace}', and ${said}`;
@@ -337,8 +367,8 @@ export class CoreLine implements StreamUser, Pumped {
   #opened(welcome: Welcome): void {
     this.#isOpen = true;
     this.#lastWords = undefined;
-    // Nothing is asked yet, so there is no other progress to be made.
-    if (this.#pending.size === 0) this.#progress();
+    // The first time nothing is asked yet, so there is no other progress to be made.
+    if (this.#whenOpen !== undefined) this.#progress();
     const isRestarted = this.#run !== undefined && this.#run !== welcome.run;
     this.#run ??= welcome.run;
     const waiting = [...this.#pending.keys()];
@@ -347,7 +377,8 @@ export class CoreLine implements StreamUser, Pumped {
     const stream = this.#stream;
     prepared.then(
       () => {
-        // Unless it broke again meanwhile: then a server that was started again has to be told once more.
+        // Unless it broke again meanwhile: then a server that was started again has to be told once
+        // more.
         if (this.#stream !== stream) return;
         this.#run = welcome.run;
         this.#refusedSinceMs = undefined;
@@ -366,7 +397,10 @@ export class CoreLine implements StreamUser, Pumped {
     this.#whenOpen = undefined;
   }
 
-  /** A server that was started again and cannot write yet is told again, as one that is not reached is dialled again. */
+  /**
+   * A server that was started again and cannot write yet is told again, as one that is not reached
+   * is dialled again.
+   */
   #mayPass({ code }: TributaryError): boolean {
     const nowMs = this.#now();
     this.#refusedSinceMs ??= nowMs;
@@ -432,8 +466,8 @@ export class CoreLine implements StreamUser, Pumped {
     const awaitedMs = nowMs - this.#beat.sentAtMs;
     if (quietMs < reconnectTimeoutMs * SILENCE_SHARE || awaitedMs < reconnectTimeoutMs * BEAT_SHARE) return;
     stream.ended = `it has sent nothing for ${Math.round(quietMs)} ms`;
-    // Of one that nobody asks anything it is not known since when.
-    this.#brokenAtMs ??= this.#pending.size > 0 ? this.#movedAtMs : this.#beat.sentAtMs;
+    // Where nobody asks anything this thread may have looked elsewhere for long.
+    this.#brokenAtMs ??= this.#pending.size > 0 ? this.#movedAtMs : nowMs;
     this.#broke(stream, nowMs);
   }
 
@@ -445,6 +479,7 @@ export class CoreLine implements StreamUser, Pumped {
       this.options.others.awaited(oldest.header as AskedRequest, title, nowMs - oldest.askedAtMs, nowMs);
     if (this.#isOpen || this.#brokenAtMs === undefined) return;
     const brokenMs = nowMs - this.#brokenAtMs;
+    if (brokenMs >= reconnectTimeoutMs && !this.isWaiting) return this.#giveUp();
     const nextStep = this.#isUnproven
       ? `compare the service's name (access.namespace) and the nonce with what createService returned, or with the file that 'tributary server' names when it starts (nonces/${this.options.access.namespace}.nonce), and check the address`
       : 'check that the server runs and that its address is right';
@@ -455,7 +490,7 @@ export class CoreLine implements StreamUser, Pumped {
         `worker ${worker} has been trying ${title} for ${seconds(brokenMs)} s: ${this.#why}; ${nextStep}; it gives up after ${seconds(reconnectTimeoutMs)} s (reconnectTimeoutMs)`,
       );
     }
-    if (brokenMs < reconnectTimeoutMs || !this.isWaiting) return;
+    if (brokenMs < reconnectTimeoutMs) return;
     this.close(
       new PeerError(
         this.#isUnproven ? 'REFUSED' : 'UNREACHABLE',
@@ -463,6 +498,13 @@ export class CoreLine implements StreamUser, Pumped {
         { worker, server: title, reason: this.#why, timeoutMs: reconnectTimeoutMs },
       ),
     );
+  }
+
+  /** Nobody asks anything: whoever does later has all the time, and a connection of his own. */
+  #giveUp(): void {
+    this.#triedAtMs = -Infinity;
+    this.#stream?.close();
+    this.#stream = undefined;
   }
 
   #unanswered({ header }: Pending): PeerError {

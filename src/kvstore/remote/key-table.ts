@@ -1,7 +1,8 @@
 /**
- * The keys of a store: opening them on all cores, bringing the first values, telling a server of them again, and what
- * this worker knows of each. It pushes and pulls nothing. Invariant: keys are numbered and cut the same on all
- * workers, since each of them does it by the same plan in the same order.
+ * The keys of a store: opening them on all cores, bringing the first values, telling a server of
+ * them again, and what this worker knows of each. It pushes and pulls nothing. Invariant: keys are
+ * numbered and cut the same on all workers, since each of them does it by the same plan in the same
+ * order.
  */
 import { checkStoreKey, keyText, UsageError } from '../../base/index.ts';
 import type { StoreKey } from '../../base/index.ts';
@@ -50,7 +51,9 @@ export class KeyTable {
   #batches = 0;
   /** Somebody works in the memory of a server. */
   #isLent = false;
-  /** Held steps that servers had applied before this worker came; the core that is behind counts. */
+  /**
+   * Held steps that servers had applied before this worker came; the core that is behind counts.
+   */
   appliedBefore: number | undefined;
 
   constructor(worker: number, servers: ServerLines, kernels: Kernels, chunkBytes: number | undefined) {
@@ -129,7 +132,8 @@ export class KeyTable {
       const firstElements = stretches[i]!.map(({ first }) => first);
       this.#keys.set(shape.key, { ...shape, pieces: own, firstElements, step, value, ...idle });
     });
-    // The first worker's values count; others were answered when they were there, or when a checkpoint has them.
+    // The first worker's values count; others were answered when they were there, or when a
+    // checkpoint has them.
     if (bodies === undefined || opened.every(({ isFilled }) => isFilled === true)) return [];
     return lines.map((line, core) => line.request({ op: 'values', batch }, bodies[core]));
   }
@@ -149,13 +153,15 @@ export class KeyTable {
   }
 
   /**
-   * Tells a server that was started again of all keys. False: it has not the values of all, which are its own affair.
+   * Tells a server that was started again of all keys. False: it has not the values of all, which
+   * are its own affair.
    */
   async openAgain(line: CoreLine, isUrgent: boolean): Promise<boolean> {
     let isFilled = true;
     for (const header of this.#opened.get(line)?.values() ?? []) {
       const again = { ...header, awaitsValues: false };
-      isFilled &&= (await line.request(again, [], () => undefined, isUrgent)).isFilled === true;
+      const opened = await line.request(again, [], () => undefined, isUrgent);
+      isFilled &&= opened.isFilled === true;
     }
     return isFilled;
   }
@@ -167,7 +173,9 @@ export class KeyTable {
     return value;
   }
 
-  /** The server that had the values in its memory is gone. True: somebody may still read them there. */
+  /**
+   * The server that had the values in its memory is gone. True: somebody may still read them there.
+   */
   leaveValues(): boolean {
     for (const key of this.#keys.values()) key.value = undefined;
     return this.#isLent;
@@ -280,7 +288,9 @@ function stepsOf({ steps }: Header): readonly number[] {
   return steps as readonly number[];
 }
 
-/** Pieces of a key may differ after a crash in the middle of a step: the one that is behind counts. */
+/**
+ * Pieces of a key may differ after a crash in the middle of a step: the one that is behind counts.
+ */
 function least(steps: readonly (number | undefined)[]): number {
   return steps.length === 0 ? 0 : Math.min(...steps.map((step) => step ?? 0));
 }

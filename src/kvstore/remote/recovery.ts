@@ -1,19 +1,30 @@
 /**
- * What a worker does when a server was started again, or when all must go back to a checkpoint. Terms: to rewind is
- * to give up what is under way, meet all other workers on every core, and go back together. Invariant: between the
- * loss and the end of `goBack` nothing is asked of the servers but what brings it about.
+ * What a worker does when a server was started again, or when all must go back to a checkpoint.
+ * Terms: to rewind is to give up what is under way, meet all other workers on every core, and go
+ * back together. Invariant: between the loss and the end of `goBack` nothing is asked of the
+ * servers but what brings it about.
  */
 import { PeerError } from '../../base/index.ts';
 import type { OptimizerSpec } from '../../kernels/index.ts';
 import type { Host } from '../../sockets/index.ts';
-import type { CommonCheckpoint } from './common-checkpoint.ts';
 import type { CoreLine } from './core-line.ts';
 import type { KeyTable } from './key-table.ts';
+import type { StoreCheckpoints } from './store-checkpoints.ts';
 
 /** What servers know of this worker's memory, and forget when they are started again. */
 export interface Told {
   /** Servers have forgotten it: it is told again when it is needed. */
   forget(): void;
+}
+
+export interface StoreRecoveryOptions {
+  readonly worker: number;
+  readonly lines: readonly CoreLine[];
+  readonly keys: KeyTable;
+  readonly told: readonly Told[];
+  readonly isSynchronous: boolean;
+  readonly checkpoints: StoreCheckpoints;
+  readonly host: Pick<Host, 'randomHex'>;
 }
 
 export class StoreRecovery {
@@ -22,36 +33,29 @@ export class StoreRecovery {
   readonly #keys: KeyTable;
   readonly #told: readonly Told[];
   readonly #isSynchronous: boolean;
-  readonly #common: CommonCheckpoint;
+  readonly #checkpoints: StoreCheckpoints;
   readonly #randomHex: Host['randomHex'];
   /** Servers that were started again and know nothing of the keys. */
   readonly #restarted = new Set<CoreLine>();
   #optimizer: { readonly op: 'optimizer'; readonly number: number; readonly spec: OptimizerSpec } | undefined;
   #isUnderWay = false;
   /**
-   * All workers have met for something: if a server is lost, those that were not answered wait for the others there.
+   * All workers have met for something: if a server is lost, those that were not answered wait for
+   * the others there.
    */
   #hasMet = false;
   #isGoingBack = false;
   /** Why nothing can be asked before going back. */
   #rewound: PeerError | undefined;
 
-  constructor(
-    worker: number,
-    lines: readonly CoreLine[],
-    keys: KeyTable,
-    told: readonly Told[],
-    isSynchronous: boolean,
-    common: CommonCheckpoint,
-    { randomHex }: Pick<Host, 'randomHex'>,
-  ) {
-    this.#randomHex = randomHex;
-    this.#worker = worker;
-    this.#lines = lines;
-    this.#keys = keys;
-    this.#told = told;
-    this.#isSynchronous = isSynchronous;
-    this.#common = common;
+  constructor(options: StoreRecoveryOptions) {
+    this.#randomHex = options.host.randomHex;
+    this.#worker = options.worker;
+    this.#lines = options.lines;
+    this.#keys = options.keys;
+    this.#told = options.told;
+    this.#isSynchronous = options.isSynchronous;
+    this.#checkpoints = options.checkpoints;
   }
 
   check(): void {
@@ -79,9 +83,9 @@ export class StoreRecovery {
   }
 
   /**
-   * Before workers have met or trained the server is told everything again. Synchronous training goes back to a
-   * checkpoint, and whoever is going back begins anew, since the server knows nothing of it; otherwise the server has
-   * what it acknowledged in its log.
+   * Before workers have met or trained the server is told everything again. Synchronous training
+   * goes back to a checkpoint, and whoever is going back begins anew, since the server knows
+   * nothing of it; otherwise the server has what it acknowledged in its log.
    */
   async onRestart(line: CoreLine): Promise<void> {
     if (this.#keys.leaveValues()) throw this.#memoryLost(line);
@@ -115,7 +119,9 @@ export class StoreRecovery {
       await line.request(this.#optimizer, [], () => undefined, isUrgent);
   }
 
-  /** The step of the checkpoint that all went back to; 0 if there is none and nothing was trained. */
+  /**
+   * The step of the checkpoint that all went back to; 0 if there is none and nothing was trained.
+   */
   async goBack(): Promise<number> {
     this.#isGoingBack = true;
     try {
@@ -163,8 +169,9 @@ export class StoreRecovery {
     );
     check();
     this.#keys.setSteps(restored);
-    this.#common.wentBackTo(step);
-    // What the servers have now is more than the first values, also for a process that has not pushed yet.
+    this.#checkpoints.wentBackTo(step);
+    // What the servers have now is more than the first values, also for a process that has not
+    // pushed yet.
     if (step !== undefined) this.hasBegun();
     return step ?? 0;
   }

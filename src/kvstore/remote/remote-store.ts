@@ -1,11 +1,12 @@
 /**
- * A worker's store whose parameters are on servers, in this host or others (PHub; MXNET-MPI's dist types). Every worker plans
- * for itself which core has which piece of a key and talks to all of them. On one host gradients are read where they
- * lie and values can be read in the server's own memory; between hosts they travel. Invariants: calls of a worker are
- * sent in the order in which they were made; a gradient that is refused changes nothing on any core.
+ * A worker's store whose parameters are on servers, in this host or others (PHub; MXNET-MPI's dist
+ * types). Every worker plans for itself which core has which piece of a key and talks to all of
+ * them. On one host gradients are read where they lie and values can be read in the server's own
+ * memory; between hosts they travel. Invariants: calls of a worker are sent in the order in which
+ * they were made; a gradient that is refused changes nothing on any core.
  */
 import { keyName, keyText, PeerError, UsageError } from '../../base/index.ts';
-import type { StoreKey, TributaryError } from '../../base/index.ts';
+import type { StoreKey } from '../../base/index.ts';
 import { Kernels } from '../../kernels/index.ts';
 import type { OptimizerSpec } from '../../kernels/index.ts';
 import { SharedSpace } from '../../memory/index.ts';
@@ -25,7 +26,7 @@ import type {
   SeededKeyInit,
   StoreTensor as Tensor,
 } from '../kv-store.ts';
-import { CommonCheckpoint } from './common-checkpoint.ts';
+import type { CoreLine } from './core-line.ts';
 import { ExchangeLists } from './exchange-lists.ts';
 import type { Exchanged } from './exchange-lists.ts';
 import { HeldSteps } from './held-steps.ts';
@@ -35,10 +36,11 @@ import type { KnownKey } from './key-table.ts';
 import { linePumpOf } from './line-pump.ts';
 import { StateExchange } from './optimizer-state.ts';
 import type { InitialKeyState, KeyState } from './optimizer-state.ts';
-import { allAnswered, countPush, refusalsSettled } from './push-answers.ts';
+import { countPush, refusalsSettled } from './push-answers.ts';
 import { StoreRecovery } from './recovery.ts';
 import { RowExchange } from './rows.ts';
 import { ServerLines } from './server-lines.ts';
+import { StoreCheckpoints } from './store-checkpoints.ts';
 import { checkApply, checkOptions, checkRate, mayShare, samplesOf, settingsOf } from './store-options.ts';
 import type { RemoteStoreOptions } from './store-options.ts';
 import { checkLength, elementsOf, listOf, StoreMemory } from './tensors.ts';
@@ -62,8 +64,7 @@ export class RemoteStore implements KVStore {
   readonly #tunnel: TlsTunnel | undefined;
   readonly #keys: KeyTable;
   readonly #recovery: StoreRecovery;
-  /** Of several servers in synchronous training. */
-  readonly #common: CommonCheckpoint;
+  readonly #checkpoints: StoreCheckpoints;
   /** Where updates are held. */
   readonly #held: HeldSteps | undefined;
   #optimizers = 0;
@@ -102,11 +103,21 @@ export class RemoteStore implements KVStore {
     const isSynchronous = (options.consistency?.kind ?? 'synchronous') === 'synchronous';
     this.#state = new StateExchange({ worker, lines: lines.lines, space: kernels.space, isSynchronous });
     const told = [this.#lists, this.#rows];
-    const common = (this.#common = new CommonCheckpoint(isSynchronous && lines.servers > 1));
-    this.#recovery = new StoreRecovery(worker, lines.lines, this.#keys, told, isSynchronous, common, host);
+    this.#checkpoints = new StoreCheckpoints({
+      ...{ lines: lines.lines, namespace: access.namespace },
+      isShared: isSynchronous && lines.servers > 1,
+      onMet: () => this.#recovery.hasMet(),
+    });
+    this.#recovery = new StoreRecovery({
+      ...{ worker, lines: lines.lines, keys: this.#keys, told, isSynchronous, host },
+      checkpoints: this.#checkpoints,
+    });
   }
 
-  /** Resolves when all cores of all servers have let this worker in. `host`: the machine it runs on. Default: this one. */
+  /**
+   * Resolves when all cores of all servers have let this worker in. `host`: the machine it runs on.
+   * Default: this one.
+   */
   static async connect(options: RemoteStoreOptions, host: Host = systemHost): Promise<RemoteStore> {
     checkOptions(options);
     const { access, worker, tls } = options;
@@ -125,7 +136,8 @@ export class RemoteStore implements KVStore {
           reconnectTimeoutMs: options.reconnectTimeoutMs ?? 30_000,
           requestTimeoutMs: options.requestTimeoutMs ?? DAY_MS,
           log: options.log ?? ((line) => void process.stderr.write(`${line}\n`)),
-          // Nothing can restart before the store is there: until then there is nothing to be told again.
+          // Nothing can restart before the store is there: until then there is nothing to be told
+          // again.
           onRestart: (line) => (store ? store.#recovery.onRestart(line) : Promise.resolve()),
         },
         tunnel,
@@ -155,15 +167,18 @@ export class RemoteStore implements KVStore {
     return this.#memory.space;
   }
 
-  /** Memory that servers on this host read and write in place; tensors elsewhere are copied. Freed by `close`. */
+  /**
+   * Memory that servers on this host read and write in place; tensors elsewhere are copied. Freed
+   * by `close`.
+   */
   allocate(length: number): Region<'float32'> {
     this.#checkOpen();
     return this.#memory.allocate(length);
   }
 
   /**
-   * The server's own memory of a value, where one server on this host has all of it. Pulling into it moves nothing: it
-   * is what it is. Between a push and its answer it changes.
+   * The server's own memory of a value, where one server on this host has all of it. Pulling into
+   * it moves nothing: it is what it is. Between a push and its answer it changes.
    */
   value(key: StoreKey): Region<'float32'> | undefined {
     return this.#keys.lend(key);
@@ -210,9 +225,10 @@ export class RemoteStore implements KVStore {
   }
 
   /**
-   * Where updates are held: what all workers have pushed since the last call takes effect, times `scale`, and pulls that
-   * follow see it. Every worker calls it once for each step with the same numbers; those of the first to call are used. Keys
-   * that nobody pushed are left alone; rows of tables, where they are exact, get what a gradient of zeros would do.
+   * Where updates are held: what all workers have pushed since the last call takes effect, times
+   * `scale`, and pulls that follow see it. Every worker calls it once for each step with the same
+   * numbers; those of the first to call are used. Keys that nobody pushed are left alone; rows of
+   * tables, where they are exact, get what a gradient of zeros would do.
    */
   async apply({ scale = 1, lr }: ApplyOptions = {}): Promise<void> {
     await this.#answered(async () => {
@@ -229,8 +245,9 @@ export class RemoteStore implements KVStore {
   }
 
   /**
-   * Where updates are held: the combined gradients of keys that this worker has pushed and not applied yet, the very numbers
-   * that an update with scale 1 uses, when all workers have pushed them. They stay held. Other workers may have applied them.
+   * Where updates are held: the combined gradients of keys that this worker has pushed and not
+   * applied yet, the very numbers that an update with scale 1 uses, when all workers have pushed
+   * them. They stay held. Other workers may have applied them.
    */
   async pullHeld(keys: OneOrMany<KeyPull>): Promise<void> {
     if (this.#held === undefined) throw this.#wrongCall('pullHeld');
@@ -299,22 +316,25 @@ export class RemoteStore implements KVStore {
     });
   }
 
-  /** Calls that follow wait until all servers have it, so that none of them makes an update at another rate than the others. */
+  /**
+   * Calls that follow wait until all servers have it, so that none of them makes an update at
+   * another rate than the others.
+   */
   setLearningRate(lr: number): Promise<void> {
     return this.#inOrder(async () => {
       this.#recovery.check();
       checkRate(this.rank, lr);
       const request = { op: 'learning-rate', number: this.#meetings++, lr };
-      await Promise.all(this.#lines.lines.map((line) => line.request(request)));
+      await Promise.all(this.#lines.lines.map((line) => this.#meetAt(line, request)));
       this.#recovery.setLearningRate(lr);
-      this.#recovery.hasMet();
     });
   }
 
   /**
-   * What the optimizer keeps of a key on the servers, as one device would have it after as many steps: rows of tables that are
-   * exact get the updates first that they missed. To be called between two steps, when what was pushed is answered and
-   * applied; calls that follow wait. `into`: a tensor for each slot. Default: new ones in plain memory.
+   * What the optimizer keeps of a key on the servers, as one device would have it after as many
+   * steps: rows of tables that are exact get the updates first that they missed. To be called
+   * between two steps, when what was pushed is answered and applied; calls that follow wait.
+   * `into`: a tensor for each slot. Default: new ones in plain memory.
    */
   pullState(key: StoreKey, into?: KeyState['slots']): Promise<KeyState> {
     return this.#inOrder(async () => {
@@ -349,24 +369,28 @@ export class RemoteStore implements KVStore {
   }
 
   /**
-   * Keeps the parameters as they are after a step, in the background. In synchronous training all workers call it between
-   * the same two steps. `isDurable`: done only when it is on the servers' disks. Otherwise one that was not written is
-   * reported by the next call, whose own checkpoint is taken all the same, or by `checkpointsWritten`.
+   * Keeps the parameters as they are after a step, in the background. In synchronous training all
+   * workers call it between the same two steps. `isDurable`: done only when it is on the servers'
+   * disks. Otherwise one that was not written is reported by the next call, whose own checkpoint is
+   * taken all the same, or by `checkpointsWritten`.
    */
   async checkpoint(step: number, { isDurable = false } = {}): Promise<void> {
-    await this.#answered(() => Promise.resolve([this.#askForCheckpoint(step, isDurable)]));
-    this.#recovery.hasMet();
-  }
-
-  /** Done when all checkpoints that this worker asked for are on the servers' disks; fails if one is not, unless that was reported. */
-  async checkpointsWritten(): Promise<void> {
-    await this.#answered(() => Promise.resolve([this.#askAllForCheckpoints({ op: 'checkpoints-written' })]));
+    await this.#answered(() => Promise.resolve([this.#checkpoints.ask(step, isDurable)]));
   }
 
   /**
-   * Goes back, together with all other workers, to the newest checkpoint that all servers have; returns its step, or 0
-   * without any. To be called after `init` and `setOptimizer` by a worker that was started again, and by all after an
-   * error with code REWOUND. In asynchronous training nothing is taken back: the servers have all that they acknowledged.
+   * Done when all checkpoints that this worker asked for are on the servers' disks; fails if one is
+   * not, unless that was reported.
+   */
+  async checkpointsWritten(): Promise<void> {
+    await this.#answered(() => Promise.resolve([this.#checkpoints.written()]));
+  }
+
+  /**
+   * Goes back, together with all other workers, to the newest checkpoint that all servers have;
+   * returns its step, or 0 without any. To be called after `init` and `setOptimizer` by a worker
+   * that was started again, and by all after an error with code REWOUND. In asynchronous training
+   * nothing is taken back: the servers have all that they acknowledged.
    */
   resume(): Promise<number> {
     return this.#inOrder(async () => {
@@ -378,7 +402,6 @@ export class RemoteStore implements KVStore {
 
   async barrier(): Promise<void> {
     await this.#answered(() => Promise.resolve([this.#meet()]));
-    this.#recovery.hasMet();
   }
 
   async close(): Promise<void> {
@@ -398,35 +421,15 @@ export class RemoteStore implements KVStore {
     this.#resources.close();
   }
 
-  async #askForCheckpoint(step: number, isDurable: boolean): Promise<void> {
-    const common = this.#common.step;
-    const answers = await this.#askAllForCheckpoints({ op: 'checkpoint', step, isDurable, common });
-    this.#common.answered(answers.map(({ kept }) => (Array.isArray(kept) ? (kept as number[]) : [])));
+  #meet(): Promise<Header> {
+    return this.#meetAt(this.#lines.lines[0]!, { op: 'barrier', number: this.#meetings++ });
   }
 
-  /** All cores of all servers; a service that keeps checkpoints on some servers only is none that keeps none. */
-  async #askAllForCheckpoints(request: object): Promise<readonly Header[]> {
-    const { lines } = this.#lines;
-    const noneKept = (error: TributaryError) => {
-      if (error.code !== 'NO_CHECKPOINTS') throw error;
-      return error;
-    };
-    // Whoever asks again after a failure must find no core that still has to hear of it. Going back ends what the others wait
-    // for, which may be this worker.
-    const answers = await allAnswered(lines.map((line) => line.request(request).catch(noneKept)));
-    const without = answers.filter((one) => one instanceof UsageError);
-    if (without.length === 0) return answers as Header[];
-    if (without.length === lines.length) throw without[0]!;
-    throw new UsageError(
-      'CHECKPOINT_NOT_WRITTEN',
-      `${without.length} of ${lines.length} cores keep no checkpoints of '${this.#options.access.namespace}', the others do; give all servers a folder`,
-      { namespace: this.#options.access.namespace },
-      without[0],
-    );
-  }
-
-  #meet(): Promise<unknown> {
-    return this.#lines.lines[0]!.request({ op: 'barrier', number: this.#meetings++ });
+  /** Workers have met as soon as one core has answered: that one, if it is lost, is not asked again. */
+  async #meetAt(line: CoreLine, request: object): Promise<Header> {
+    const answer = await line.request(request);
+    this.#recovery.hasMet();
+    return answer;
   }
 
   #exchange(

@@ -1,19 +1,20 @@
 /**
- * The checkpoints that the workers of a tenant ask one core for, and what becomes of each request. Terms: a round is
- * one attempt to write the checkpoint of a step; all who ask for that step meanwhile share its outcome. What is
- * written, and how, is the recovery's business. Invariants: everybody who asks is answered; an attempt that failed is
- * never called a success, and whoever was answered before it failed hears of it when he asks next; copies of only so
- * many steps are on their way to the disk.
+ * The checkpoints that the workers of a tenant ask one core for, and what becomes of each request.
+ * Terms: a round is one attempt to write the checkpoint of a step; all who ask for that step
+ * meanwhile share its outcome. What is written, and how, is the recovery's business. Invariants:
+ * everybody who asks is answered; an attempt that failed is never called a success, and whoever was
+ * answered before it failed hears of it when he asks next; copies of only so many steps are on
+ * their way to the disk.
  */
 import { UsageError } from '../../base/index.ts';
 import type { TributaryError } from '../../base/index.ts';
+import { newerCommon } from '../durability/index.ts';
 import type { Common } from '../durability/index.ts';
 
 type Fail = (error: TributaryError) => void;
 
 interface Round {
   readonly step: number;
-  readonly common: Common;
   /** In synchronous training: the meeting of the workers that asked for it. */
   readonly meeting: object | undefined;
   result: 'written' | TributaryError | undefined;
@@ -29,8 +30,6 @@ export interface CheckpointRequest {
   readonly step: number;
   /** Whether it is answered only when the checkpoint is on the disk. */
   readonly isDurable: boolean;
-  /** What all servers of the training are known to have. Default: there is only this one. */
-  readonly common?: Common;
   /** In synchronous training: the same object for all workers that have met for it. */
   readonly meeting?: object | undefined;
   /** The request was made before, and its answer was lost. */
@@ -41,7 +40,9 @@ export interface CheckpointRequest {
 const MAX_UNWRITTEN = 2;
 /** Requests that may wait for them. */
 const MAX_AWAITING = 1024;
-/** Requests that may wait for one checkpoint: one of each worker, and some whose connections broke. */
+/**
+ * Requests that may wait for one checkpoint: one of each worker, and some whose connections broke.
+ */
 const MAX_WAITING = 2 ** 17;
 /** In the place of a worker where none has asked. */
 const NOBODY = -1;
@@ -51,13 +52,16 @@ const ignore = () => undefined;
 export interface CheckpointWriter {
   /** Whether pushes are refused until a checkpoint is written that is not there yet. */
   readonly needsAnother: boolean;
-  /** Takes and writes a checkpoint; calls one of the two, once, the first with the steps of those that are kept. */
+  /**
+   * Takes and writes a checkpoint; calls one of the two, once, the first with the steps of those
+   * that are kept.
+   */
   checkpoint(step: number, common: Common, written: (kept: readonly number[]) => void, fail: Fail): void;
   /** Tells the other cores that this one gives no part. */
   refuse(step: number, why: TributaryError): void;
   /**
-   * Tells the other cores that this one gives its part later, so that nobody waits for one that was asked of some
-   * only.
+   * Tells the other cores that this one gives its part later, so that nobody waits for one that was
+   * asked of some only.
    */
   announce(step: number): void;
 }
@@ -67,8 +71,10 @@ export class CoreCheckpoints {
   readonly #writer: CheckpointWriter;
   /** Rounds without a result. */
   readonly #unwritten = new Set<Round>();
-  /** Steps of the checkpoints that are on the disk, as far as this core has heard. */
+  /** Steps of checkpoints that are on the disk and stay for now, as far as this core has heard. */
   #kept: readonly number[] = [];
+  /** The newest that a worker has named since training went back. */
+  #common: Common;
   /** Requests that wait until there may be another copy, in their order. */
   #awaiting: { readonly request: CheckpointRequest; readonly done: () => void; readonly fail: Fail }[] = [];
   #round: Round | undefined;
@@ -82,9 +88,14 @@ export class CoreCheckpoints {
     this.#writer = writer;
   }
 
-  /** Steps of the checkpoints that are on the disk, as far as this core has heard; older ones may be gone by now. */
+  /** Steps of checkpoints that are on the disk, and stay there until the next are named. */
   get kept(): readonly number[] {
     return this.#kept;
+  }
+
+  /** A worker has named the newest checkpoint that all servers of the training have. */
+  named(common: Common): void {
+    this.#common = newerCommon(this.#common, common);
   }
 
   /**
@@ -110,8 +121,8 @@ export class CoreCheckpoints {
   }
 
   /**
-   * Another core gives its part. This one may never be asked for its own: before a restart it had answered whoever
-   * asks the other one again.
+   * Another core gives its part. This one may never be asked for its own: before a restart it had
+   * answered whoever asks the other one again.
    */
   join(step: number): void {
     const round = this.#round;
@@ -121,7 +132,10 @@ export class CoreCheckpoints {
     this.#await({ worker: NOBODY, step, isDurable: true }, ignore, ignore);
   }
 
-  /** When all that was asked for before is written or given up; fails if the worker has to hear of a failure. */
+  /**
+   * When all that was asked for before is written or given up; fails if the worker has to hear of a
+   * failure.
+   */
   settle(worker: number, done: () => void, fail: Fail): void {
     const upTo = Math.max(-1, ...this.#unsettled());
     if (this.#settling.length >= MAX_WAITING) return fail(this.#tooMany(upTo));
@@ -135,20 +149,26 @@ export class CoreCheckpoints {
     this.#letSettle();
   }
 
-  /** Training has gone back to this one: it is on the disk, and nobody needs to hear of later ones. */
+  /**
+   * Training has gone back to this one: it is on the disk, and nobody needs to hear of later ones.
+   */
   restored(step: number): void {
     this.#round = { ...roundOf({ step }), result: 'written' };
     this.#kept = [step];
+    this.#common = undefined;
     for (const round of this.#unwritten) round.gone.clear();
     this.#unreported.clear();
   }
 
-  /** The round that the request takes part in; undefined: one of its own, if it was not made before. */
+  /**
+   * The round that the request takes part in; undefined: one of its own, if it was not made before.
+   */
   #known({ worker, step, meeting, isRepeated }: CheckpointRequest): Round | undefined {
     const round = this.#round;
     if (isRepeated) return round?.step === step ? round : undefined;
-    // One that failed counts only for those who have met for it, or have not heard of it: on other cores they may have been in
-    // time, and all cores must count alike. Asked for again, it is tried again.
+    // One that failed counts only for those who have met for it, or have not heard of it: on other
+    // cores they may have been in time, and all cores must count alike. Asked for again, it is
+    // tried again.
     const isShared = round?.result === undefined || round.result === 'written';
     const isOwn = meeting === undefined ? !round?.asked.has(worker) : round?.meeting === meeting;
     return round?.step === step && (isShared || isOwn) ? round : undefined;
@@ -162,7 +182,8 @@ export class CoreCheckpoints {
 
   #await(request: CheckpointRequest, done: () => void, fail: Fail): void {
     const { step } = request;
-    // Cores that wait for each other's parts would wait for ever; and it has no place after a later one.
+    // Cores that wait for each other's parts would wait for ever; and it has no place after a later
+    // one.
     const isOvertaken = step < Math.max(...this.#unwrittenSteps());
     if (isOvertaken || this.#awaiting.length >= MAX_AWAITING) {
       const why = isOvertaken ? this.#overtaken(step) : this.#tooMany(step);
@@ -173,14 +194,14 @@ export class CoreCheckpoints {
     this.#awaiting.push({ request, done, fail });
   }
 
-  #begin(request: Pick<CheckpointRequest, 'step' | 'meeting' | 'common'>): Round {
+  #begin(request: Pick<CheckpointRequest, 'step' | 'meeting'>): Round {
     const round = roundOf(request);
-    const { step, common } = round;
+    const { step } = round;
     this.#round = round;
     this.#unwritten.add(round);
     this.#writer.checkpoint(
       step,
-      common,
+      this.#common,
       (kept) => {
         this.#kept = kept;
         this.#end(round, 'written');
@@ -284,6 +305,6 @@ export class CoreCheckpoints {
   }
 }
 
-function roundOf({ step, meeting, common }: Pick<CheckpointRequest, 'step' | 'meeting' | 'common'>): Round {
-  return { step, common, meeting, result: undefined, waiting: [], asked: new Set(), gone: new Set() };
+function roundOf({ step, meeting }: Pick<CheckpointRequest, 'step' | 'meeting'>): Round {
+  return { step, meeting, result: undefined, waiting: [], asked: new Set(), gone: new Set() };
 }

@@ -1,7 +1,8 @@
 /**
- * What the threads of a server say to each other: cores ask the main thread, the office, for memory that several cores
- * use; the office tells cores of services. Types, and the core's end of the line. Invariant: every question is answered
- * once, with memory or with an error; a core never waits for an answer, it goes on with other workers.
+ * What the threads of a server say to each other: cores ask the main thread, the office, for memory
+ * that several cores use; the office tells cores of services. Types, and the core's end of the
+ * line. Invariant: every question is answered once, with memory or with an error; a core never
+ * waits for an answer, it goes on with other workers.
  */
 import { asTributaryError, unpack } from '../../base/index.ts';
 import type { PackedError, StoreKey, TributaryError } from '../../base/index.ts';
@@ -34,9 +35,15 @@ export interface Service {
   readonly maxChunks: number;
   /** Connections that it may have to one core. */
   readonly maxConnections: number;
-  /** Bytes that it may take: values, slots, gradients on their way, segments of workers, and copies for checkpoints. */
+  /**
+   * Bytes that it may take: values, slots, gradients on their way, segments of workers, and copies
+   * for checkpoints.
+   */
   readonly maxBytes: number;
-  /** Bytes that it may write to its logs of pushes since the last checkpoint; each core has an equal share. */
+  /**
+   * Bytes that it may write to its logs of pushes since the last checkpoint; each core has an equal
+   * share.
+   */
   readonly maxLogBytes: number;
   /** Where what it takes is counted, for all threads; see `TenantSpace`. */
   readonly account: SpaceRange;
@@ -66,9 +73,14 @@ export type Question = { readonly namespace: string } & (
   | ({ readonly kind: 'staging'; readonly keys: readonly StoreKey[] } & Holder)
   /** A segment of a worker on this host. */
   | ({ readonly kind: 'map'; readonly segment: string } & Holder)
-  /** A process is gone from a core: what was taken for it is given back when it is gone from all. */
+  /**
+   * A process is gone from a core: what was taken for it is given back when it is gone from all.
+   */
   | ({ readonly kind: 'forget' } & Holder)
-  /** To be written when all cores have given their parts, unless one has failed; answered when it is on the disk. */
+  /**
+   * To be written when all cores have given their parts, unless one has failed; answered when it is
+   * on the disk.
+   */
   | {
       readonly kind: 'checkpoint';
       readonly core: number;
@@ -97,8 +109,8 @@ export interface Answers {
   map: SpaceRange;
   forget: null;
   /**
-   * The oldest log that a restart may need; undefined: all that there are. `kept`: steps of the checkpoints that are on
-   * the disk.
+   * The oldest log that a restart may need; undefined: all that there are. `kept`: steps of the
+   * checkpoints that are on the disk.
    */
   checkpoint: { readonly firstLog: number | undefined; readonly kept: readonly number[] };
   'await-checkpoint': null;
@@ -114,7 +126,10 @@ export interface Answers {
 export type ToOffice =
   /** `serial`: of the service on whose behalf the core asks. */
   | { readonly token: number; readonly serial: number; readonly question: Question }
-  /** The core holds nothing of the service any more: no connection, no copy under way, no place in its memory. */
+  /**
+   * The core holds nothing of the service any more: no connection, no copy under way, no place in
+   * its memory.
+   */
   | { readonly released: number }
   | { readonly log: string }
   | { readonly ended: PackedError | null };
@@ -234,7 +249,10 @@ export class Office {
     this.log(`a core failed and goes on: ${String((error as Error).stack ?? error)}`);
   }
 
-  /** What goes wrong with an answer is the end of what asked for it, and must not be the end of anything else. */
+  /**
+   * What goes wrong with an answer is the end of what asked for it, and must not be the end of
+   * anything else.
+   */
   #hand(answer: Answers[keyof Answers], { take, fail }: Asked): void {
     try {
       take(answer as never);

@@ -1,7 +1,8 @@
 /**
- * How one core of a tenant goes back to a checkpoint, together with all its workers, and how it gives its part of one. Terms:
- * to rewind is to give up what is under way, meet, and go back together. What asynchronous training does instead of going
- * back is in `journal.ts`. Invariant: between the loss and the end of the restore nothing is applied.
+ * How one core of a tenant goes back to a checkpoint, together with all its workers, and how it
+ * gives its part of one. Terms: to rewind is to give up what is under way, meet, and go back
+ * together. What asynchronous training does instead of going back is in `journal.ts`. Invariant:
+ * between the loss and the end of the restore nothing is applied.
  */
 import { pack, PeerError, UsageError } from '../../base/index.ts';
 import type { PackedError, TributaryError } from '../../base/index.ts';
@@ -76,7 +77,10 @@ export class Recovery {
     this.#tenant.letStart();
   }
 
-  /** The worker has given up what it did, and says which attempt to go back this is; `done` with the checkpoints here. */
+  /**
+   * The worker has given up what it did, and says which attempt to go back this is; `done` with the
+   * checkpoints here.
+   */
   rewind(worker: number, attempt: string, done: (checkpoints: readonly number[]) => void, fail: Fail): void {
     this.#attempts.set(worker, attempt);
     this.begin(`worker ${worker} asked for it`);
@@ -84,8 +88,9 @@ export class Recovery {
   }
 
   /**
-   * Where all workers meet, on one core only, so that nobody's attempt is paired with different ones of another's. `done`
-   * with the attempts that belong together and the newest step that is everywhere.
+   * Where all workers meet, on one core only, so that nobody's attempt is paired with different
+   * ones of another's. `done` with the attempts that belong together and the newest step that is
+   * everywhere.
    */
   gather(
     worker: number,
@@ -114,13 +119,18 @@ export class Recovery {
     this.#candidates.delete(worker);
   }
 
-  /** A new process in the place of a worker, or none: what the one before it said does not count. */
+  /**
+   * A new process in the place of a worker, or none: what the one before it said does not count.
+   */
   forget(worker: number): void {
     this.#candidates.delete(worker);
     this.#attempts.delete(worker);
   }
 
-  /** Undefined: there is no checkpoint, and training goes on where it is. Done once for all who have met. */
+  /**
+   * Undefined: there is no checkpoint, and training goes on where it is. Done once for all who have
+   * met.
+   */
   restore(
     step: number | undefined,
     attempts: Readonly<Record<string, string>>,
@@ -162,7 +172,10 @@ export class Recovery {
     });
   }
 
-  /** For asynchronous training, before anything else: the newest checkpoint, and what was logged after it. */
+  /**
+   * For asynchronous training, before anything else: the newest checkpoint, and what was logged
+   * after it.
+   */
   *recover({ newest, problems }: Answers['recover']): Generator<Task, void> {
     const { journal } = this.#tenant;
     if (newest === undefined) return yield* journal.replay(undefined, problems);
@@ -184,7 +197,10 @@ export class Recovery {
     return this.#tenant.journal.needsCheckpoint;
   }
 
-  /** The pieces as they are now, to be written in the background. One of the two is called, whatever happens. */
+  /**
+   * The pieces as they are now, to be written in the background. One of the two is called, whatever
+   * happens.
+   */
   checkpoint(step: number, common: Common, written: (kept: readonly number[]) => void, fail: Fail): void {
     const { namespace } = this.#tenant.service;
     const losses = this.#losses;
@@ -197,7 +213,8 @@ export class Recovery {
         },
         fail,
       );
-    // In lock step it is of what was given up: after going back it must not meet the new parts of other cores.
+    // In lock step it is of what was given up: after going back it must not meet the new parts of
+    // other cores.
     const isGivenUp = () => this.#tenant.isSynchronous && this.#losses !== losses;
     this.#tenant.work.run(
       this.#takePart(give, isGivenUp),
@@ -207,7 +224,10 @@ export class Recovery {
     );
   }
 
-  /** No copy is taken of that step, which is later than those that are being written allow; the other cores must hear of it. */
+  /**
+   * No copy is taken of that step, which is later than those that are being written allow; the
+   * other cores must hear of it.
+   */
   refuse(step: number, why: TributaryError): void {
     const { namespace } = this.#tenant.service;
     const part = { failure: pack(why) };

@@ -1,7 +1,8 @@
 /**
- * One admitted connection of one worker to one core: understands its requests, finds the memory they mean, hands them to
- * the tenant and answers. Invariants: it touches its own tenant only; a request that is refused is answered by an error
- * that names what was wrong, and changes nothing; whatever a worker names is looked up, never computed with.
+ * One admitted connection of one worker to one core: understands its requests, finds the memory
+ * they mean, hands them to the tenant and answers. Invariants: it touches its own tenant only; a
+ * request that is refused is answered by an error that names what was wrong, and changes nothing;
+ * whatever a worker names is looked up, never computed with.
  */
 import { UsageError } from '../../base/index.ts';
 import type { PackedError, StoreKey, TributaryError } from '../../base/index.ts';
@@ -30,7 +31,10 @@ import { RequestsUnderWay } from './tenant-limits.ts';
 type RequestOf<Op extends Request['op']> = Extract<Request, { op: Op }>;
 
 const MAX_LISTS = 2048;
-/** What answers that are not sent yet may take before no more is read from the connection; see `TenantLimits`, too. */
+/**
+ * What answers that are not sent yet may take before no more is read from the connection; see
+ * `TenantLimits`, too.
+ */
 const MAX_UNSENT_BYTES = 2 ** 20;
 const NOTHING: readonly ByteRange[] = [];
 
@@ -273,11 +277,15 @@ export class Session implements StreamUser {
     const fail = (error: TributaryError) => this.#refuse(id, error);
     const take = (meeting?: object, isRepeated = false) =>
       tenant.checkpoints.take(
-        { worker, step, isDurable, common, meeting, isRepeated },
+        { worker, step, isDurable, meeting, isRepeated },
         () => this.#reply(id, { kept: tenant.checkpoints.kept }),
         fail,
       );
+    // Only in lock step do all servers go back to one; otherwise old logs would be kept with it.
     if (!tenant.isSynchronous) return take();
+    tenant.recovery.check();
+    // Before all have met: a worker may know more than the one that comes first.
+    tenant.checkpoints.named(common);
     this.#meet(id, `checkpoint ${step}`, String(id), (tokens) => take(tokens, tokens === undefined));
   }
 
@@ -462,7 +470,8 @@ export class Session implements StreamUser {
       try {
         this.tenant.recovery.check();
         if (!push) {
-          // Through the room of the worker's next gradient, which it does not push before it has the answer.
+          // Through the room of the worker's next gradient, which it does not push before it has
+          // the answer.
           const { version } = fromHeld
             ? this.tenant.core.pullHeld(this.worker, name, steps[i]!, gradient)
             : this.#pulled(name);
@@ -497,7 +506,10 @@ export class Session implements StreamUser {
     return { version: this.tenant.core.pull(this.worker, name).version };
   }
 
-  /** The value, what is held, or in elastic mode the worker's own new weights, to where the worker reads it. */
+  /**
+   * The value, what is held, or in elastic mode the worker's own new weights, to where the worker
+   * reads it.
+   */
   #hand(entry: PreparedEntry, request: RequestOf<'exchange'>): void {
     if (request.push) this.#pulled(entry.name);
     if (!entry.into) return;

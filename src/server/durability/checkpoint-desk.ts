@@ -1,7 +1,7 @@
 /**
- * What the checkpoint thread does: takes one question after the other, does it with blocking calls, answers. It is
- * there so that hashing and flushing never stop the server's main thread. Invariant: every question gets one answer,
- * and errors arrive as what they were.
+ * What the checkpoint thread does: takes one question after the other, does it with blocking calls,
+ * answers. It is there so that hashing and flushing never stop the server's main thread. Invariant:
+ * every question gets one answer, and errors arrive as what they were.
  */
 import { pack } from '../../base/index.ts';
 import type { PackedError } from '../../base/index.ts';
@@ -37,7 +37,10 @@ export interface CheckpointThreadData {
   readonly folder: string;
 }
 
-/** Does one question after the other; `post` gets every answer, with the memory that can be handed over. */
+/**
+ * Does one question after the other; `post` gets every answer, with the memory that can be handed
+ * over.
+ */
 export class CheckpointDesk {
   readonly #host: Pick<Host, 'files' | 'randomHex'>;
   readonly #data: CheckpointThreadData;

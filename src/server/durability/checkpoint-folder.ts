@@ -27,10 +27,12 @@ const TEMPORARY_NAME = /^\.writing-step-\d{12,16}-[0-9a-f]{16}$/;
 /** One to go back to, and one in case the newest is damaged. */
 const KEPT = 2;
 /**
- * Of a server that shares the training with others. Another one may be three behind (two copies before its disk, a
- * third asked for), and what workers know of this one may be one checkpoint old.
+ * Of a server that shares the training with others: what it has said that it keeps stays until
+ * workers name the newest that all have, though two copies may be written before.
  */
 const KEPT_AMONG_SERVERS = 4;
+/** The newest of those that it says it keeps. */
+const KEPT_SURELY = 2;
 
 /** A good checkpoint, and for each core the push log that follows it. */
 export interface Kept {
@@ -39,10 +41,22 @@ export interface Kept {
 }
 
 /**
- * What several servers of a training in lock step need: the newest checkpoint that all of them are known to have; null:
- * none is known. Undefined: this server needs only its own.
+ * What several servers of a training in lock step need: the newest checkpoint that all of them are
+ * known to have; null: none is known. Undefined: this server needs only its own.
  */
 export type Common = number | null | undefined;
+
+/** Whoever knows of one knows more than those who know of none, or only that there are others. */
+export function newerCommon(a: Common, b: Common): Common {
+  if (typeof a === 'number' && typeof b === 'number') return Math.max(a, b);
+  if (typeof a === 'number') return a;
+  return b === undefined ? a : b;
+}
+
+/** Of the steps that a server keeps, ascending: those that are there until the next are named. */
+export function keptSurely(steps: readonly number[], common: Common): number[] {
+  return steps.filter((step, i) => i >= steps.length - KEPT_SURELY || step === common);
+}
 
 export interface Listing {
   /** Steps of the good ones, ascending. */
@@ -63,8 +77,8 @@ export class CheckpointFolder {
   readonly #randomHex: Host['randomHex'];
   readonly #folder: string;
   /**
-   * The files that this process has written or verified, by step, so that they are not read again before each
-   * removal.
+   * The files that this process has written or verified, by step, so that they are not read again
+   * before each removal.
    */
   readonly #good = new Map<number, Kept>();
 
@@ -78,7 +92,8 @@ export class CheckpointFolder {
     this.#folder = folder;
     try {
       makeDurableFolder(files, folder, OWNER_FOLDER);
-      // What is found here is built on: whoever put it in place may have been killed before he flushed it.
+      // What is found here is built on: whoever put it in place may have been killed before he
+      // flushed it.
       flushFolder(files, folder);
     } catch (cause) {
       throw unusable(folder, cause);
@@ -122,8 +137,9 @@ export class CheckpointFolder {
   }
 
   /**
-   * Training goes on from that checkpoint, which must be good: newer ones are removed, and stay removed after a power
-   * cut. The newest go first, so that those that are left are always the first of a sequence.
+   * Training goes on from that checkpoint, which must be good: newer ones are removed, and stay
+   * removed after a power cut. The newest go first, so that those that are left are always the
+   * first of a sequence.
    */
   goBackTo(step: number): null {
     for (const newer of this.#stored().filter((other) => other > step)) {

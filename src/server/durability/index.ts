@@ -1,3 +1,4 @@
+export { keptSurely, newerCommon } from './checkpoint-folder.ts';
 export type { Common, Kept } from './checkpoint-folder.ts';
 export { LogChain } from './log-chain.ts';
 export type { ChainOptions } from './log-chain.ts';

@@ -1,8 +1,9 @@
 /**
- * The checkpoints of a parameter server, for its main thread: written in the background by a thread of their own,
- * atomic, checksummed, the last ones kept. Not for the core threads. Invariants: once `write` is done the checkpoint
- * survives a kill and a power cut, and whatever happens before leaves the earlier ones as they were; from `open` to
- * `close` no other process has the folder, in which the cores keep their logs, too.
+ * The checkpoints of a parameter server, for its main thread: written in the background by a thread
+ * of their own, atomic, checksummed, the last ones kept. Not for the core threads. Invariants: once
+ * `write` is done the checkpoint survives a kill and a power cut, and whatever happens before
+ * leaves the earlier ones as they were; from `open` to `close` no other process has the folder, in
+ * which the cores keep their logs, too.
  */
 import { join } from 'node:path';
 import { OWNER_FILE, UsageError } from '../../base/index.ts';
@@ -14,7 +15,9 @@ import { CheckpointLink } from './checkpoint-link.ts';
 import { assembleState, describeState, isCount } from './server-state.ts';
 import type { ServerState } from './server-state.ts';
 
-/** What the main thread copies before it lets others go on, in elements: well under a millisecond. */
+/**
+ * What the main thread copies before it lets others go on, in elements: well under a millisecond.
+ */
 const COPY_ELEMENTS = 2 ** 18;
 const LOCK_FILE = 'server.lock';
 
@@ -47,7 +50,10 @@ export class ServerCheckpoints {
     this.#onProblem = onProblem ?? (() => {});
   }
 
-  /** Takes the folder and removes what killed writes have left in it. FOLDER_IN_USE names the process that has it. */
+  /**
+   * Takes the folder and removes what killed writes have left in it. FOLDER_IN_USE names the
+   * process that has it.
+   */
   static async open(options: ServerCheckpointsOptions): Promise<ServerCheckpoints> {
     const checkpoints = new ServerCheckpoints(options);
     try {
@@ -88,7 +94,10 @@ export class ServerCheckpoints {
     return found;
   }
 
-  /** Reads one, every byte checked: CHECKPOINT_CORRUPT if it is damaged, FILE_NOT_FOUND if it is not there. */
+  /**
+   * Reads one, every byte checked: CHECKPOINT_CORRUPT if it is damaged, FILE_NOT_FOUND if it is not
+   * there.
+   */
   async read(step: number): Promise<ServerState> {
     if (!isCount(step)) {
       throw new UsageError('INVALID_ARGUMENT', `step is ${String(step)}; give a whole number of 0 or more`, {
@@ -104,7 +113,10 @@ export class ServerCheckpoints {
     await this.#link.ask('goBackTo', step);
   }
 
-  /** Ends the thread and lets go of the folder. A write that is under way is given up: await it first. */
+  /**
+   * Ends the thread and lets go of the folder. A write that is under way is given up: await it
+   * first.
+   */
   async close(): Promise<void> {
     await this.#link.close();
     this.#lock?.release();
@@ -112,7 +124,10 @@ export class ServerCheckpoints {
   }
 }
 
-/** Not in the checkpoint thread: another one takes its place if it hangs, and the cores still have their logs open. */
+/**
+ * Not in the checkpoint thread: another one takes its place if it hangs, and the cores still have
+ * their logs open.
+ */
 function take({ host, folder }: ServerCheckpointsOptions): FolderLock {
   return FolderLock.take({
     ...{ files: host.files, path: join(folder, LOCK_FILE), mode: OWNER_FILE },
@@ -126,7 +141,10 @@ function take({ host, folder }: ServerCheckpointsOptions): FolderLock {
   });
 }
 
-/** The thread reads shared memory in place; what lies elsewhere is copied, with a rest after each piece. */
+/**
+ * The thread reads shared memory in place; what lies elsewhere is copied, with a rest after each
+ * piece.
+ */
 async function onSharedMemory(tensors: readonly Float32Array[], clock: Clock): Promise<Float32Array[]> {
   const result: Float32Array[] = [];
   let copied = 0;

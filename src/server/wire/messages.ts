@@ -1,8 +1,9 @@
 /**
- * What workers and the cores of a server say to each other, and the checks of every field that comes in. Types and pure
- * functions. Terms: a piece is the part of a key that belongs to one core; a list is a set of pieces that travel
- * together, announced once. Invariant: what a `read` function returns has been checked field by field; whatever is
- * malformed is a `ProtocolFault`: a member is answered by an error, anybody else loses the connection.
+ * What workers and the cores of a server say to each other, and the checks of every field that
+ * comes in. Types and pure functions. Terms: a piece is the part of a key that belongs to one core;
+ * a list is a set of pieces that travel together, announced once. Invariant: what a `read` function
+ * returns has been checked field by field; whatever is malformed is a `ProtocolFault`: a member is
+ * answered by an error, anybody else loses the connection.
  */
 import { isStoreKey } from '../../base/index.ts';
 import type { StoreKey } from '../../base/index.ts';
@@ -20,11 +21,16 @@ import type { Header } from './message-stream.ts';
 
 export const SERVER_PROTOCOL_VERSION = 7;
 const MAX_WORKERS = 65536;
-/** Checkpoints that a worker can name to go back to: of those that servers keep, which are a few. */
+/**
+ * Checkpoints that a worker can name to go back to: of those that servers keep, which are a few.
+ */
 const MAX_GATHERED = 1024;
 const LINE_BYTES = 64;
 const MAX_ELEMENTS = 2 ** 30;
-/** Updates that a worker may say a key has seen: far below what the words hold in which rows remember their last one. */
+/**
+ * Updates that a worker may say a key has seen: far below what the words hold in which rows
+ * remember their last one.
+ */
 export const MAX_STEPS = 2 ** 30;
 /** Also a name of a folder, which must not lead out of where it is. */
 const NAMESPACE = /^[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}$/;
@@ -40,7 +46,10 @@ export interface ServiceSettings {
   readonly rows: RowsMode;
   /** What becomes of pushes before there is an optimizer. Default 'assign'. */
   readonly updater?: Updater | undefined;
-  /** Whether pushes are combined, and take effect by `apply`; for synchronous training. Default false. */
+  /**
+   * Whether pushes are combined, and take effect by `apply`; for synchronous training. Default
+   * false.
+   */
   readonly isHeld?: boolean | undefined;
 }
 
@@ -54,7 +63,10 @@ export interface Hello {
 export interface Proof {
   readonly proof: string;
   readonly worker: number;
-  /** Chosen anew by every process, so that a restarted worker is told apart from one that reconnects. */
+  /**
+   * Chosen anew by every process, so that a restarted worker is told apart from one that
+   * reconnects.
+   */
   readonly incarnation: string;
   readonly settings: ServiceSettings;
 }
@@ -65,7 +77,10 @@ export interface Welcome {
   readonly run: string;
   /** The ports of all cores of this server. */
   readonly ports: readonly number[];
-  /** A segment and the word in it, by which the worker finds out whether it shares memory with this server. */
+  /**
+   * A segment and the word in it, by which the worker finds out whether it shares memory with this
+   * server.
+   */
   readonly beacon: { readonly segment: string; readonly word: number } | undefined;
 }
 
@@ -155,7 +170,10 @@ export type Request = { readonly id: number } & (
       readonly samples: number;
       readonly count: number;
       readonly isSkipped: boolean;
-      /** Whether the worker sees the rows as they are then: in the answer, at `into`, or where the server has them. */
+      /**
+       * Whether the worker sees the rows as they are then: in the answer, at `into`, or where the
+       * server has them.
+       */
       readonly pulls: boolean;
       /** undefined: indices and rows are in the body. */
       readonly shared: SharedRows | undefined;
@@ -169,7 +187,10 @@ export type Request = { readonly id: number } & (
       /** undefined: the indices are in the body, the rows in that of the answer. */
       readonly shared: SharedRows | undefined;
     }
-  /** Where updates are held: what all workers have pushed takes effect, times `scale`. All of them say it. */
+  /**
+   * Where updates are held: what all workers have pushed takes effect, times `scale`. All of them
+   * say it.
+   */
   | {
       readonly op: 'apply';
       /** Number of the call, from 1. */
@@ -178,9 +199,15 @@ export type Request = { readonly id: number } & (
       /** undefined: the learning rate of the rule. */
       readonly lr: number | undefined;
     }
-  /** What the update rule keeps of a piece: the names of its slots, and how many updates the piece has seen. */
+  /**
+   * What the update rule keeps of a piece: the names of its slots, and how many updates the piece
+   * has seen.
+   */
   | { readonly op: 'state'; readonly piece: number }
-  /** Elements of a slot, counted through the ranges of the piece; in the body of the answer, or of the request. */
+  /**
+   * Elements of a slot, counted through the ranges of the piece; in the body of the answer, or of
+   * the request.
+   */
   | {
       readonly op: 'pull-state' | 'push-state';
       readonly piece: number;
@@ -189,21 +216,27 @@ export type Request = { readonly id: number } & (
       readonly first: number;
       readonly count: number;
     }
-  /** The piece is as after so many updates: its slots have come. In synchronous training, between two steps. */
+  /**
+   * The piece is as after so many updates: its slots have come. In synchronous training, between
+   * two steps.
+   */
   | { readonly op: 'set-steps'; readonly piece: number; readonly steps: number }
   /** A segment in which rows will lie. */
   | { readonly op: 'map'; readonly segment: string }
   /** The first worker's counts; the number tells a retry from another call. */
   | { readonly op: 'optimizer'; readonly number: number; readonly spec: unknown }
-  /** In synchronous training the first worker's counts, when all have said it; else each one's, at once. */
+  /**
+   * In synchronous training the first worker's counts, when all have said it; else each one's, at
+   * once.
+   */
   | { readonly op: 'learning-rate'; readonly number: number; readonly lr: number }
   | { readonly op: 'barrier'; readonly number: number }
   /** Asks for nothing but an answer, by which a worker that waits knows that the core is alive. */
   | { readonly op: 'beat' }
   /**
-   * The parameters as they are after a step are to be kept; answered at once or when they are on the disk, with the
-   * steps of the checkpoints that are there. `common`: the newest that all servers are known to have; null: none is
-   * known; undefined: there are no others.
+   * The parameters as they are after a step are to be kept; answered at once or when they are on
+   * the disk, with the steps of the checkpoints that are there. `common`: the newest that all
+   * servers are known to have; null: none is known; undefined: there are no others.
    */
   | {
       readonly op: 'checkpoint';
@@ -211,7 +244,10 @@ export type Request = { readonly id: number } & (
       readonly isDurable: boolean;
       readonly common: number | null | undefined;
     }
-  /** Answered when all checkpoints that the worker asked for are written; an error if one was not, and it was not told. */
+  /**
+   * Answered when all checkpoints that the worker asked for are written; an error if one was not,
+   * and it was not told.
+   */
   | { readonly op: 'checkpoints-written' }
   /** Something was lost: all workers meet before they go back to a checkpoint. */
   | { readonly op: 'rewind'; readonly attempt: string }
@@ -226,7 +262,10 @@ export type Request = { readonly id: number } & (
   | { readonly op: 'bye' }
 );
 
-/** What comes of a piece; the third number, where updates are held, is of what the core holds: null if it is not finite. */
+/**
+ * What comes of a piece; the third number, where updates are held, is of what the core holds: null
+ * if it is not finite.
+ */
 export type PieceResult = readonly [version: number, staleness: number, sumOfSquares?: number | null];
 
 export function resultOf({ version, staleness, sumOfSquares }: PushReply): PieceResult {

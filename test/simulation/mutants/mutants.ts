@@ -109,7 +109,7 @@ export const MUTANTS: readonly Mutant[] = [
     changes: [
       {
         path: `${CORES}/recovery.ts`,
-        from: '(error) => give({ failure: pack(error) }, written),',
+        from: '(error) => (isGivenUp() ? fail(error) : give({ failure: pack(error) })),',
         to: 'fail,',
       },
     ],
@@ -163,6 +163,18 @@ export const MUTANTS: readonly Mutant[] = [
         path: 'src/server/durability/checkpoint-folder.ts',
         from: '  #flush(): void {\n',
         to: '  #flush(): void {\n    if (this.#good.size >= 0) return;\n',
+      },
+    ],
+  },
+  {
+    name: 'keys-of-first-init-only',
+    fault: 'a server that was started again is told of keys up to the first whose values it has not',
+    changes: [
+      {
+        path: 'src/kvstore/remote/key-table.ts',
+        from: `      const opened = await line.request(again, [], () => undefined, isUrgent);
+      isFilled &&= opened.isFilled === true;`,
+        to: '      isFilled &&= (await line.request(again, [], () => undefined, isUrgent)).isFilled === true;',
       },
     ],
   },

@@ -1,6 +1,6 @@
 /** The names by which a trace shows parameters that are handled together. */
 import { expect, it } from 'vitest';
-import { namesInShort } from '../../src/runtime/index.ts';
+import { namesInShort } from '../../src/plan/index.ts';
 
 const PARAMETERS = ['table', 'conv1.w', 'conv1.b', 'conv2.w', 'conv2.b', 'block.norm.gamma', 'block.out.w'];
 
