@@ -4,6 +4,7 @@
  * what it made is found after a power cut; whatever happens, what is found under a final name is whole.
  */
 import { dirname, resolve } from 'node:path';
+import { runAtOnce, type AwaitedSteps } from './awaited-steps.ts';
 import { flushFolder } from './files.ts';
 import type { Files } from './files.ts';
 
@@ -46,13 +47,28 @@ export function flushWhereAllowed(files: Files, folder: string): void {
  * name. If it throws, nothing is left under `temporary`; under the final name the new one may be,
  * whole, when only flushing its entry failed: a power cut may still take it.
  */
-export function putInPlace(
+export function putInPlace(files: Files, names: Names, write: (temporary: string) => void): void {
+  runAtOnce(
+    // eslint-disable-next-line require-yield
+    putInPlaceInSteps(files, names, function* (temporary) {
+      write(temporary);
+    }),
+  );
+}
+
+interface Names {
+  readonly temporary: string;
+  readonly path: string;
+}
+
+/** The same for what comes piece by piece. */
+export function* putInPlaceInSteps(
   files: Files,
-  { temporary, path }: { readonly temporary: string; readonly path: string },
-  write: (temporary: string) => void,
-): void {
+  { temporary, path }: Names,
+  write: (temporary: string) => AwaitedSteps<void>,
+): AwaitedSteps<void> {
   try {
-    write(temporary);
+    yield* write(temporary);
     files.rename(temporary, path);
   } catch (cause) {
     try {

@@ -1,3 +1,5 @@
+export { runAtOnce, runAwaiting } from './awaited-steps.ts';
+export type { AwaitedSteps } from './awaited-steps.ts';
 export { systemClock } from './clock.ts';
 export type { Clock } from './clock.ts';
 export {
@@ -6,10 +8,13 @@ export {
   OWNER_FILE,
   OWNER_FOLDER,
   putInPlace,
+  putInPlaceInSteps,
 } from './durable-folder.ts';
 export * from './errors.ts';
 export { flushFolder, readFully, systemFiles, writeFully, writeNewFile } from './files.ts';
 export type { Files } from './files.ts';
+export { fillElements, isSeeded } from './initial-values.ts';
+export type { Initialiser, SeededInitialiser } from './initial-values.ts';
 export { keepNewest } from './keep-newest.ts';
 export { refuseUnknownOptions } from './known-options.ts';
 export type { OptionNames } from './known-options.ts';

@@ -2,11 +2,20 @@
  * Seeded random numbers. Not cryptographic. The same seed gives the same sequence on every machine;
  * the whole state is one 32-bit integer, so that a checkpoint can hold it.
  */
+/** Of splitmix32, between two states. */
+const STEP = 0x9e3779b9;
+
 export class Random {
   #state: number;
 
   constructor(seed: number) {
     this.#state = seed >>> 0;
+  }
+
+  /** As after so many calls of `uint32`, without making them. */
+  static after(seed: number, draws: number): Random {
+    // Beyond 2^32 draws the sequence is the same again.
+    return new Random(seed + Math.imul(draws % 0x100000000, STEP));
   }
 
   get state(): number {
@@ -15,7 +24,7 @@ export class Random {
 
   /** A uniform 32-bit unsigned integer (splitmix32). */
   uint32(): number {
-    this.#state = (this.#state + 0x9e3779b9) >>> 0;
+    this.#state = (this.#state + STEP) >>> 0;
     return mix(this.#state);
   }
 

@@ -164,6 +164,8 @@ export class TrainingRun {
       maxSteps: config.maxSteps,
       seed: config.seed,
       sparseUpdates: config.sparseUpdates,
+      // The model is exported from this process in the end, whole.
+      serverTables: [],
       checkpointDirectory: folder.checkpoints,
       checkpointEverySteps: config.checkpointEverySteps,
       ...{ resume, overwrite },

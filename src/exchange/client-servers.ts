@@ -5,7 +5,7 @@
  * Invariants: all workers of a client call the same; afterwards they have the same parameters.
  */
 import type { CommunicationThread } from '../communication/index.ts';
-import type { KeyInit, KeyState, RemoteStore } from '../kvstore/index.ts';
+import type { KeyInit, InitialKeyState, RemoteStore } from '../kvstore/index.ts';
 import type { Kernels, OptimizerSpec } from '../kernels/index.ts';
 import type { Region } from '../memory/index.ts';
 import type { ModelMemory } from '../runtime/index.ts';
@@ -73,7 +73,7 @@ export class ClientServers {
   async overwrite({ updates }: StartOnServers): Promise<void> {
     const { memory, kind } = this.#options;
     if (kind === 'sums') return;
-    const states = this.#keys().map(({ key, value }): KeyState => {
+    const states = this.#keys().map(({ key, value }): InitialKeyState => {
       const slots = kind === 'updates' ? memory.slots.get(key as string)! : {};
       return { key, steps: updates, slots, value };
     });

@@ -11,7 +11,7 @@ import { namesInShort, type Route } from '../plan/index.ts';
 import type { GradientsElsewhere, ModelMemory } from '../runtime/index.ts';
 import type { SomeWorkers } from './agreement.ts';
 import { RowsTable, WholeTable } from './collective-tables.ts';
-import { NOTHING_ELSEWHERE, type Exchange, type OnMessage, type SentMessage } from './exchange.ts';
+import { NO_TABLES, NOTHING_ELSEWHERE, type Exchange, type OnMessage, type SentMessage } from './exchange.ts';
 
 export interface CollectiveExchangeOptions {
   readonly thread: CommunicationThread;
@@ -108,6 +108,10 @@ export class CollectiveExchange implements Exchange {
     return Promise.resolve();
   }
 
+  prepareRows(): Promise<void> {
+    return Promise.resolve();
+  }
+
   begin(samples: number): void {
     this.#samples = samples;
     this.#own.view[0] = samples;
@@ -154,6 +158,10 @@ export class CollectiveExchange implements Exchange {
 
   apply(): void {
     // All is here.
+  }
+
+  get remoteTables(): Exchange['remoteTables'] {
+    return NO_TABLES;
   }
 
   fetchAll(): Promise<void> {

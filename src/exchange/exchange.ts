@@ -4,6 +4,7 @@
  * value is fetched before the next forward pass. Invariant: after `finish` every worker knows the same loss and the same
  * gradients, bit for bit, and after `apply` and the next `prepare` the parameters are those of one device that computed the whole batch.
  */
+import type { Region } from '../memory/index.ts';
 import type { StepOperation } from '../plan/index.ts';
 import type { GradientsElsewhere } from '../runtime/index.ts';
 
@@ -20,6 +21,8 @@ export interface Exchange {
   traceTo(onMessage: OnMessage): void;
   /** Fetches what the batch in the replica's inputs needs of parameters that live elsewhere. */
   prepare(batch: number): Promise<void>;
+  /** The same for an evaluation, when `fetchAll` was called: rows of tables that are nowhere else. By any worker, at any time. */
+  prepareRows(batch: number): Promise<void>;
   /** The gradients of the next step count for so many samples. Every worker calls this, also one without any. */
   begin(samples: number): void;
   /** The gradients of a group are in their places: they leave while the next ones are computed. */
@@ -33,7 +36,9 @@ export interface Exchange {
    * `prepare` or `fetchAll` is, which fail if it does.
    */
   apply(update: RemoteUpdate): void;
-  /** Brings all that lives elsewhere here, as for an evaluation or a checkpoint. */
+  /** Tables that are nowhere else, by name, for a checkpoint between two steps. */
+  readonly remoteTables: ReadonlyMap<string, RemoteTable>;
+  /** Brings all that lives elsewhere here, but for these tables, as for an evaluation or a checkpoint. */
   fetchAll(): Promise<void>;
   /** The same for what the optimizer keeps of it, as for a checkpoint. */
   fetchState(): Promise<void>;
@@ -41,6 +46,11 @@ export interface Exchange {
   close(): Promise<void>;
   /** Gives up what this holds without waiting for anybody, as after an error. */
   abort(): Promise<void>;
+}
+
+export interface RemoteTable {
+  /** Its elements in their order, or those of a slot that the optimizer keeps; valid until the next are asked for. */
+  pieces(slot?: string): Iterable<Promise<Region<'float32'>>>;
 }
 
 /** Times are milliseconds since 1970. */
@@ -73,4 +83,5 @@ export function wallMs(): number {
   return performance.timeOrigin + performance.now();
 }
 
+export const NO_TABLES: ReadonlyMap<string, RemoteTable> = new Map();
 export const NOTHING_ELSEWHERE: GradientsElsewhere = { names: new Set(), sumOfSquares: 0 };

@@ -1,5 +1,5 @@
-export { NOTHING_ELSEWHERE, wallMs } from './exchange.ts';
-export type { Exchange, OnMessage, RemoteUpdate, SentMessage } from './exchange.ts';
+export { NO_TABLES, NOTHING_ELSEWHERE, wallMs } from './exchange.ts';
+export type { Exchange, OnMessage, RemoteTable, RemoteUpdate, SentMessage } from './exchange.ts';
 export { agree, tellAll, tellAllTexts } from './agreement.ts';
 export type { SomeWorkers } from './agreement.ts';
 export { ClientLink } from './client-link.ts';

@@ -34,6 +34,10 @@ export class MixedExchange implements Exchange {
     for (const way of this.#ways) await way.prepare(batch);
   }
 
+  async prepareRows(batch: number): Promise<void> {
+    for (const way of this.#ways) await way.prepareRows(batch);
+  }
+
   begin(samples: number): void {
     for (const way of this.#ways) way.begin(samples);
   }
@@ -58,6 +62,10 @@ export class MixedExchange implements Exchange {
 
   apply(update: RemoteUpdate): void {
     for (const way of this.#ways) way.apply(update);
+  }
+
+  get remoteTables(): Exchange['remoteTables'] {
+    return new Map(this.#ways.flatMap((way) => [...way.remoteTables]));
   }
 
   async fetchAll(): Promise<void> {

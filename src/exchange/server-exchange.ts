@@ -5,6 +5,8 @@
  * Invariant: every worker pushes every parameter in every step, one without samples too.
  */
 import type { CommunicationThread } from '../communication/index.ts';
+import type { SeededInitialiser } from '../base/index.ts';
+import type { InitialKeyState, KeyInit, SeededKeyInit } from '../kvstore/index.ts';
 import type { Kernels } from '../kernels/index.ts';
 import type { Region } from '../memory/index.ts';
 import { namesInShort } from '../plan/index.ts';
@@ -70,15 +72,9 @@ export class ServerExchange implements Exchange {
   /** Takes the parameters to the servers, with the first worker's values and optimizer state. All workers call it together. */
   static async open(options: ServerExchangeOptions): Promise<ServerExchange> {
     const { servers, memory, names, steps } = options;
-    await servers.store.init(
-      [...names].map((key) => {
-        const place = memory.gradients.get(key)!;
-        const value = memory.parameters.get(key)!;
-        return place.kind === 'sparse' ? { key, value, rowLength: place.rowLength } : { key, value };
-      }),
-    );
+    await servers.store.init([...names].map((key) => firstValuesOf(memory, key)));
     if (steps > 0) {
-      await servers.store.initState([...names].map((key) => ({ key, steps, slots: memory.slots.get(key)! })));
+      await servers.store.initState([...names].map((key) => ({ key, steps, ...stateOf(memory, key) })));
     }
     const { thread, kernels, localAggregation = true } = options;
     const sparse = [...names].flatMap((name) => {
@@ -89,9 +85,15 @@ export class ServerExchange implements Exchange {
     const local = isLocal ? await LocalAggregation.open(thread, kernels, new Map(sparse)) : undefined;
     const fetches = options.boundaryAmongServers === false;
     const normGroup = fetches ? await thread.group(thread.world.hosts.map((_, rank) => rank)) : undefined;
+    // Servers have them now, and the file may go.
+    for (const buffer of memory.rowBuffers.values()) buffer.stored = undefined;
     // Last: what fails before leaves the replica with memory of its own.
     for (const name of names) {
-      const region = servers.store.value(name);
+      const buffer = memory.rowBuffers.get(name);
+      // Where servers on this host can write rows.
+      const region = buffer
+        ? servers.store.allocate(buffer.capacity * buffer.rowLength)
+        : servers.store.value(name);
       if (region) memory.relocate(name, region);
     }
     return new ServerExchange(options, local, normGroup);
@@ -163,6 +165,11 @@ export class ServerExchange implements Exchange {
     if (onMessage && whole.length > 0) this.#tellOfPull(onMessage, whole, startedMs);
   }
 
+  async prepareRows(batch: number): Promise<void> {
+    const elsewhere = [...this.#tables].filter(([name]) => this.#options.memory.rowBuffers.has(name));
+    await Promise.all(elsewhere.map(([, table]) => table.pull(batch, this.#onMessage)));
+  }
+
   begin(samples: number): void {
     this.#samples = samples;
     this.#messages = [];
@@ -214,10 +221,15 @@ export class ServerExchange implements Exchange {
     this.#applied.catch(() => undefined);
   }
 
+  get remoteTables(): Exchange['remoteTables'] {
+    const { rowBuffers } = this.#options.memory;
+    return new Map([...this.#tables].filter(([name]) => rowBuffers.has(name)));
+  }
+
   async fetchAll(): Promise<void> {
-    const { memory, names } = this.#options;
+    const { memory } = this.#options;
     await this.#applied;
-    const all = [...names].map((key) => ({ key, into: memory.parameters.get(key)! }));
+    const all = this.#keptHere().map((key) => ({ key, into: memory.parameters.get(key)! }));
     if (all.length === 0) return;
     const startedMs = wallMs();
     await this.#store.pull(all);
@@ -225,9 +237,9 @@ export class ServerExchange implements Exchange {
   }
 
   async fetchState(): Promise<void> {
-    const { memory, names } = this.#options;
+    const { memory } = this.#options;
     await this.#applied;
-    for (const name of names) await this.#store.pullState(name, memory.slots.get(name));
+    for (const name of this.#keptHere()) await this.#store.pullState(name, memory.slots.get(name));
   }
 
   async close(): Promise<void> {
@@ -296,6 +308,12 @@ export class ServerExchange implements Exchange {
     return squares;
   }
 
+  /** Those that have a place here for all of them. */
+  #keptHere(): string[] {
+    const { memory, names } = this.#options;
+    return [...names].filter((name) => !memory.rowBuffers.has(name));
+  }
+
   /** Dense parameters that cannot be read where the servers have them. */
   #wholeElsewhere(): { readonly key: string; readonly into: Region<'float32'> }[] {
     const { memory, names } = this.#options;
@@ -304,6 +322,27 @@ export class ServerExchange implements Exchange {
       return this.#tables.has(key) || isInPlace(this.#store, key, into) ? [] : [{ key, into }];
     });
   }
+}
+
+/** Of one parameter; the first worker's values count, where servers do not make them. */
+function firstValuesOf(memory: ModelMemory, key: string): KeyInit | SeededKeyInit {
+  const buffer = memory.rowBuffers.get(key);
+  if (buffer) {
+    const { rowLength, tableRows, seed } = buffer;
+    const initialiser = buffer.parameter.initialiser as SeededInitialiser;
+    return {
+      ...{ key, length: tableRows * rowLength, rowLength },
+      ...{ initialiser, seed },
+    };
+  }
+  const place = memory.gradients.get(key)!;
+  const value = memory.parameters.get(key)!;
+  return place.kind === 'sparse' ? { key, value, rowLength: place.rowLength } : { key, value };
+}
+
+/** What a run goes on from, where the first values are not those of the seed. */
+function stateOf(memory: ModelMemory, key: string): Pick<InitialKeyState, 'slots' | 'value'> {
+  return memory.rowBuffers.get(key)?.stored ?? { slots: memory.slots.get(key)! };
 }
 
 function added(statuses: readonly PushStatus[]): PushStatus {

@@ -14,9 +14,9 @@ import {
 import type { Region, Segment } from '../memory/index.ts';
 import { namesInShort } from '../plan/index.ts';
 import type { ModelMemory, SparsePlace } from '../runtime/index.ts';
-import { wallMs, type OnMessage } from './exchange.ts';
+import { wallMs, type OnMessage, type RemoteTable } from './exchange.ts';
 import { lookedUp } from './looked-up.ts';
-import type { StoreCall, ThreadStore } from './thread-store.ts';
+import { PIECE_ELEMENTS, type StoreCall, type ThreadStore } from './thread-store.ts';
 
 export interface ServerTableOptions {
   readonly thread: CommunicationThread;
@@ -29,25 +29,19 @@ export interface ServerTableOptions {
   readonly pullsRowsOnce: boolean;
 }
 
-export class ServerTable {
+export class ServerTable implements RemoteTable {
   readonly #name: string;
   readonly #place: SparsePlace;
   readonly #options: ServerTableOptions;
-  readonly #segment: Segment;
-  readonly #plan: RowPlan;
-  readonly #indices: Region<'int32'>;
-  readonly #pulled: Region<'float32'>;
+  /** For rows that are copied into a table of this worker. */
+  readonly #room: RoomForPulled | undefined;
   #all: RoomForAll | undefined;
 
   constructor(name: string, place: SparsePlace, options: ServerTableOptions) {
     this.#name = name;
     this.#place = place;
     this.#options = options;
-    const capacity = place.positions.length;
-    this.#segment = options.memory.segment.space.allocate(rowPlanBytes(capacity) + 4 * capacity + 64);
-    this.#plan = allocateRowPlan(this.#segment, capacity);
-    this.#indices = this.#segment.allocate('int32', capacity);
-    this.#pulled = options.store.allocate(capacity * place.rowLength);
+    this.#room = options.memory.rowBuffers.has(name) ? undefined : this.#roomForPulled();
   }
 
   /** Of what the next push hands over. */
@@ -69,25 +63,18 @@ export class ServerTable {
 
   /** Brings the rows here that the batch in the inputs looks up. */
   async pull(batch: number, onMessage?: OnMessage): Promise<void> {
-    const { store, memory, kernels, hasExactRows, pullsRowsOnce } = this.#options;
+    const { store, memory, kernels, hasExactRows } = this.#options;
     const parameter = memory.parameters.get(this.#name)!;
+    const buffer = memory.rowBuffers.get(this.#name);
+    const { rowLength } = this.#place;
+    if (buffer) {
+      return this.#fetch(buffer.indices, parameter.slice(0, buffer.count * rowLength), onMessage);
+    }
     const isHere = isInPlace(store, this.#name, parameter);
     if (isHere && !hasExactRows) return;
-    const { rowLength, tableRows } = this.#place;
-    let count = 0;
-    for (const { view } of lookedUp(memory, this.#place, batch)!) {
-      this.#indices.view.set(view, count);
-      count += view.length;
-    }
-    let needed = this.#indices.slice(0, count);
-    if (pullsRowsOnce) {
-      const unique = planRows(kernels, { indices: this.#indices, count, tableRows, plan: this.#plan });
-      needed = this.#plan.indices.slice(0, unique);
-    }
-    const rows = this.#pulled.slice(0, needed.length * rowLength);
-    const startedMs = onMessage ? wallMs() : 0;
-    await store.pullRows(this.#name, needed.view.slice(), rows);
-    onMessage?.('pull rows', `pull rows ${this.shownName}`, startedMs, wallMs(), rows.byteLength);
+    const needed = this.#needed(batch);
+    const rows = this.#room!.pulled.slice(0, needed.length * rowLength);
+    await this.#fetch(needed.view.slice(), rows, onMessage);
     if (!isHere) copyRows(kernels, { target: parameter, into: needed, source: rows, rowLength });
   }
 
@@ -115,9 +102,56 @@ export class ServerTable {
     return kernels.sumOfSquares(combined);
   }
 
+  *pieces(slot?: string): Generator<Promise<Region<'float32'>>, void> {
+    const { store, memory } = this.#options;
+    const elements = this.#place.tableRows * this.#place.rowLength;
+    const segment = memory.segment.space.allocate(4 * Math.min(elements, PIECE_ELEMENTS) + 64);
+    try {
+      const room = segment.allocate('float32', Math.min(elements, PIECE_ELEMENTS));
+      for (let first = 0; first < elements; first += PIECE_ELEMENTS) {
+        const piece = room.slice(0, Math.min(PIECE_ELEMENTS, elements - first));
+        yield store.pullElements(this.#name, first, piece, slot).then(() => piece);
+      }
+    } finally {
+      segment.close();
+    }
+  }
+
   close(): void {
-    this.#segment.close();
+    this.#room?.segment.close();
     this.#all?.segment.close();
+  }
+
+  async #fetch(indices: Int32Array, into: Region<'float32'>, onMessage?: OnMessage): Promise<void> {
+    const startedMs = onMessage ? wallMs() : 0;
+    await this.#options.store.pullRows(this.#name, indices, into);
+    onMessage?.('pull rows', `pull rows ${this.shownName}`, startedMs, wallMs(), into.byteLength);
+  }
+
+  /** The rows that the batch looks up. */
+  #needed(batch: number): Region<'int32'> {
+    const { memory, kernels, pullsRowsOnce } = this.#options;
+    const { indices, plan } = this.#room!;
+    let count = 0;
+    for (const { view } of lookedUp(memory, this.#place, batch)!) {
+      indices.view.set(view, count);
+      count += view.length;
+    }
+    if (!pullsRowsOnce) return indices.slice(0, count);
+    const unique = planRows(kernels, { indices, count, tableRows: this.#place.tableRows, plan });
+    return plan.indices.slice(0, unique);
+  }
+
+  #roomForPulled(): RoomForPulled {
+    const { memory, store } = this.#options;
+    const { rowLength, positions } = this.#place;
+    const capacity = positions.length;
+    const segment = memory.segment.space.allocate(rowPlanBytes(capacity) + 4 * capacity + 64);
+    const plan = allocateRowPlan(segment, capacity);
+    return {
+      ...{ segment, plan, indices: segment.allocate('int32', capacity) },
+      pulled: store.allocate(capacity * rowLength),
+    };
   }
 
   #roomForAll(): RoomForAll {
@@ -134,6 +168,13 @@ export class ServerTable {
       rows: store.allocate(capacity * rowLength),
     };
   }
+}
+
+interface RoomForPulled {
+  readonly segment: Segment;
+  readonly plan: RowPlan;
+  readonly indices: Region<'int32'>;
+  readonly pulled: Region<'float32'>;
 }
 
 /** For the rows of all workers. */

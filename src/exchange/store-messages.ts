@@ -25,7 +25,9 @@ export type StoreMethod =
   | 'pullHeld'
   | 'pullHeldRows'
   | 'apply'
-  | 'pullState';
+  | 'pullState'
+  | 'pullElements'
+  | 'pushElements';
 
 export type StoreArguments<Method extends StoreMethod> = Parameters<RemoteStore[Method]>;
 

@@ -6,7 +6,7 @@
 import { randomBytes } from 'node:crypto';
 import type { StoreKey } from '../base/index.ts';
 import type { AnnouncedSegments } from '../communication/index.ts';
-import type { RemoteStore } from '../kvstore/index.ts';
+import type { InitialKeyState, RemoteStore } from '../kvstore/index.ts';
 import type { Region, Segment, SharedSpace } from '../memory/index.ts';
 import { segmentPrefix } from '../server/index.ts';
 import { isRegion, withParts } from './store-messages.ts';
@@ -44,6 +44,8 @@ export type StoreCall<T> = Promise<T> & {
 
 type Answer<Method extends StoreMethod> = Awaited<ReturnType<RemoteStore[Method]>>;
 
+/** Elements that are brought at once, where not all fit into memory. */
+export const PIECE_ELEMENTS = 1024 * 1024;
 /** How long `settle` keeps this thread from its event loop. */
 const MOST_BLOCKED_MS = 100;
 
@@ -117,8 +119,20 @@ export class ThreadStore implements Calls {
     });
   }
 
-  async initState(...args: StoreArguments<'initState'>): Promise<void> {
-    await this.#call('initState', args);
+  /** What is brought when it is needed is brought here, piece by piece: only memory can be sent to the thread. */
+  async initState(...[given]: StoreArguments<'initState'>): Promise<void> {
+    const states = [given].flat();
+    const placed: InitialKeyState[] = [];
+    for (const { key, steps, slots, value } of states) {
+      const bySlot = Object.entries(slots).map(
+        async ([slot, one]) => [slot, await this.#given(key, one, slot)] as const,
+      );
+      placed.push({
+        ...{ key, steps, slots: Object.fromEntries(await Promise.all(bySlot)) },
+        ...(value ? { value: await this.#given(key, value) } : {}),
+      });
+    }
+    await this.#call('initState', [placed]);
   }
 
   async setOptimizer(...args: StoreArguments<'setOptimizer'>): Promise<void> {
@@ -153,6 +167,14 @@ export class ThreadStore implements Calls {
     return this.#call('apply', args);
   }
 
+  pullElements(...args: StoreArguments<'pullElements'>): StoreCall<void> {
+    return this.#call('pullElements', args);
+  }
+
+  pushElements(...args: StoreArguments<'pushElements'>): StoreCall<void> {
+    return this.#call('pushElements', args);
+  }
+
   /** Into the tensors that are given; they hold all that comes of it. */
   async pullState(...args: StoreArguments<'pullState'>): Promise<void> {
     await this.#call('pullState', args);
@@ -183,6 +205,29 @@ export class ThreadStore implements Calls {
       for (const segment of [...this.#adopted.values(), ...this.#segments.splice(0)]) segment.close();
       this.#adopted.clear();
     }
+  }
+
+  async #given(
+    key: StoreKey,
+    elements: NonNullable<InitialKeyState['value']>,
+    slot?: string,
+  ): Promise<NonNullable<InitialKeyState['value']>> {
+    if (!('read' in elements)) return elements;
+    const { length } = elements;
+    if (this.rank === 0) {
+      const segment = this.#caller.space.allocate(4 * Math.min(length, PIECE_ELEMENTS) + 64);
+      try {
+        const room = segment.allocate('float32', Math.min(length, PIECE_ELEMENTS));
+        for (let first = 0; first < length; first += PIECE_ELEMENTS) {
+          const piece = room.slice(0, Math.min(PIECE_ELEMENTS, length - first));
+          elements.read(first, piece.view);
+          await this.pushElements(key, first, piece, slot);
+        }
+      } finally {
+        segment.close();
+      }
+    }
+    return { length, isGiven: true };
   }
 
   #adopt(range: Parameters<SharedSpace['adoptSegment']>[0]): Segment {

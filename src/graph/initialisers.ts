@@ -1,15 +1,10 @@
 /**
- * How parameters start. An initialiser is data, so that a plan or checkpoint can print it, and filling depends
- * only on the seed and the parameter's name: not on the order in which parameters were created.
+ * How parameters start, in the words of people who build models. An initialiser is data, and filling depends only on
+ * the seed and the parameter's name: not on the order in which parameters were created.
  */
-import { deriveSeed, Random, UsageError } from '../base/index.ts';
+import { deriveSeed, fillElements, UsageError, type Initialiser } from '../base/index.ts';
 
-export type Initialiser =
-  | { readonly kind: 'constant'; readonly value: number }
-  | { readonly kind: 'uniform'; readonly limit: number }
-  | { readonly kind: 'normal'; readonly deviation: number }
-  | { readonly kind: 'data'; readonly data: Float32Array }
-  | { readonly kind: 'zeroed'; readonly base: Initialiser; readonly start: number; readonly length: number };
+export type { Initialiser } from '../base/index.ts';
 
 export const zeros: Initialiser = { kind: 'constant', value: 0 };
 export const ones: Initialiser = { kind: 'constant', value: 1 };
@@ -53,29 +48,20 @@ export function fillInitial(
   name: string,
   seed: number,
 ): void {
-  if (initialiser.kind === 'constant') {
-    target.fill(initialiser.value);
-    return;
-  }
-  if (initialiser.kind === 'zeroed') {
-    fillInitial(target, initialiser.base, name, seed);
-    target.fill(0, initialiser.start, initialiser.start + initialiser.length);
-    return;
-  }
-  if (initialiser.kind === 'data') {
-    if (initialiser.data.length !== target.length) {
-      throw new UsageError(
-        'SHAPE_MISMATCH',
-        `Parameter ${name} holds ${target.length} values, its initial data ${initialiser.data.length}.`,
-      );
-    }
-    target.set(initialiser.data);
-    return;
-  }
-  const random = new Random(deriveSeed(seed, 'parameter', name));
-  if (initialiser.kind === 'uniform') {
-    for (let i = 0; i < target.length; i++) target[i] = (2 * random.uniform() - 1) * initialiser.limit;
-  } else {
-    for (let i = 0; i < target.length; i++) target[i] = random.normal() * initialiser.deviation;
-  }
+  checkLength(target.length, initialiser, name);
+  fillElements(target, initialiser, parameterSeed(seed, name), 0);
+}
+
+/** Of one parameter, by that of the model. */
+export function parameterSeed(seed: number, name: string): number {
+  return deriveSeed(seed, 'parameter', name);
+}
+
+function checkLength(length: number, initialiser: Initialiser, name: string): void {
+  if (initialiser.kind === 'zeroed') return checkLength(length, initialiser.base, name);
+  if (initialiser.kind !== 'data' || initialiser.data.length === length) return;
+  throw new UsageError(
+    'SHAPE_MISMATCH',
+    `Parameter ${name} holds ${length} values, its initial data ${initialiser.data.length}.`,
+  );
 }

@@ -91,6 +91,8 @@ export interface KernelExports {
     slot2: number,
     ...coefficients: Coefficients
   ): number;
+  /** False if the plan is of other positions. */
+  numberRows(unique: number, starts: number, order: number, numbers: number, n: number): number;
   /** Number of unique indices, or -1 - position of the first bad one. */
   planRows(
     indices: number,

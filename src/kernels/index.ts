@@ -23,5 +23,5 @@ export type {
   RmspropSpec,
   SgdSpec,
 } from './optimizer-spec.ts';
-export { addRows, allocateRowPlan, copyRows, planRows, rowPlanBytes, sumRows } from './rows.ts';
-export type { AddRowsOptions, PlanRowsOptions, RowPlan, SumRowsOptions } from './rows.ts';
+export { addRows, allocateRowPlan, copyRows, numberRows, planRows, rowPlanBytes, sumRows } from './rows.ts';
+export type { AddRowsOptions, NumberRowsOptions, PlanRowsOptions, RowPlan, SumRowsOptions } from './rows.ts';

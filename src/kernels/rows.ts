@@ -77,6 +77,30 @@ export function planRows(kernels: Kernels, options: PlanRowsOptions): number {
   return unique;
 }
 
+export interface NumberRowsOptions {
+  readonly plan: RowPlan;
+  /** What `planRows` returned, for all positions: without padding. */
+  readonly unique: number;
+  /** Receives, for each position that was planned, the place of its index among the unique ones. */
+  readonly numbers: Region<'int32'>;
+}
+
+/** Looking up these numbers in the unique rows is looking up the planned indices in the table. */
+export function numberRows(kernels: Kernels, { plan, unique, numbers }: NumberRowsOptions): void {
+  const { space, exports } = kernels;
+  checkCount('unique of numberRows', unique);
+  checkRegion(space, 'numbers of numberRows', numbers, 'int32');
+  checkCapacity(space, 'plan.starts', plan.starts, 'int32', unique + 1);
+  checkCapacity(space, 'plan.order', plan.order, 'int32', numbers.length);
+  const [starts, order] = [plan.starts.byteOffset, plan.order.byteOffset];
+  if (exports.numberRows(unique, starts, order, numbers.byteOffset, numbers.length)) return;
+  throw new UsageError(
+    'OUT_OF_BOUNDS',
+    `the plan of ${unique} unique indices is not one of ${numbers.length} positions; call planRows for these positions first, without padding`,
+    { unique, positions: numbers.length },
+  );
+}
+
 export interface SumRowsOptions {
   readonly plan: RowPlan;
   /** What `planRows` returned. */

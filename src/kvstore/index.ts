@@ -8,6 +8,7 @@ export type {
   OneOrMany,
   PushOptions,
   RecoverableStore,
+  SeededKeyInit,
   StoreTensor,
 } from './kv-store.ts';
 export type { Updater } from '../server/index.ts';
@@ -16,7 +17,7 @@ export type { LocalStoreOptions } from './local-store.ts';
 export { linePumpOf } from './remote/line-pump.ts';
 export { RemoteStore } from './remote/remote-store.ts';
 export type { RemoteStoreOptions } from './remote/remote-store.ts';
-export type { KeyState } from './remote/optimizer-state.ts';
+export type { ElementSource, InitialKeyState, KeyState } from './remote/optimizer-state.ts';
 export type { RemoteKeyStatus } from './remote/held-steps.ts';
 export { elasticStep } from './elastic-step.ts';
 export type { ElasticStepOptions, ElasticWeights } from './elastic-step.ts';

@@ -3,7 +3,7 @@
  * (MXNET-MPI, section 4.2). A contract; implementations differ in where the servers are. Invariant: calls of one
  * worker on one key take effect in the order in which they were made.
  */
-import type { StoreKey } from '../base/index.ts';
+import type { SeededInitialiser, StoreKey } from '../base/index.ts';
 import type { OptimizerSpec } from '../kernels/index.ts';
 import type { Region } from '../memory/index.ts';
 
@@ -15,6 +15,18 @@ export interface KeyInit {
   readonly key: StoreKey;
   readonly value: StoreTensor;
   /** For a table: elements of a row, so that rows can be pushed and pulled. Default: not a table. */
+  readonly rowLength?: number | undefined;
+}
+
+/** A key whose first values the servers make: those that `fillInitial` gives with the same initialiser and seed. */
+export interface SeededKeyInit {
+  readonly key: StoreKey;
+  /** Elements. */
+  readonly length: number;
+  readonly initialiser: SeededInitialiser;
+  /** Of this key alone, a whole number below 2^32; for a parameter of a model `parameterSeed`. */
+  readonly seed: number;
+  /** See `KeyInit`. */
   readonly rowLength?: number | undefined;
 }
 

@@ -43,6 +43,8 @@ export interface PlannedParameter {
   readonly byRowsOnly?: boolean;
   /** Why it may not live on servers, as the end of a sentence; one dense parameter keeps all. Default: it may. */
   readonly keptHere?: string;
+  /** Whether a table is on servers and nowhere else: its rows have no other route, whatever the strategy. Default false. */
+  readonly isOnServers?: boolean;
   /** Share of the rows that all workers together touch in a step. Default: as if each chose its rows independently. */
   readonly unionShare?: number;
 }
@@ -159,9 +161,9 @@ export function routeTimes(
   return new Map(
     parameters.map((parameter) => {
       const { kind, keptHere = kind === 'dense' ? keptDense : undefined } = parameter;
-      const routes = allowed(kind, strategy, keptHere).filter(
-        (one) => !parameter.byRowsOnly || one.endsWith('rows'),
-      );
+      const routes = parameter.isOnServers
+        ? (['server rows'] as const)
+        : allowed(kind, strategy, keptHere).filter((one) => !parameter.byRowsOnly || one.endsWith('rows'));
       const byRoute = routeCosts(cluster, costs, options, parameter);
       return [parameter.name, timesOf(byRoute, routes, (route) => bytesByRoute(parameter, route))];
     }),

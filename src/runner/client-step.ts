@@ -9,6 +9,7 @@ import {
   ClientLink,
   type ClientServers,
   CollectiveExchange,
+  NO_TABLES,
   tellAll,
   type SomeWorkers,
 } from '../exchange/index.ts';
@@ -54,6 +55,8 @@ interface Open extends ConnectedClient {
 export class ClientStep implements JointStep {
   readonly plan = undefined;
   readonly program = undefined;
+  /** Clients have whole tables. */
+  readonly remoteTables = NO_TABLES;
   readonly part: Part;
   readonly stepSamples: number;
   readonly #options: ClientStepOptions;
@@ -177,7 +180,7 @@ export class ClientStep implements JointStep {
   }
 
   async withValues<T>(
-    work: () => T,
+    work: () => T | Promise<T>,
     { alone = false, withState = false }: { readonly alone?: boolean; readonly withState?: boolean } = {},
   ): Promise<T> {
     const open = this.#open;
@@ -186,11 +189,13 @@ export class ClientStep implements JointStep {
     const own = servers.values.map((region) => ({ region, kept: region.view.slice() }));
     await servers.pull({ alone, withState });
     try {
-      return work();
+      return await work();
     } finally {
       for (const { region, kept } of own) region.view.set(kept);
     }
   }
+
+  async prepareRows(): Promise<void> {}
 
   async fetchAll(): Promise<void> {
     await this.#open?.servers.pull({ alone: true, withState: true });

@@ -31,6 +31,8 @@ export interface EvaluationSums {
   readonly counted: number;
 }
 
+/** By a worker that has no part. */
+export const NOTHING_EVALUATED: EvaluationSums = { loss: 0, samples: 0, correct: 0, counted: 0 };
 const WHOLE: EvaluationPart = { index: 0, count: 1 };
 
 /** Evaluates in batches no larger than the replica was made for. */
@@ -44,16 +46,47 @@ export function evaluatePart(
   options: EvaluateOptions,
   part: EvaluationPart,
 ): EvaluationSums {
+  checkAllHere(replica);
+  const batches = partInBatches(replica, dataset, options, part);
+  for (;;) {
+    const { done, value } = batches.next();
+    if (done) return value;
+  }
+}
+
+/** The same, when `prepare` has brought the rows that the batch in the replica's inputs looks up. */
+export async function evaluateRemotely(
+  replica: Replica,
+  dataset: Dataset,
+  options: EvaluateOptions,
+  prepare: (samples: ArrayLike<number>) => Promise<void>,
+  part: EvaluationPart = WHOLE,
+): Promise<EvaluationSums> {
+  const batches = partInBatches(replica, dataset, options, part);
+  for (;;) {
+    const { done, value } = batches.next();
+    if (done) return value;
+    await prepare(value);
+  }
+}
+
+function* partInBatches(
+  replica: Replica,
+  dataset: Dataset,
+  options: EvaluateOptions,
+  part: EvaluationPart,
+): Generator<Uint32Array, EvaluationSums> {
   const { memory, model } = replica;
   const labels = memory.inputs.get('labels') ?? memory.inputs.get('targets');
   let correct = 0;
   let counted = 0;
-  const sums = lossSums(replica, dataset, 'logits' in model.outputs, options, part, (size, logits) => {
+  const visit: Visit = (size, logits) => {
     if (!logits || !labels) return;
     const rows = size * (labels.length / memory.sampleIds.length);
     correct += countCorrect(logits, labels.view as Int32Array, rows, logits.length / rows);
     counted += rows;
-  });
+  };
+  const sums = yield* lossSums(replica, dataset, 'logits' in model.outputs, options, part, visit);
   return { ...sums, correct, counted };
 }
 
@@ -70,20 +103,27 @@ export function meanLoss(
   dataset: Dataset,
   withLogits: boolean,
   options: EvaluateOptions,
-  visit: (size: number, logits: Float32Array | undefined) => void,
+  visit: Visit,
 ): number {
-  const { loss, samples } = lossSums(replica, dataset, withLogits, options, WHOLE, visit);
-  return loss / samples;
+  checkAllHere(replica);
+  const batches = lossSums(replica, dataset, withLogits, options, WHOLE, visit);
+  for (;;) {
+    const { done, value } = batches.next();
+    if (done) return value.loss / value.samples;
+  }
 }
 
-function lossSums(
+type Visit = (size: number, logits: Float32Array | undefined) => void;
+
+/** Yields the samples of each batch when it is in the inputs, before it is computed. */
+function* lossSums(
   replica: Replica,
   dataset: Dataset,
   withLogits: boolean,
   { average }: EvaluateOptions,
   { index, count }: EvaluationPart,
-  visit: (size: number, logits: Float32Array | undefined) => void,
-): { readonly loss: number; readonly samples: number } {
+  visit: Visit,
+): Generator<Uint32Array, { readonly loss: number; readonly samples: number }> {
   if (dataset.length === 0) {
     throw new UsageError('INVALID_DATA', 'There is nothing to evaluate: the dataset is empty.');
   }
@@ -97,6 +137,7 @@ function lossSums(
       const size = Math.min(batchSize, dataset.length - start);
       const samples = Uint32Array.from({ length: size }, (_, i) => start + i);
       for (const [name, region] of memory.inputs) dataset.read(samples, name, region.view as Float32Array);
+      yield samples;
       const [loss, logits] = evaluator.run(size);
       total += (loss!.view[0] as number) * size;
       evaluated += size;
@@ -106,6 +147,17 @@ function lossSums(
     evaluator.close();
   }
   return { loss: total, samples: evaluated };
+}
+
+/** What was trained on servers is not here any more when they have ended. */
+function checkAllHere({ memory }: Replica): void {
+  const [table] = memory.rowBuffers.keys();
+  if (table === undefined) return;
+  throw new UsageError(
+    'INVALID_ARGUMENT',
+    `${table} was on servers only (serverTables), so that this replica cannot compute without them. Evaluate by runner.evaluate before the run ends, or load its last checkpoint into a replica of one device.`,
+    { table },
+  );
 }
 
 function countCorrect(logits: Float32Array, labels: Int32Array, rows: number, classes: number): number {

@@ -21,6 +21,7 @@ import { openExchange } from './open-exchange.ts';
 import { RUNNER_OPTIONS } from './option-names.ts';
 import { resolveOn, type Clients, type On, type OnByDefault, type OnHere, type OnWorkers } from './on.ts';
 import { programOf } from './run-program.ts';
+import { serverTablesOf } from './server-tables.ts';
 import { Runner, type RunnerConfig, type RunnerParts } from './runner.ts';
 import { compareSettings } from './settings.ts';
 import { SharedStep } from './shared-step.ts';
@@ -39,6 +40,7 @@ export function oneDevice(model: Model, config: RunnerConfig): Promise<Runner> {
 export function openOneDevice(model: Model, config: RunnerConfig): Runner {
   const compute = new OnnxCompute(config.session);
   const { optimizer, batchSize = 32, seed = 0, sparseUpdates = 'exact' } = config;
+  serverTablesOf(model, config, 1);
   const space = SharedSpace.create();
   const replica = new Replica(model, { compute, space, optimizer, maxBatch: batchSize, seed, sparseUpdates });
   const { trace, write, lateFailure } = tracing(config);
@@ -94,6 +96,8 @@ export async function openRunnerOn(
   const sharers = isLockStep ? resources.workers : Math.ceil(resources.workers / way.clients);
   checkModel(model, config, sharers);
   if (way.kind === 'clients') checkClients(model, config, way);
+  // Refuses before workers are started what they could not do.
+  serverTablesOf(model, config, resources.workers, way);
   const workers = await joinWorkers(resources, options);
   try {
     compareWorkers(workers.thread, model);
@@ -136,6 +140,7 @@ function makeReplica(
       groups: [gradients(model.loss).map(({ parameter }) => parameter.name)],
       maxBatch:
         way.kind === 'clients' ? mostSamples(workers, way, batchSize) : Math.ceil(batchSize / workers),
+      rowsOnly: serverTablesOf(model, config, workers, way),
       segmentName: `replica-${process.pid}-${randomBytes(6).toString('hex')}`,
     });
     return { compute, replica };

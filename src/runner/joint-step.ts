@@ -4,7 +4,7 @@
  * more; workers that make a step together know the same loss.
  */
 import type { Part } from '../data/index.ts';
-import type { SomeWorkers } from '../exchange/index.ts';
+import type { Exchange, SomeWorkers } from '../exchange/index.ts';
 import type { ExchangePlan, Merging, StepProgram } from '../plan/index.ts';
 
 /** What a worker has of a batch. */
@@ -58,11 +58,15 @@ export interface JointStep {
    * it, or with `alone` the first worker. `withState`: also what the optimizer keeps.
    */
   withValues<T>(
-    work: () => T,
+    work: () => T | Promise<T>,
     options?: { readonly alone?: boolean; readonly withState?: boolean },
   ): Promise<T>;
   /** The same for good, with the optimizer's state, on the first worker. */
   fetchAll(): Promise<void>;
+  /** Brings the rows of tables that are on servers only for an evaluation of the batch in the replica's inputs. */
+  prepareRows(samples: ArrayLike<number>): Promise<void>;
+  /** Those tables. Undefined before the first step: then they are nowhere yet, or in a checkpoint. */
+  readonly remoteTables: Exchange['remoteTables'] | undefined;
   close(): Promise<void>;
   /** Without waiting for the others, as after an error. */
   abort(): Promise<void>;

@@ -143,7 +143,8 @@ async function withServers(
   const clips = replica.model.graph.updateOperations.some(({ kind }) => kind === 'clip_global_norm');
   const boundaryAmongServers = !clips || config.boundaryAmongServers;
   const onServers = {
-    ...{ thread, servers, memory, kernels, names, groups, hasExactRows, steps: replica.step },
+    ...{ thread, servers, memory, kernels, names, groups, hasExactRows },
+    ...{ steps: replica.step },
     ...{ localAggregation, boundaryAmongServers, boundaryBetweenWorkersAndServers },
   };
   return new MixedExchange([collective, await ServerExchange.open(onServers)]);

@@ -11,6 +11,7 @@ export const RUNNER_OPTIONS: OptionNames<RunnerConfig> = {
   batchSize: true,
   seed: true,
   sparseUpdates: true,
+  serverTables: true,
   session: true,
   unusedParameters: true,
   compareEverySteps: true,

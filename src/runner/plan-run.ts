@@ -176,7 +176,8 @@ function parameterOf(
   place: GradientPlace,
   sparseUpdates: PlanFacts['sparseUpdates'],
 ): PlannedParameter {
-  const kept = whyKeptHere(replica, name, place);
+  const isOnServers = replica.memory.rowBuffers.has(name);
+  const kept = isOnServers ? undefined : whyKeptHere(replica, name, place);
   const keptHere = kept === undefined ? {} : { keptHere: kept };
   if (place.kind === 'dense') return { name, kind: 'dense', elements: place.region.length, ...keptHere };
   const { tableRows, rowLength, count } = place;
@@ -184,6 +185,7 @@ function parameterOf(
   const byRowsOnly = sparseUpdates === 'lazy';
   return {
     ...{ name, kind: 'sparse', elements: tableRows * rowLength, rowLength, sparsity, byRowsOnly },
+    ...(isOnServers ? { isOnServers } : {}),
     ...keptHere,
   };
 }

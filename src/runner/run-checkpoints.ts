@@ -7,12 +7,16 @@
 import { UsageError, type ScheduleSpec } from '../base/index.ts';
 import type { CommunicationThread } from '../communication/index.ts';
 import type { SampleOrderState } from '../data/index.ts';
-import { agree } from '../exchange/index.ts';
+import { agree, NO_TABLES, type Exchange } from '../exchange/index.ts';
+import type { Region } from '../memory/index.ts';
 import {
   CheckpointStore,
   type JsonValue,
   type LatestCheckpoint,
+  type LoadedCheckpoint,
   type Replica,
+  type StoredTensor,
+  type StreamedTensor,
   type UsedFolderOptions,
 } from '../runtime/index.ts';
 import type { Evaluation } from './evaluate.ts';
@@ -115,11 +119,14 @@ export class RunCheckpoints {
     const { replica, thread, options } = this.#parts;
     const store = this.#store;
     if (!store) return undefined;
-    const read = () => (this.#isFirst ? this.#read(store.begin(options)) : undefined);
+    const tables = this.#storedNames();
+    const isLeft = tables.size === 0 ? undefined : (tensor: string) => tables.has(tensor);
+    const read = () => (this.#isFirst ? this.#read(store.begin(options, isLeft)) : undefined);
     const own = thread ? attemptTogether(thread, read) : read();
     const found = thread ? agree<Found | null>(thread, own ?? null) : (own ?? null);
     if (!found) return undefined;
     if (thread) this.#broadcast(thread);
+    if (!this.#isFirst) this.#awaitTables();
     replica.step = found.step;
     this.#note(found.path, found.step);
     this.note = found.note;
@@ -130,9 +137,13 @@ export class RunCheckpoints {
 
   /**
    * Writes a checkpoint, unless this step has one. All workers call it at the same step, when all parameters are in their
-   * replicas.
+   * replicas, but for `tables`, which are brought from servers while they are written.
    */
-  save({ state: order, length }: PlaceInSamples, evaluation: Evaluation | undefined): void {
+  async save(
+    { state: order, length }: PlaceInSamples,
+    evaluation: Evaluation | undefined,
+    tables: Exchange['remoteTables'] = NO_TABLES,
+  ): Promise<void> {
     const { replica, seed, batchSize, stepSamples, schedule } = this.#parts;
     const { step } = replica;
     if (!this.#store || this.isSaved) return;
@@ -141,7 +152,7 @@ export class RunCheckpoints {
       return;
     }
     if (!replica.isFinite()) throw this.notANumber(NaN);
-    const { tensors, optimizer } = replica.snapshot();
+    const { tensors, optimizer } = replica.snapshotHere();
     const state = {
       ...{ seed, batchSize, stepSamples, stepOffset: this.stepOffset, datasetLength: length ?? null },
       optimizer: replica.optimizer.spec as unknown as JsonValue,
@@ -149,7 +160,15 @@ export class RunCheckpoints {
       order: order as unknown as JsonValue,
       metrics: (evaluation ? { ...evaluation } : null) as JsonValue,
     };
-    const path = this.#store.save({ step, epoch: order.epoch, tensors, optimizer, state });
+    const common = { step, epoch: order.epoch, state };
+    const path =
+      tables.size === 0
+        ? this.#store.save({ ...common, tensors, optimizer })
+        : await this.#store.saveAwaiting({
+            ...common,
+            tensors: { ...tensors, ...this.#streamedValues(tables) },
+            optimizer: { ...optimizer, ...this.#streamedSlots(tables) },
+          });
     this.#note(path, step);
     this.#tell({ type: 'checkpoint', path, step });
   }
@@ -204,6 +223,7 @@ export class RunCheckpoints {
     const done = isOther ? stepsTo(order, length, stepSamples) : undefined;
     const stepOffset = done === undefined ? ((state['stepOffset'] ?? 0) as number) : step - done;
     replica.restore(checkpoint, step);
+    this.#takeStored(path, checkpoint);
     const note =
       done === undefined
         ? undefined
@@ -214,11 +234,91 @@ export class RunCheckpoints {
     };
   }
 
+  #streamedValues(tables: Exchange['remoteTables']): Record<string, StreamedTensor> {
+    const { replica } = this.#parts;
+    const checked = (piece: Region<'float32'>) => {
+      if (!Number.isFinite(replica.kernels.absSum(piece))) throw this.notANumber(NaN);
+      return bytesOf(piece);
+    };
+    return Object.fromEntries(
+      [...tables].map(([name, table]) => [name, this.#streamed(name, () => table.pieces(), checked)]),
+    );
+  }
+
+  #streamedSlots(tables: Exchange['remoteTables']): Record<string, StreamedTensor> {
+    const { slots } = this.#parts.replica.optimizer;
+    const all = [...tables].flatMap(([name, table]) =>
+      slots.map(
+        (slot) => [`${name}/${slot}`, this.#streamed(name, () => table.pieces(slot), bytesOf)] as const,
+      ),
+    );
+    return Object.fromEntries(all);
+  }
+
+  #streamed(
+    name: string,
+    bring: () => Iterable<Promise<Region<'float32'>>>,
+    bytes: (piece: Region<'float32'>) => Uint8Array,
+  ): StreamedTensor {
+    const { shape } = this.#parts.replica.model.graph.parameters.get(name)!;
+    return {
+      ...{ dtype: 'float32', shape },
+      *pieces() {
+        for (const piece of bring()) yield piece.then(bytes);
+      },
+    };
+  }
+
+  /** The names that tables on servers, and their slots, have in a checkpoint: each with its table. */
+  #storedNames(): ReadonlyMap<string, string> {
+    const { memory, optimizer } = this.#parts.replica;
+    return new Map(
+      [...memory.rowBuffers.keys()].flatMap((name) =>
+        [name, ...optimizer.slots.map((slot) => `${name}/${slot}`)].map((one) => [one, name] as const),
+      ),
+    );
+  }
+
+  /** Tables of the checkpoint stay in its files until servers have them. */
+  #takeStored(path: string, { stored }: LoadedCheckpoint): void {
+    const { memory, optimizer } = this.#parts.replica;
+    for (const [name, buffer] of memory.rowBuffers) {
+      const take = (tensor: string, from: Readonly<Record<string, StoredTensor>> = {}) => {
+        const one = from[tensor];
+        const shape = buffer.parameter.shape;
+        if (one?.dtype === 'float32' && one.shape.join() === shape.join()) return one;
+        throw new UsageError(
+          'CHECKPOINT_MISMATCH',
+          `${path} has ${one ? `${one.dtype}[${one.shape.join(', ')}]` : 'nothing'} for ${tensor}, this run expects float32[${shape.join(', ')}]. Use the configuration it was made with, or start in another folder.`,
+          { name: tensor },
+        );
+      };
+      const slots = optimizer.slots.map(
+        (slot) => [slot, take(`${name}/${slot}`, stored?.optimizer)] as const,
+      );
+      buffer.stored = { value: take(name, stored?.tensors), slots: Object.fromEntries(slots) };
+    }
+  }
+
+  /** Where another worker has them. */
+  #awaitTables(): void {
+    const { memory, optimizer } = this.#parts.replica;
+    for (const buffer of memory.rowBuffers.values()) {
+      const length = buffer.tableRows * buffer.rowLength;
+      const elsewhere = { length, read: notHere };
+      buffer.stored = {
+        value: elsewhere,
+        slots: Object.fromEntries(optimizer.slots.map((slot) => [slot, elsewhere])),
+      };
+    }
+  }
+
   /** All that a snapshot has: the first worker's values are everybody's. */
   #broadcast(thread: CommunicationThread): void {
-    const { parameters, states, averages, slots } = this.#parts.replica.memory;
+    const { parameters, rowBuffers, states, averages, slots } = this.#parts.replica.memory;
+    const whole = [...parameters].flatMap(([name, region]) => (rowBuffers.has(name) ? [] : [region]));
     const regions = [
-      ...[...parameters.values(), ...states.values()],
+      ...[...whole, ...states.values()],
       ...[...averages.values()].flatMap((average) => [...average.values()]),
       ...[...slots.values()].flatMap((own) => Object.values(own)),
     ];
@@ -238,6 +338,18 @@ export class RunCheckpoints {
 /** Steps of so many samples that lead to a place; one that is half done counts. */
 function stepsTo({ epoch, position }: SampleOrderState, length: number, stepSamples: number): number {
   return epoch * Math.ceil(length / stepSamples) + Math.ceil(position / stepSamples);
+}
+
+function bytesOf({ view }: Region<'float32'>): Uint8Array {
+  return new Uint8Array(view.buffer, view.byteOffset, view.byteLength);
+}
+
+/** Until servers have them, tables of a checkpoint are with the first worker. */
+function notHere(): never {
+  throw new UsageError(
+    'INVALID_ARGUMENT',
+    'Before the first step only worker 0 can read the tables of the checkpoint that the run goes on from (serverTables). Evaluate shard(data) instead of the whole dataset, or after a step.',
+  );
 }
 
 /** For people: a run has more steps than it is now asked for. Undefined if it has not. */

@@ -28,7 +28,9 @@ export function programOf(
       return { kind, name };
     }),
     checkpointEverySteps: checkpointDirectory === undefined ? undefined : checkpointEverySteps,
-    ...(joint ? jointFacts(config, tables, joint.run, joint.thread, graph.updateOperations) : {}),
+    ...(joint
+      ? jointFacts(config, { tables, rowBuffers: memory.rowBuffers }, joint, graph.updateOperations)
+      : {}),
   });
 }
 
@@ -47,19 +49,27 @@ export function compareProgram(thread: CommunicationThread, own: StepProgram): v
   );
 }
 
+interface Tables {
+  readonly tables: ReadonlySet<string>;
+  /** Of those that are on servers only. */
+  readonly rowBuffers: { has(table: string): boolean };
+}
+
 function jointFacts(
   config: RunnerConfig,
-  tables: ReadonlySet<string>,
-  { plan, input }: PlannedRun,
-  thread: CommunicationThread,
+  { tables, rowBuffers }: Tables,
+  { run: { plan, input }, thread }: { readonly run: PlannedRun; readonly thread: CommunicationThread },
   updates: readonly UpdateOperation[],
 ): Partial<StepFacts> {
   const { boundaryAmongServers = true, localAggregation = true, sparseUpdates = 'exact' } = config;
   const routes = routesOf(plan);
   const onServers = [...routes].flatMap(([name, route]) => (route.startsWith('server') ? [name] : []));
-  // On one host all values are read where the servers have them; rows that nobody touched may have updates to catch up with.
+  // On one host all values are read where the servers have them, but for tables that no worker maps; rows that nobody touched
+  // may have updates to catch up with.
   const isOneHost = new Set(thread.world.hosts).size === 1;
-  const fetched = onServers.filter((name) => !isOneHost || (tables.has(name) && sparseUpdates === 'exact'));
+  const fetched = onServers.filter(
+    (name) => !isOneHost || rowBuffers.has(name) || (tables.has(name) && sparseUpdates === 'exact'),
+  );
   const clips = updates.some(({ kind }) => kind === 'clip_global_norm');
   return {
     ...{ routes, groups: groupsOf(plan), fetched: new Set(fetched) },

@@ -15,14 +15,21 @@ import {
 import type { CommunicationThread } from '../communication/index.ts';
 import type { Compute, SessionOptions } from '../compute/index.ts';
 import { openLoader, SampleOrder, type Batch, type Dataset } from '../data/index.ts';
-import { tellAll } from '../exchange/index.ts';
+import { NO_TABLES, tellAll, type Exchange } from '../exchange/index.ts';
 import type { OptimizerSpec } from '../kernels/index.ts';
 import type { ExchangePlan, Merging, StepProgram } from '../plan/index.ts';
 import { namesInShort } from '../plan/index.ts';
 import type { Replica } from '../runtime/index.ts';
 import { checkColumns } from './column-check.ts';
 import { compareData } from './dataset-check.ts';
-import { evaluate, evaluatePart, evaluationOf, type EvaluateOptions, type Evaluation } from './evaluate.ts';
+import {
+  evaluate,
+  evaluateRemotely,
+  evaluationOf,
+  NOTHING_EVALUATED,
+  type EvaluateOptions,
+  type Evaluation,
+} from './evaluate.ts';
 import { attemptTogether } from './joint-attempt.ts';
 import type { JointStep, StepOutcome } from './joint-step.ts';
 import { RUN_OPTIONS } from './option-names.ts';
@@ -47,6 +54,12 @@ export interface RunnerConfig extends PlanOptions, CheckpointOptions {
   readonly seed?: number | undefined;
   /** See `ReplicaOptions.sparseUpdates`. Default 'exact'. */
   readonly sparseUpdates?: 'exact' | 'lazy' | undefined;
+  /**
+   * Tables that live on servers only, by the names of their parameters: a worker has the rows of its batch. With several
+   * workers and a checkpointDirectory, for tables that are trained and only looked up, by inputs of the model. 'auto':
+   * all such tables of more than 256 MiB. Default 'auto'.
+   */
+  readonly serverTables?: 'auto' | readonly string[] | undefined;
   /** Threads and execution provider of each worker. Default one thread on the CPU. */
   readonly session?: SessionOptions | undefined;
   /** What becomes of trainable parameters that the loss does not depend on, with several workers. Default 'refuse'. */
@@ -275,15 +288,24 @@ export class Runner {
     const { shared, thread } = this.#withOthers;
     trace?.begin(replica.step);
     return this.#explained(async () => {
-      if (!shared || !thread) return evaluate(replica, data instanceof Shard ? data.dataset : data, options);
-      if (!(data instanceof Shard)) {
-        return shared.withValues(() => evaluate(replica, data, options), { alone: true });
+      const isShared = data instanceof Shard;
+      const dataset = isShared ? data.dataset : data;
+      if (!shared || !thread) return evaluate(replica, dataset, options);
+      const prepare = (samples: ArrayLike<number>) => shared.prepareRows(samples);
+      if (!isShared) {
+        const whole = () => evaluateRemotely(replica, dataset, options, prepare);
+        return evaluationOf(await shared.withValues(whole, { alone: true }));
       }
       const { together } = shared;
-      checkColumns(replica.model, data.dataset);
-      return shared.withValues(() => {
-        const place = { index: together.index, count: together.size };
-        const own = evaluatePart(replica, data.dataset, options, place);
+      checkColumns(replica.model, dataset);
+      // Before the first step only the first worker can read tables of the checkpoint that was resumed from.
+      const isAlone = [...replica.memory.rowBuffers.values()].some(({ stored }) => stored);
+      const part = isAlone ? { index: 0, count: 1 } : { index: together.index, count: together.size };
+      const isIdle = isAlone && together.index > 0;
+      return shared.withValues(async () => {
+        const own = isIdle
+          ? NOTHING_EVALUATED
+          : await evaluateRemotely(replica, dataset, options, prepare, part);
         const words = [own.loss, own.samples, own.correct, own.counted];
         const all = together.size === 1 ? [words] : tellAll(thread, words, 'evaluations', together);
         const sum = (word: number) => all.reduce((total, numbers) => total + numbers[word]!, 0);
@@ -311,7 +333,7 @@ export class Runner {
     const { seed = 0 } = config;
     const place = this.#order ?? { state: { seed, epoch: 0, position: 0 } };
     await this.#explained(async () => {
-      const write = () => this.#checkpoints.save(place, this.#evaluation);
+      const write = () => this.#checkpoints.save(place, this.#evaluation, this.#tablesToSave());
       if (rank > 0 || !shared) return write();
       await shared.withValues(write, { alone: true, withState: true });
     });
@@ -371,6 +393,18 @@ export class Runner {
     if (rank > 0) this.#closeReplica();
     await onClose?.();
     this.#hasLeft = true;
+  }
+
+  #tablesToSave(): Exchange['remoteTables'] {
+    const { replica, shared } = this.#parts;
+    const tables = shared?.remoteTables;
+    const [table] = replica.memory.rowBuffers.keys();
+    if (tables || table === undefined) return tables ?? NO_TABLES;
+    throw new UsageError(
+      'INVALID_ARGUMENT',
+      `There is no checkpoint of step ${replica.step} yet: ${table} is on servers only (serverTables), which have it from the first step on. Save after a step.`,
+      { table },
+    );
   }
 
   get #withOthers(): Pick<RunnerParts, 'shared' | 'thread'> {

@@ -16,14 +16,14 @@ function settingsOf(config: RunnerConfig, way: WayOfWorkers): Readonly<Record<st
   const { optimizer, schedule, batchSize, seed, sparseUpdates, resume } = config;
   const { checkpointDirectory, checkpointEverySteps, bucketBytes, averageDense, averageSparse } = config;
   const { localAggregation, boundaryAmongServers, boundaryBetweenWorkersAndServers } = config;
-  const { compareEverySteps, trace } = config;
+  const { compareEverySteps, trace, serverTables } = config;
   return {
     ...{ bucketBytes, averageDense, averageSparse, localAggregation },
     ...{ boundaryAmongServers, boundaryBetweenWorkersAndServers },
     ...{ optimizer, schedule, batchSize, seed, sparseUpdates, resume },
     ...{ on: way },
     ...{ checkpointDirectory: checkpointDirectory !== undefined, checkpointEverySteps },
-    ...{ compareEverySteps, trace: trace !== undefined },
+    ...{ compareEverySteps, trace: trace !== undefined, serverTables },
   };
 }
 

@@ -124,7 +124,7 @@ export class SharedStep implements JointStep {
 
   async leaveRun(): Promise<void> {}
 
-  async withValues<T>(work: () => T, { withState = false } = {}): Promise<T> {
+  async withValues<T>(work: () => T | Promise<T>, { withState = false } = {}): Promise<T> {
     const exchange = this.#planned?.exchange;
     await exchange?.fetchAll();
     if (withState) await exchange?.fetchState();
@@ -138,6 +138,7 @@ export class SharedStep implements JointStep {
   /** `samples` are those of this worker's share, which lie in the replica's inputs; `total` counts those of all workers. */
   async #compute(samples: ArrayLike<number>, total: number): Promise<SharedGradients> {
     const { thread, replica, compareEverySteps, trace } = this.#options;
+    replica.findRows(samples);
     this.#planned ??= await this.#planFirst(samples);
     if (this.#steps > 0 && this.#steps % REPLAN_EVERY_STEPS === 0) this.#planAnew(this.#planned);
     const { plan, exchange } = this.#planned;
@@ -174,6 +175,18 @@ export class SharedStep implements JointStep {
     return { loss: replica.memory.loss.view[0]!, elsewhere, computeMs, waitMs };
   }
 
+  /** Brings the rows of tables that are on servers only for an evaluation of the batch in the replica's inputs. */
+  async prepareRows(samples: ArrayLike<number>): Promise<void> {
+    this.#options.replica.findRows(samples);
+    if (this.#planned) await this.#planned.exchange.prepareRows(samples.length);
+    else this.#options.replica.fillRows();
+  }
+
+  /** Those that are on servers only. Undefined before the first step: then they are nowhere yet, or in a checkpoint. */
+  get remoteTables(): Exchange['remoteTables'] | undefined {
+    return this.#planned?.exchange.remoteTables;
+  }
+
   async close(): Promise<void> {
     await this.#planned?.exchange.close();
   }
@@ -197,6 +210,8 @@ export class SharedStep implements JointStep {
 
   async #planFirst(samples: ArrayLike<number>): Promise<PlannedExchange> {
     const { replica, planExchange, trace } = this.#options;
+    // What is timed needs numbers, whichever they are.
+    replica.fillRows(true);
     const run = await planExchange(samples);
     this.#takeProgram(run);
     if (!trace) return run;

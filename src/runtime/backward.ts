@@ -10,6 +10,7 @@ import type { Region, Segment } from '../memory/index.ts';
 import type { OnPart } from '../plan/index.ts';
 import { IndexChecks } from './index-checks.ts';
 import type { ModelMemory, SparsePlace } from './model-memory.ts';
+import { inputWithSameBytes } from './row-buffer.ts';
 
 export interface BackwardOptions {
   readonly model: Model;
@@ -119,7 +120,7 @@ export class Backward {
     const paddingIndex = gradient.lookups[0]!.paddingIndex ?? undefined;
     place.whole = undefined;
     place.count = planRows(kernels, {
-      indices: this.#positions(place),
+      indices: this.#positions(place, batch),
       count,
       tableRows,
       paddingIndex,
@@ -128,11 +129,21 @@ export class Backward {
     sumRows(kernels, { plan, unique: place.count, rows: positionRows, rowLength, rowsOut: rows });
   }
 
-  /** The looked-up indices: the model's input itself where that is what is looked up, else what backward wrote. */
-  #positions({ gradient, positions }: SparsePlace): Region<'int32'> {
-    const input =
-      gradient.lookups.length === 1 ? inputWithSameBytes(gradient.lookups[0]!.indices) : undefined;
-    return input ? (this.#options.memory.source(input) as Region<'int32'>) : positions;
+  /** The looked-up indices: the model's input itself where nothing else is looked up, else inputs and what backward wrote. */
+  #positions({ gradient, positions }: SparsePlace, batch: number): Region<'int32'> {
+    const { memory } = this.#options;
+    let start = 0;
+    for (const { indices } of gradient.lookups) {
+      const length = elementCount(resolveShape(indices.shape, batch));
+      const input = inputWithSameBytes(indices);
+      if (input) {
+        const given = memory.source(input) as Region<'int32'>;
+        if (gradient.lookups.length === 1) return given;
+        positions.view.set(given.view.subarray(0, length), start);
+      }
+      start += length;
+    }
+    return positions;
   }
 
   #compiledFor(batch: number): CompiledBatch {
@@ -149,7 +160,9 @@ export class Backward {
     const graph = compute.compile({
       segments,
       batch,
-      place: (tensor) => places.get(tensor) ?? memory.source(tensor),
+      place: (tensor, numbersIn) =>
+        (numbersIn ? undefined : places.get(tensor)) ?? memory.read(tensor, numbersIn, batch),
+      heldRows: memory.heldRows,
       allocate: (dtype, length) => {
         const segment = memory.segment.space.allocate(Math.max(64, length * 8));
         scratch.push(segment);
@@ -169,20 +182,14 @@ export class Backward {
       return [place.gradient.value];
     }
     let start = 0;
-    const direct = this.#positions(place) !== place.positions;
     return place.gradient.lookups.flatMap(({ indices, rows }) => {
       const length = elementCount(resolveShape(indices.shape, batch));
-      places.set(indices, place.positions.slice(start, length));
+      // An input is where it is: written as an output, too, it would be read from there.
+      const isGiven = inputWithSameBytes(indices) !== undefined;
+      if (!isGiven) places.set(indices, place.positions.slice(start, length));
       places.set(rows, place.positionRows.slice(start * place.rowLength, length * place.rowLength));
       start += length;
-      return direct ? [rows] : [indices, rows];
+      return isGiven ? [rows] : [indices, rows];
     });
   }
-}
-
-/** The input of the model that a tensor is, but for its shape; undefined if it is computed. */
-export function inputWithSameBytes(tensor: Tensor): Tensor | undefined {
-  let source = tensor;
-  while (isNode(source.node, 'reshape')) source = source.node.inputs[0]!;
-  return isNode(source.node, 'input') ? source : undefined;
 }

@@ -53,7 +53,10 @@ export class Evaluator {
     const graph = this.#compute.compile({
       segments: [this.outputs],
       batch,
-      place: (tensor) => places.get(tensor) ?? this.#memory.source(tensor, this.#average),
+      place: (tensor, numbersIn) =>
+        (numbersIn ? undefined : places.get(tensor)) ??
+        this.#memory.read(tensor, numbersIn, batch, this.#average),
+      heldRows: this.#memory.heldRows,
       allocate: (dtype, length) => segment.allocate(dtype, length),
     });
     const compiled = { graph, segment, results };

@@ -11,6 +11,8 @@ interface Check {
   /** Exclusive upper bound. */
   readonly bound: number;
   readonly ignored: number | null;
+  /** The table that is looked up, if it is that. */
+  readonly table?: string;
   /** What the bound counts: `classes`, `rows of embedding.table`. */
   readonly counts: string;
 }
@@ -32,14 +34,16 @@ export class IndexChecks {
       }
       if (!isNode(node, 'embedding')) return [];
       const table = node.inputs[0]!;
-      return [{ input, bound: table.shape[0] as number, ignored: null, counts: `rows of ${table.label}` }];
+      const bound = table.shape[0] as number;
+      return [{ input, bound, ignored: null, table: table.label, counts: `rows of ${table.label}` }];
     });
     this.#memory = memory;
   }
 
-  /** Throws at the first value of the batch that is out of bounds. */
-  run(batch: number): void {
-    for (const { input, bound, ignored, counts } of this.#checks) {
+  /** Throws at the first value of the batch that is out of bounds. `tables`: looks only at lookups in these. */
+  run(batch: number, tables?: { has(table: string): boolean }): void {
+    for (const { input, bound, ignored, counts, table } of this.#checks) {
+      if (tables && !(table !== undefined && tables.has(table))) continue;
       const values = this.#memory.source(input).view as Int32Array;
       const length = elementCount(resolveShape(input.shape, batch));
       for (let i = 0; i < length; i++) {

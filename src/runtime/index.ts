@@ -1,4 +1,5 @@
-export { inputWithSameBytes } from './backward.ts';
+export { inputWithSameBytes, whyNeededWhole } from './row-buffer.ts';
+export type { RowBuffer } from './row-buffer.ts';
 export { Replica } from './replica.ts';
 export type { ReplicaOptions, Snapshot } from './replica.ts';
 export { Evaluator } from './evaluator.ts';

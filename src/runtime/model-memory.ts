@@ -23,6 +23,7 @@ import {
   type Segment,
   type SharedSpace,
 } from '../memory/index.ts';
+import { heldRows, lookups, RowBuffer } from './row-buffer.ts';
 
 export interface DensePlace {
   readonly kind: 'dense';
@@ -57,6 +58,10 @@ export interface ModelMemoryOptions {
   readonly workers?: number | undefined;
   /** Names of the optimizer's slots for each parameter. */
   readonly slots: readonly string[];
+  /** Tables that live elsewhere: here are the rows of a batch, and no slots. Default: none. */
+  readonly rowsOnly?: ReadonlySet<string> | undefined;
+  /** Decides what they hold at first. Default 0. */
+  readonly seed?: number | undefined;
   /** Name of a shared segment. Default: private to this process. */
   readonly segmentName?: string | undefined;
   /**
@@ -68,10 +73,19 @@ export interface ModelMemoryOptions {
   readonly work?: Segment | undefined;
 }
 
+/** Elements of a table that is not here whole, by its name; undefined: all, with slots. */
+type ElementsHere = (name: string) => number | undefined;
+
+const ALL_HERE: ElementsHere = () => undefined;
+
 /** Bytes of a model's weights, as `ModelMemoryOptions.weights` must have them free. */
-export function weightBytes(model: Model, slots: readonly string[]): number {
+export function weightBytes(
+  model: Model,
+  slots: readonly string[],
+  elementsHere: ElementsHere = ALL_HERE,
+): number {
   let bytes = 0;
-  walkWeights(model, slots, (length) => {
+  walkWeights(model, slots, elementsHere, (length) => {
     bytes += alignUp(4 * length, REGION_ALIGNMENT);
     return undefined as never;
   });
@@ -89,6 +103,7 @@ interface Weights {
 function walkWeights(
   { graph }: Model,
   slotNames: readonly string[],
+  elementsHere: ElementsHere,
   allocate: (length: number) => Region<'float32'>,
 ): Weights {
   const floats = (shape: readonly number[]) => allocate(elementCount(shape));
@@ -96,8 +111,9 @@ function walkWeights(
     ...{ parameters: new Map(), slots: new Map(), states: new Map(), averages: new Map() },
   };
   for (const { name, shape, trainable } of graph.parameters.values()) {
-    weights.parameters.set(name, floats(shape));
-    if (trainable) {
+    const elements = elementsHere(name);
+    weights.parameters.set(name, elements === undefined ? floats(shape) : allocate(elements));
+    if (trainable && elements === undefined) {
       weights.slots.set(name, Object.fromEntries(slotNames.map((slot) => [slot, floats(shape)])));
     }
   }
@@ -118,6 +134,7 @@ interface Work {
   readonly nextStates: Map<string, Region<'float32'>>;
   readonly lossAndStates: Region<'float32'>;
   readonly gradients: Map<string, GradientPlace>;
+  readonly rowBuffers: Map<string, RowBuffer>;
   readonly inputs: Map<string, Region>;
   readonly masks: Map<string, Region<'float32'>>;
   readonly exchanged: Region<'float32'>;
@@ -127,6 +144,8 @@ interface Work {
 
 /** Where a region may begin, in floats. */
 const FLOATS_A_LINE = REGION_ALIGNMENT / 4;
+
+const NONE: ReadonlySet<string> = new Set();
 
 interface WorkAllocator {
   region<T extends DType>(dtype: T, length: number): Region<T>;
@@ -139,6 +158,7 @@ function walkWork(
   gradients: readonly Gradient[],
   maxBatch: number,
   workers: number,
+  { rowsOnly = NONE, seed = 0 }: Pick<ModelMemoryOptions, 'rowsOnly' | 'seed'>,
   allocator: WorkAllocator,
 ): Work {
   const updated = graph.stateUpdates.map(({ state }) => state);
@@ -178,6 +198,17 @@ function walkWork(
       count: 0,
     });
   }
+  const rowBuffers = new Map<string, RowBuffer>();
+  for (const name of rowsOnly) {
+    const parameter = graph.parameters.get(name)!;
+    const positions = lookups(graph, parameter, maxBatch);
+    const room = {
+      positions: allocator.region('int32', positions),
+      numbers: allocator.region('int32', positions),
+      plan: allocator.plan(positions),
+    };
+    rowBuffers.set(name, new RowBuffer(parameter, graph, maxBatch, seed, room));
+  }
   const inputs = new Map<string, Region>();
   for (const [name, tensor] of graph.inputs)
     inputs.set(name, allocator.region(memoryTypes[tensor.dtype], count(tensor, maxBatch)));
@@ -185,7 +216,10 @@ function walkWork(
   for (const [name, tensor] of graph.dropoutMasks)
     masks.set(name, allocator.region('float32', count(tensor, maxBatch)));
   const [loss, sampleIds] = [exchanged.slice(0, 1), allocator.region('int32', maxBatch)];
-  return { nextStates, lossAndStates, gradients: places, inputs, masks, exchanged, loss, sampleIds };
+  return {
+    ...{ nextStates, lossAndStates, gradients: places, rowBuffers, inputs, masks },
+    ...{ exchanged, loss, sampleIds },
+  };
 }
 
 /** Bytes of what is not weights, as `ModelMemoryOptions.work` must have them free. */
@@ -194,12 +228,13 @@ export function workBytes(
   gradients: readonly Gradient[],
   maxBatch: number,
   workers = 1,
+  elsewhere: Pick<ModelMemoryOptions, 'rowsOnly'> = {},
 ): number {
   let bytes = 0;
   const add = (more: number) => (bytes += alignUp(more, REGION_ALIGNMENT) + REGION_ALIGNMENT);
   // Only counts: of a region nothing is used but its parts.
   const uncounted = { slice: () => undefined } as unknown;
-  walkWork(model, gradients, maxBatch, workers, {
+  walkWork(model, gradients, maxBatch, workers, elsewhere, {
     region: (dtype, length) => {
       add(length * bytesPerElement(dtype));
       return uncounted as never;
@@ -221,6 +256,8 @@ export class ModelMemory {
   readonly averages: ReadonlyMap<string, ReadonlyMap<string, Region<'float32'>>>;
   readonly gradients: ReadonlyMap<string, GradientPlace>;
   readonly slots: ReadonlyMap<string, Slots>;
+  /** Of tables that live elsewhere; their parameters are the rows of a batch. */
+  readonly rowBuffers: ReadonlyMap<string, RowBuffer>;
   readonly inputs: ReadonlyMap<string, Region>;
   readonly masks: ReadonlyMap<string, Region<'float32'>>;
   /**
@@ -234,9 +271,15 @@ export class ModelMemory {
   readonly sampleIds: Region<'int32'>;
 
   constructor(model: Model, options: ModelMemoryOptions) {
-    const { space, maxBatch, gradients, slots, weights, work, workers = 1 } = options;
+    const { space, maxBatch, gradients, slots, weights, work, workers = 1, rowsOnly = NONE } = options;
+    const elementsHere = (name: string): number | undefined => {
+      if (!rowsOnly.has(name)) return undefined;
+      const parameter = model.graph.parameters.get(name)!;
+      return heldRows(model.graph, parameter, maxBatch) * parameter.shape[1]!;
+    };
     const bytes =
-      (weights ? 0 : weightBytes(model, slots)) + (work ? 0 : workBytes(model, gradients, maxBatch, workers));
+      (weights ? 0 : weightBytes(model, slots, elementsHere)) +
+      (work ? 0 : workBytes(model, gradients, maxBatch, workers, options));
     if (bytes > 0xffff0000) {
       const gib = (bytes / 2 ** 30).toFixed(1);
       throw new UsageError(
@@ -251,17 +294,18 @@ export class ModelMemory {
         ? space.allocate(bytes)
         : space.createSegment(options.segmentName, bytes));
     const home = weights ?? this.segment;
-    const placed = walkWeights(model, slots, (length) => home.allocate('float32', length));
+    const placed = walkWeights(model, slots, elementsHere, (length) => home.allocate('float32', length));
     this.#parameters = placed.parameters;
     this.states = placed.states;
     this.averages = placed.averages;
     this.slots = placed.slots;
-    const own = walkWork(model, gradients, maxBatch, workers, {
+    const own = walkWork(model, gradients, maxBatch, workers, options, {
       region: (dtype, length) => this.segment.allocate(dtype, length),
       plan: (capacity) => allocateRowPlan(this.segment, capacity),
     });
     this.nextStates = own.nextStates;
     this.gradients = own.gradients;
+    this.rowBuffers = own.rowBuffers;
     this.inputs = own.inputs;
     this.masks = own.masks;
     this.exchanged = own.exchanged;
@@ -283,6 +327,15 @@ export class ModelMemory {
   /** A parameter lies elsewhere from now on, with the value that is there; what was compiled must be compiled again. */
   relocate(name: string, region: Region<'float32'>): void {
     this.#parameters.set(name, region);
+  }
+
+  /** How many rows of a table are here, if they are not all; see `CompileRequest`. */
+  readonly heldRows = (table: Tensor): number | undefined => this.rowBuffers.get(table.label)?.capacity;
+
+  /** The place of what a compiled graph reads: of a source, or of the numbers by which a lookup reads held rows. */
+  read(tensor: Tensor, numbersIn: Tensor | undefined, batch: number, average?: string): Region {
+    const buffer = numbersIn && this.rowBuffers.get(numbersIn.label);
+    return buffer ? buffer.numbersOf(tensor, batch) : this.source(tensor, average);
   }
 
   /** The place of a source of the graph, or of a copy of the graph with the same names. */

@@ -12,6 +12,7 @@ import type { OnPart } from '../plan/index.ts';
 import { Backward } from './backward.ts';
 import type { TensorData, Tensors } from './checkpoint/index.ts';
 import { Evaluator } from './evaluator.ts';
+import { IndexChecks } from './index-checks.ts';
 import { ModelMemory } from './model-memory.ts';
 import { Update } from './update.ts';
 import type { GradientsElsewhere, UpdateGuard } from './update.ts';
@@ -33,6 +34,8 @@ export interface ReplicaOptions {
   readonly groups?: readonly (readonly string[])[];
   /** Whose rows a sparse gradient has room for, once they are combined; see `ModelMemoryOptions`. Default 1. */
   readonly workers?: number | undefined;
+  /** Tables that live elsewhere; see `ModelMemoryOptions.rowsOnly`. Whoever gives some fills their rows before each batch. */
+  readonly rowsOnly?: ReadonlySet<string> | undefined;
   /** Name of a shared segment for all of it. Default: private to this process. */
   readonly segmentName?: string;
   /** Weights that several processes train; see `ModelMemoryOptions.weights`. Default: its own. */
@@ -55,6 +58,8 @@ export class Replica {
   readonly memory: ModelMemory;
   readonly optimizer: Optimizer;
   readonly kernels: Kernels;
+  /** Decides initial parameters and dropout. */
+  readonly seed: number;
   /** Finished steps. */
   step = 0;
   /** The number by which people know a sample, for errors, where it is not its id. */
@@ -62,11 +67,13 @@ export class Replica {
   readonly #compute: Compute;
   readonly #backward: Backward;
   readonly #update: Update;
+  readonly #lookupChecks: IndexChecks;
   readonly #evaluators: Evaluator[] = [];
 
   constructor(model: Model, options: ReplicaOptions) {
     const { compute, space, maxBatch, seed = 0, sparseUpdates = 'exact' } = options;
     this.model = model;
+    this.seed = seed;
     this.#compute = compute;
     const kernels = Kernels.create(space);
     this.kernels = kernels;
@@ -80,12 +87,15 @@ export class Replica {
       weights: options.weights,
       work: options.work,
       workers: options.workers,
+      rowsOnly: options.rowsOnly,
+      seed,
     });
     const { memory } = this;
     this.#backward = new Backward({
       ...{ model, memory, compute, kernels, seed, groups: options.groups },
       numberOf: (sample) => this.numberOf(sample),
     });
+    this.#lookupChecks = new IndexChecks(model.graph, memory, (sample) => this.numberOf(sample));
     this.#update = new Update({
       ...{ model, memory, compute, kernels, optimizer: this.optimizer, sparseUpdates },
       guard: options.guard,
@@ -126,6 +136,26 @@ export class Replica {
   gradientGroups(samples: ArrayLike<number>, onPart?: OnPart): Generator<number, number> {
     this.memory.sampleIds.view.set(samples);
     return this.#backward.run(samples.length, this.step, onPart);
+  }
+
+  /**
+   * Finds out which rows of tables that live elsewhere the batch in `inputs` looks up; they are to be brought into
+   * `memory.rowBuffers` before it is computed. `samples` are the samples' ids.
+   */
+  findRows(samples: ArrayLike<number>): void {
+    const { memory, kernels } = this;
+    if (memory.rowBuffers.size === 0) return;
+    memory.sampleIds.view.set(samples);
+    this.#lookupChecks.run(samples.length, memory.rowBuffers);
+    for (const buffer of memory.rowBuffers.values()) {
+      buffer.plan(kernels, samples.length, (input) => memory.source(input));
+    }
+  }
+
+  /** Brings the rows that `findRows` found from where their tables were before servers had them; see `RowBuffer.fill`. */
+  fillRows(isTrial = false): void {
+    for (const [name, buffer] of this.memory.rowBuffers)
+      buffer.fill(this.memory.parameters.get(name)!, isTrial);
   }
 
   /** States that the last batch has assigned, or all workers' batches together, become those of the model. */
@@ -187,16 +217,29 @@ export class Replica {
     return evaluator;
   }
 
-  /** Whether every parameter, state and moving average is a finite number. */
+  /** Whether every parameter, state and moving average that is here is a finite number. */
   isFinite(): boolean {
-    const { parameters, states, averages } = this.memory;
+    const { states, averages } = this.memory;
+    const parameters = new Map(this.#whole());
     const averaged = [...averages.values()].flatMap((regions) => [...regions.values()]);
     return [...parameters.values(), ...states.values(), ...averaged].every((region) =>
       Number.isFinite(this.kernels.absSum(region)),
     );
   }
 
+  /** All that a checkpoint holds. Refused where some of it is not in this process. */
   snapshot(): Snapshot {
+    const [table] = this.memory.rowBuffers.keys();
+    if (table === undefined) return this.snapshotHere();
+    throw new UsageError(
+      'INVALID_ARGUMENT',
+      `${table} is on servers only (serverTables), so this replica has no whole snapshot. Take the run's checkpoint, by loadCheckpoint of its checkpointPath.`,
+      { table },
+    );
+  }
+
+  /** The same without tables that live elsewhere. */
+  snapshotHere(): Snapshot {
     const { graph } = this.model;
     const shapeOf = (name: string) => (graph.parameters.get(name) ?? graph.states.get(name))!.shape;
     const data = (name: string, region: Region<'float32'>): TensorData => ({
@@ -206,7 +249,7 @@ export class Replica {
     });
     const tensors: Record<string, TensorData> = {};
     const optimizer: Record<string, TensorData> = {};
-    for (const [name, region] of [...this.memory.parameters, ...this.memory.states])
+    for (const [name, region] of [...this.#whole(), ...this.memory.states])
       tensors[name] = data(name, region);
     for (const [average, regions] of this.memory.averages) {
       for (const [name, region] of regions) tensors[`${average}/${name}`] = data(name, region);
@@ -218,7 +261,7 @@ export class Replica {
   }
 
   restore(snapshot: Snapshot, step: number): void {
-    const mine = this.snapshot();
+    const mine = this.snapshotHere();
     copyTensors(snapshot.tensors, mine.tensors, 'model');
     copyTensors(snapshot.optimizer, mine.optimizer, 'optimizer');
     this.step = step;
@@ -231,9 +274,15 @@ export class Replica {
     this.memory.close();
   }
 
+  /** Parameters that are here whole. */
+  #whole(): [string, Region<'float32'>][] {
+    const { parameters, rowBuffers } = this.memory;
+    return [...parameters].filter(([name]) => !rowBuffers.has(name));
+  }
+
   #initialise(seed: number): void {
     const { graph } = this.model;
-    for (const [name, region] of this.memory.parameters) {
+    for (const [name, region] of this.#whole()) {
       fillInitial(region.view, graph.parameters.get(name)!.initialiser, name, seed);
     }
     for (const [name, region] of this.memory.states)

@@ -21,6 +21,8 @@ export type MemoryQuestion = Extract<Question, { kind: 'keys' | 'staging' | 'map
 
 interface KeyRecord {
   readonly length: number;
+  /** No worker has it: it has segments of its own, which no worker maps, and which are no process's private memory. */
+  readonly isOnlyHere: boolean;
   readonly value: SpaceRange;
   readonly slots: Record<string, SpaceRange>;
   readonly segment: Segment;
@@ -83,7 +85,10 @@ export class TenantMemory {
     const undo: (() => void)[] = [];
     try {
       const fresh = shapes.filter(({ key, length }) => !this.#keys.has(key) && length >= 0);
-      if (fresh.length > 0) this.#allocateValues(fresh, undo);
+      const isOnlyHere = (shape: KeyShape) => shape.firstValues !== undefined;
+      const others = fresh.filter((shape) => !isOnlyHere(shape));
+      if (others.length > 0) this.#allocateValues(others, undo);
+      for (const shape of fresh.filter(isOnlyHere)) this.#allocateValues([shape], undo);
       for (const { key, length } of shapes) {
         const known = this.#keys.get(key)!;
         if (length > 0 && known.length !== length)
@@ -105,17 +110,22 @@ export class TenantMemory {
 
   #allocateValues(shapes: readonly KeyShape[], undo: (() => void)[]): void {
     const bytes = shapes.reduce((sum, { length }) => sum + aligned(4 * length), 0);
-    const { namespace, nonce } = this.#service;
-    const name = `${segmentPrefix(namespace, nonce)}values-${this.#randomHex(6)}`;
-    const segment = this.#own(this.#space.createSegment(name, Math.max(LINE_BYTES, bytes)));
+    const segment = this.#named('values', Math.max(LINE_BYTES, bytes));
     undo.push(() => {
       for (const { key } of shapes) this.#keys.delete(key);
       this.#disown(segment);
     });
-    for (const { key, length } of shapes) {
+    for (const { key, length, firstValues } of shapes) {
       const { byteOffset, byteLength } = segment.allocate('float32', length);
-      this.#keys.set(key, { length, value: { byteOffset, byteLength }, slots: {}, segment });
+      const isOnlyHere = firstValues !== undefined;
+      this.#keys.set(key, { length, isOnlyHere, value: { byteOffset, byteLength }, slots: {}, segment });
     }
+  }
+
+  #named(what: string, bytes: number): Segment {
+    const { namespace, nonce } = this.#service;
+    const name = `${segmentPrefix(namespace, nonce)}${what}-${this.#randomHex(6)}`;
+    return this.#own(this.#space.createSegment(name, bytes));
   }
 
   #allocateSlots(keys: readonly KeyRecord[], name: string, undo: (() => void)[]): void {
@@ -123,14 +133,31 @@ export class TenantMemory {
     undo.push(() => {
       for (const { slots } of without) delete slots[name];
     });
-    const bytes = without.reduce((sum, { length }) => sum + aligned(4 * length), 0);
+    this.#placeSlots(
+      without.filter(({ isOnlyHere }) => !isOnlyHere),
+      name,
+      undo,
+      (bytes) => this.#own(this.#space.allocate(bytes)),
+    );
+    for (const key of without.filter(({ isOnlyHere }) => isOnlyHere)) {
+      this.#placeSlots([key], name, undo, (bytes) => this.#named('slots', bytes));
+    }
+  }
+
+  #placeSlots(
+    keys: readonly KeyRecord[],
+    name: string,
+    undo: (() => void)[],
+    allocate: (bytes: number) => Segment,
+  ): void {
+    const bytes = keys.reduce((sum, { length }) => sum + aligned(4 * length), 0);
     if (bytes === 0) {
-      for (const { slots, value } of without) slots[name] = { ...value, byteLength: 0 };
+      for (const { slots, value } of keys) slots[name] = { ...value, byteLength: 0 };
       return;
     }
-    const segment = this.#own(this.#space.allocate(bytes));
+    const segment = allocate(bytes);
     undo.push(() => this.#disown(segment));
-    for (const { slots, length } of without) {
+    for (const { slots, length } of keys) {
       const { byteOffset, byteLength } = segment.allocate('float32', length);
       slots[name] = { byteOffset, byteLength };
     }

@@ -66,6 +66,28 @@ describe.skipIf(!hasSharedMemory())('a server that is asked for the state of an 
     expect((await raw.done({ op: 'state', piece: 1 })).header).toMatchObject({ version: 0, slots: [SLOT] });
   });
 
+  it('takes and gives elements of the value itself where no slot is named, between two steps only', async () => {
+    const raw = await worker();
+    const window = { piece: 1, first: 5, count: 9 };
+    const valueOf = async (from: RawWorker) => {
+      const { body } = await from.done({ op: 'pull-state', piece: 1, first: 0, count: 32 });
+      return [...floatsOf(body)];
+    };
+    const expected = new Array<number>(32).fill(0);
+    expect(await valueOf(raw)).toEqual(expected);
+    await raw.done({ op: 'push-state', ...window }, bytesOf(counting(1, 9)));
+    expected.splice(5, 9, ...counting(1, 9));
+    expect(await valueOf(raw)).toEqual(expected);
+    expect(await pull(raw, 1)).toEqual(new Array(32).fill(0));
+    const beyond = { op: 'push-state', piece: 1, first: 30, count: 3 };
+    expect(await raw.ask(beyond, Buffer.alloc(12, 1))).toMatchObject(FAULT);
+    expect(await valueOf(raw)).toEqual(expected);
+    const asynchronous = await worker(SETTINGS);
+    const refused = await asynchronous.ask({ op: 'push-state', ...window }, Buffer.alloc(36, 1));
+    expect(JSON.stringify(refused)).toMatch(/worker 0 .* of key 't' in asynchronous training/);
+    expect(await valueOf(asynchronous)).toEqual(new Array(32).fill(0));
+  });
+
   it('counts steps from what it is told, and gives rows what they missed since then only', async () => {
     const raw = await worker();
     await raw.done({ op: 'push-state', ...windowOf(1, 0, 32) }, bytesOf(new Float32Array(32).fill(8)));

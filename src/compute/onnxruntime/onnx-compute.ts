@@ -32,7 +32,7 @@ export class OnnxCompute implements Compute {
   }
 
   compile(request: CompileRequest): CompiledGraph {
-    const { batch, place, allocate } = request;
+    const { batch, place, allocate, heldRows } = request;
     const kept = new Map<Tensor, Region>();
     const wanted = new Set(request.segments.flat());
     const sessions: Session[] = [];
@@ -56,8 +56,12 @@ export class OnnxCompute implements Compute {
           bindings.push(undefined);
           continue;
         }
-        const lowered = lower({ outputs, given: cut.given, batch });
-        const spec = (port: Port) => nativeSpec(port, kept.get(port.tensor) ?? place(port.tensor), batch);
+        const lowered = lower({ outputs, given: cut.given, batch, heldRows });
+        const spec = (port: Port) => {
+          const { tensor, numbersIn } = port;
+          const region = numbersIn ? place(tensor, numbersIn) : (kept.get(tensor) ?? place(tensor));
+          return nativeSpec(port, region, batch);
+        };
         const session = this.#runtime.createSession(encodeModel(lowered.model), this.#options);
         sessions.push(session);
         bindings.push(session.bind(lowered.inputs.map(spec), lowered.outputs.map(spec)));

@@ -20,6 +20,11 @@ export interface LowerRequest {
   readonly given?: readonly Tensor[];
   /** Keep to standard operators, for files that others read. Default false. */
   readonly portable?: boolean;
+  /**
+   * How many rows of a table are given, where it is not all of them: then each lookup in it takes the numbers of these
+   * rows as an input of its own, in place of its indices. Default: all.
+   */
+  readonly heldRows?: ((table: Tensor) => number | undefined) | undefined;
   /** Names for inputs and outputs; default `in<i>`, `out<i>`. */
   readonly nameOf?: (tensor: Tensor, role: 'input' | 'output', index: number) => string;
 }
@@ -27,6 +32,8 @@ export interface LowerRequest {
 export interface Port {
   readonly name: string;
   readonly tensor: Tensor;
+  /** Where it is not the tensor itself, the indices of a lookup, but which of the held rows of this table they are. */
+  readonly numbersIn?: Tensor | undefined;
   /** As the model has it; the element count is the tensor's. */
   readonly shape: Shape;
   readonly dtype: DType;
@@ -54,14 +61,25 @@ export function lower(request: LowerRequest): LoweredModel {
   const emitter = new Emitter({ batch, portable, isUsed: (tensor) => used.has(tensor) });
 
   const inputs: Port[] = [];
-  const addInput = (tensor: Tensor) => {
+  const heldRows = (tensor: Tensor | undefined) =>
+    tensor && isNode(tensor.node, 'parameter') ? request.heldRows?.(tensor) : undefined;
+  const addPort = (tensor: Tensor, shape: Shape, numbersIn?: Tensor): string => {
     const name = nameOf(tensor, 'input', inputs.length);
-    inputs.push({ name, tensor, shape: tensor.shape, dtype: tensor.dtype });
-    emitter.bind(tensor, name);
+    inputs.push({ name, tensor, numbersIn, shape, dtype: tensor.dtype });
+    return name;
+  };
+  const addInput = (tensor: Tensor) => {
+    const rows = heldRows(tensor);
+    const shape = rows === undefined ? tensor.shape : [rows, ...tensor.shape.slice(1)];
+    emitter.bind(tensor, addPort(tensor, shape));
   };
   for (const tensor of given) if (used.has(tensor)) addInput(tensor);
   for (const node of nodes) {
-    if (node.inputs.length > 0) lowerNode(emitter, node);
+    const [table, indices] = node.inputs;
+    if (isNode(node, 'embedding') && heldRows(table) !== undefined) {
+      const numbers = addPort(indices!, indices!.shape, table);
+      lowerNode(emitter, node, [emitter.nameOf(table!), numbers]);
+    } else if (node.inputs.length > 0) lowerNode(emitter, node);
     else if (EXTERNAL_SOURCES.has(node.op)) addInput(node.outputs[0]!);
     else lowerConstant(emitter, node);
   }
@@ -96,13 +114,13 @@ export function lower(request: LowerRequest): LoweredModel {
   return { model, inputs: inputs.filter((port) => read.has(port.name)), outputs };
 }
 
-function lowerNode(emitter: Emitter, node: Node): void {
+function lowerNode(
+  emitter: Emitter,
+  node: Node,
+  inputs = node.inputs.map((input) => emitter.nameOf(input)),
+): void {
   const rule = (loweringTable as unknown as Record<string, LoweringRule<ComputedName>>)[node.op]!;
-  const names = rule(
-    emitter,
-    node.inputs.map((input) => emitter.nameOf(input)),
-    node as Node<ComputedName>,
-  );
+  const names = rule(emitter, inputs, node as Node<ComputedName>);
   node.outputs.forEach((output, index) => emitter.bind(output, names[index] ?? ''));
 }
 

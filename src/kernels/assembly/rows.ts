@@ -74,6 +74,31 @@ export function planRows(
   return <i32>found;
 }
 
+/**
+ * For each of n positions the number of its row among the unique ones, by what `planRows` made of them
+ * without padding. Writes nothing and returns false if that is of other positions.
+ */
+export function numberRows(unique: i32, starts: usize, order: usize, numbers: usize, n: i32): bool {
+  if (load<i32>(starts + ((<usize>unique) << 2)) != n) return false;
+  let from: i32 = 0;
+  for (let row: i32 = 0; row < unique; row++) {
+    const to = load<i32>(starts + ((<usize>(row + 1)) << 2));
+    if (load<i32>(starts + ((<usize>row) << 2)) != from || to < from || to > n) return false;
+    from = to;
+  }
+  for (let j: i32 = 0; j < n; j++) {
+    if (<u32>load<i32>(order + ((<usize>j) << 2)) >= <u32>n) return false;
+  }
+  let j: i32 = 0;
+  for (let row: i32 = 0; row < unique; row++) {
+    const to = load<i32>(starts + ((<usize>(row + 1)) << 2));
+    for (; j < to; j++) {
+      store<i32>(numbers + ((<usize>load<i32>(order + ((<usize>j) << 2))) << 2), row);
+    }
+  }
+  return true;
+}
+
 // @ts-ignore: decorator
 @inline
 function sumColumn(order: usize, from: i32, to: i32, source: usize, rowBytes: usize, target: usize, whole: bool): void {

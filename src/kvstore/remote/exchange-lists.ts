@@ -200,14 +200,17 @@ export class ExchangeLists implements Told {
   }
 
   #headerOf(number: number, core: number, entries: readonly Exchanged[]): object {
-    const placeOf = (tensor: Region<'float32'> | undefined) =>
-      tensor && this.#isShared[core] ? this.#memory.placeOf(tensor) : undefined;
+    const placeOf = (tensor: Region<'float32'> | undefined, { firstElements }: KnownKey) => {
+      if (tensor === undefined || !this.#isShared[core]) return undefined;
+      const [segment, byteOffset] = this.#memory.placeOf(tensor);
+      return [segment, byteOffset + 4 * firstElements[core]!] as const;
+    };
     const own = entries.flatMap(({ key, gradient, into, isInPlace }) =>
       key.pieces
         .filter((piece) => piece.core === core)
         .map((piece): ListEntry => ({
           ...{ piece: piece.number, isInPlace },
-          ...{ gradient: placeOf(gradient), into: placeOf(into) },
+          ...{ gradient: placeOf(gradient, key), into: placeOf(into, key) },
         })),
     );
     return { op: 'list', list: number, entries: own };

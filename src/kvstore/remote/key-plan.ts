@@ -64,6 +64,30 @@ function planTable({ length, rowLength = 1 }: KeyShape, key: number, options: Pl
   }).filter(({ elements }) => elements > 0);
 }
 
+/** Elements of a key that one server has memory for. */
+export interface Stretch {
+  readonly first: number;
+  readonly length: number;
+}
+
+/** For each core, of its server: of a table the rows of all its cores, which lie together; of other keys, cut into many chunks, all. */
+export function stretchesOf(
+  { length, rowLength }: KeyShape,
+  pieces: readonly PlacedPiece[],
+  key: number,
+  { servers, coresPerServer }: Pick<PlanOptions, 'servers' | 'coresPerServer'>,
+): Stretch[] {
+  return Array.from({ length: servers * coresPerServer }, (_, core): Stretch => {
+    const server = Math.floor(core / coresPerServer);
+    if (rowLength === undefined) return { first: 0, length };
+    const own = pieces.filter(
+      (piece) => piece.key === key && Math.floor(piece.core / coresPerServer) === server,
+    );
+    const elements = own.reduce((sum, piece) => sum + piece.elements, 0);
+    return { first: own[0]?.start ?? 0, length: elements };
+  });
+}
+
 /** Of the rows that core `core` of `cores` has. */
 function firstRow(core: number, rows: number, cores: number): number {
   return Math.floor((core * rows) / cores);

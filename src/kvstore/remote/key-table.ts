@@ -10,9 +10,9 @@ import type { Kernels } from '../../kernels/index.ts';
 import type { Region, Segment, SharedSpace } from '../../memory/index.ts';
 import type { Header, KeyShape } from '../../server/index.ts';
 import type { ByteRange } from '../../sockets/index.ts';
-import type { KeyInit } from '../kv-store.ts';
+import type { KeyInit, SeededKeyInit } from '../kv-store.ts';
 import type { CoreLine } from './core-line.ts';
-import { planKeys } from './key-plan.ts';
+import { planKeys, stretchesOf } from './key-plan.ts';
 import type { PlacedPiece } from './key-plan.ts';
 import type { ServerLines } from './server-lines.ts';
 import { copy } from './tensors.ts';
@@ -26,6 +26,8 @@ export interface KnownKey extends KeyShape {
   pushes: Promise<unknown>;
   /** Since one of them was refused, none was sent. */
   hasRefused: boolean;
+  /** For each core: the first element of the key that its server has memory for. */
+  readonly firstElements: readonly number[];
   /** The value in the server's memory, where there is one server on this host. */
   value: Region<'float32'> | undefined;
   /** Settles when the staged copies of the key are free again. */
@@ -91,7 +93,7 @@ export class KeyTable {
   }
 
   /** Resolves when the cores know of the keys; the first values come later. */
-  async open(inits: readonly KeyInit[]): Promise<readonly Promise<unknown>[]> {
+  async open(inits: readonly (KeyInit | SeededKeyInit)[]): Promise<readonly Promise<unknown>[]> {
     const named = new Set<StoreKey>();
     const shapes = inits.map((init) => this.#shapeOf(init, named));
     const { servers, coresPerServer, lines } = this.#servers;
@@ -99,18 +101,23 @@ export class KeyTable {
     const byCore = lines.map((_, core) => pieces.filter((piece) => piece.core === core));
     const firstPieces = [...this.#piecesOnCore];
     const batch = this.#batches;
-    const headers = lines.map((_, core) => ({
-      ...{
-        op: 'open',
-        batch,
-        keys: shapes,
-        firstPiece: firstPieces[core]!,
-        awaitsValues: this.#worker !== 0,
-      },
-      pieces: byCore[core]!.map(({ key, start, length, ranges }) => ({ key, start, length, ranges })),
-    }));
-    // Kept also where servers have them, which may lose them before there is a checkpoint, or
-    // before all have answered.
+    const stretches = shapes.map((shape, i) =>
+      stretchesOf(shape, pieces, i, { servers, coresPerServer }).map(({ first, length }) => ({
+        first,
+        shape: { ...shape, length, ...firstValuesOf(inits[i]!, first) },
+      })),
+    );
+    const headers = lines.map((_, core) => {
+      const own = stretches.map((of) => of[core]!);
+      return {
+        ...{ op: 'open', batch, firstPiece: firstPieces[core]!, awaitsValues: this.#worker !== 0 },
+        keys: own.map(({ shape }) => shape),
+        pieces: byCore[core]!.map(({ key, start, length, ranges }) => ({
+          ...{ key, start: start - own[key]!.first, length, ranges },
+        })),
+      };
+    });
+    // Kept also where servers have them, which may lose them before there is a checkpoint, or before all have answered.
     const bodies = this.#worker === 0 ? this.#keepFirstValues(batch, inits, byCore) : undefined;
     const opened = await Promise.all(lines.map((line, core) => this.#openOn(line, batch, headers[core]!)));
     this.appliedBefore ??= least(opened.map(({ applied }) => applied as number | undefined));
@@ -121,9 +128,11 @@ export class KeyTable {
         list.flatMap((piece, j) => (piece.key === i ? [{ ...piece, number: firstPieces[core]! + j }] : [])),
       );
       const step = least(own.map(({ core, number }) => stepsOf(opened[core]!)[number - firstPieces[core]!]));
-      const value = this.#valueAt(opened[0]!, i, shape.length);
+      // What no worker is to hold is not brought into its memory here either.
+      const value = 'seed' in inits[i]! ? undefined : this.#valueAt(opened[0]!, i, shape.length);
       const idle = { pushes: Promise.resolve(), hasRefused: false, busy: Promise.resolve() };
-      this.#keys.set(shape.key, { ...shape, pieces: own, step, value, ...idle });
+      const firstElements = stretches[i]!.map(({ first }) => first);
+      this.#keys.set(shape.key, { ...shape, pieces: own, firstElements, step, value, ...idle });
     });
     // The first worker's values count; others were answered when they were there, or when a
     // checkpoint has them.
@@ -200,23 +209,27 @@ export class KeyTable {
   /** A copy of the first values; returns where those of each core lie. */
   #keepFirstValues(
     batch: number,
-    inits: readonly KeyInit[],
+    inits: readonly (KeyInit | SeededKeyInit)[],
     byCore: readonly (readonly PlacedPiece[])[],
   ): readonly ByteRange[][] {
-    const elements = inits.reduce((sum, { value }) => sum + value.length, 0);
+    const elements = inits.reduce((sum, one) => sum + ('seed' in one ? 0 : one.value.length), 0);
     const segment = this.#space.allocate(4 * elements + 64 * (inits.length + 1));
-    const staged = inits.map(({ value }) => {
+    const staged = inits.map((one) => {
+      if ('seed' in one) return undefined;
+      const { value } = one;
       const region = segment.allocate('float32', value.length);
       copy(this.#kernels, region, value);
       return region;
     });
     const bodies = byCore.map((pieces) =>
-      pieces.flatMap(({ key, start, ranges }) =>
-        ranges.map(([from, length]) => ({
-          byteOffset: staged[key]!.byteOffset + 4 * (start + from),
+      pieces.flatMap(({ key, start, ranges }) => {
+        const value = staged[key];
+        if (value === undefined) return [];
+        return ranges.map(([from, length]) => ({
+          byteOffset: value.byteOffset + 4 * (start + from),
           byteLength: 4 * length,
-        })),
-      ),
+        }));
+      }),
     );
     const earlier = this.#first.findIndex((one) => one.batch === batch);
     if (earlier >= 0) this.#first.splice(earlier, 1)[0]!.segment.close();
@@ -245,7 +258,9 @@ export class KeyTable {
     }
   }
 
-  #shapeOf({ key, value, rowLength }: KeyInit, named: Set<StoreKey>): KeyShape {
+  #shapeOf(init: KeyInit | SeededKeyInit, named: Set<StoreKey>): KeyShape {
+    const { key, rowLength } = init;
+    const { length } = 'seed' in init ? init : init.value;
     checkStoreKey(this.#worker, key);
     const isKnown = this.#keys.has(key) || named.has(key);
     named.add(key);
@@ -256,15 +271,21 @@ export class KeyTable {
         { key },
       );
     }
-    if (rowLength === undefined || (rowLength > 0 && Number.isInteger(value.length / rowLength))) {
-      return { key, length: value.length, rowLength };
+    if (rowLength === undefined || (rowLength > 0 && Number.isInteger(length / rowLength))) {
+      return { key, length, rowLength };
     }
     throw new UsageError(
       'INVALID_ARGUMENT',
-      `key ${keyText(key)} has ${value.length} elements, which are no rows of ${rowLength}; give the table's row length`,
-      { key, length: value.length, rowLength },
+      `key ${keyText(key)} has ${length} elements, which are no rows of ${rowLength}; give the table's row length`,
+      { key, length, rowLength },
     );
   }
+}
+
+function firstValuesOf(init: KeyInit | SeededKeyInit, first: number): Pick<KeyShape, 'firstValues'> {
+  if (!('seed' in init)) return {};
+  const { initialiser, seed } = init;
+  return { firstValues: { initialiser, seed, first } };
 }
 
 function stepsOf({ steps }: Header): readonly number[] {

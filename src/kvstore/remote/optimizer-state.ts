@@ -7,7 +7,7 @@
 import { keyText, UsageError } from '../../base/index.ts';
 import type { StoreKey } from '../../base/index.ts';
 import type { Region, Segment, SharedSpace } from '../../memory/index.ts';
-import { joined, MAX_STEPS, VALUE_SLOT, windowOf } from '../../server/index.ts';
+import { joined, MAX_STEPS, windowOf } from '../../server/index.ts';
 import type { ByteRange } from '../../sockets/index.ts';
 import type { StoreTensor as Tensor } from '../kv-store.ts';
 import type { CoreLine } from './core-line.ts';
@@ -21,14 +21,32 @@ export interface KeyState {
   readonly steps: number;
   /** By the optimizer's names, as `exp_avg`; each as long as the key. None for an optimizer that keeps nothing. */
   readonly slots: Readonly<Record<string, Tensor>>;
-  /** The value of the key, for `initState` to give too. Default: the servers keep what they have. */
-  readonly value?: Tensor | undefined;
+}
+
+/** Elements that are brought when they are needed. */
+export interface ElementSource {
+  readonly length: number;
+  /** Fills the target with those from `first` on. */
+  read(first: number, target: Float32Array): void;
+}
+
+/** In the place of elements that the servers were given before, piece by piece. */
+export interface GivenElements {
+  readonly length: number;
+  readonly isGiven: true;
+}
+
+/** A state to go on from. */
+export interface InitialKeyState extends Omit<KeyState, 'slots'> {
+  readonly slots: Readonly<Record<string, Tensor | ElementSource | GivenElements>>;
+  /** Of the key itself. Default: what it has by `init`. */
+  readonly value?: Tensor | ElementSource | GivenElements | undefined;
 }
 
 /** A state for a key that is there. */
 export interface GivenState {
   readonly known: KnownKey;
-  readonly state: KeyState;
+  readonly state: InitialKeyState;
 }
 
 export interface StateExchangeOptions {
@@ -41,11 +59,11 @@ export interface StateExchangeOptions {
 /** Elements of one slot of one piece that travel in one message. */
 interface Window {
   readonly core: number;
-  readonly tensor: Tensor;
+  readonly tensor: Tensor | ElementSource;
   /** Where the elements lie in the key. */
   readonly ranges: readonly ByteRange[];
   readonly count: number;
-  readonly request: { readonly piece: number; readonly slot: string; readonly first: number };
+  readonly request: { readonly piece: number; readonly slot: string | undefined; readonly first: number };
 }
 
 const WINDOW_ELEMENTS = 1024 * 1024;
@@ -65,8 +83,50 @@ export class StateExchange {
     const slots =
       into ?? Object.fromEntries(names.map((name) => [name, new Float32Array(known.length)] as const));
     this.#checkSlots(known, names, slots);
-    await this.#eachWindow(known, slots, (window) => this.#fetch(window, known));
+    await this.#eachWindow(known, Object.entries(slots), (window) => this.#fetch(window, known));
     return { key: known.key, steps, slots };
+  }
+
+  /**
+   * Elements of a table from `first` on, or of a slot of it, for whoever has no memory for all of it. The target is in the
+   * store's space.
+   */
+  async read(
+    known: KnownKey,
+    slot: string | undefined,
+    first: number,
+    target: Region<'float32'>,
+  ): Promise<void> {
+    const end = first + target.length;
+    await Promise.all(
+      known.pieces.map(async ({ core, number, start, length }) => {
+        const [from, to] = [Math.max(first, start), Math.min(end, start + length)];
+        if (from >= to) return;
+        const request = { op: 'pull-state', piece: number, slot, first: from - start, count: to - from };
+        const answer = await this.#line(core).request(request, [], () => [
+          target.slice(from - first, to - from),
+        ]);
+        this.#checkStep(known, answer.version as number);
+      }),
+    );
+  }
+
+  /** The other way round, before `give`, by the first worker alone. */
+  async write(
+    known: KnownKey,
+    slot: string | undefined,
+    first: number,
+    source: Region<'float32'>,
+  ): Promise<void> {
+    const end = first + source.length;
+    await Promise.all(
+      known.pieces.map(async ({ core, number, start, length }) => {
+        const [from, to] = [Math.max(first, start), Math.min(end, start + length)];
+        if (from >= to) return;
+        const request = { op: 'push-state', piece: number, slot, first: from - start, count: to - from };
+        await this.#line(core).request(request, [source.slice(from - first, to - from)]);
+      }),
+    );
   }
 
   /** To the servers, by the first worker; all have come when `meet` is done. */
@@ -103,7 +163,7 @@ export class StateExchange {
     this.#staging.clear();
   }
 
-  async #checkGiven({ known, state: { steps, slots } }: GivenState): Promise<void> {
+  async #checkGiven({ known, state: { steps, slots, value } }: GivenState): Promise<void> {
     const { worker } = this.#options;
     const { key } = known;
     if (!(Number.isInteger(steps) && steps >= 0 && steps <= MAX_STEPS)) {
@@ -115,13 +175,15 @@ export class StateExchange {
     }
     const [first] = known.pieces;
     if (first) this.#checkSlots(known, (await this.#ask(first)).names, slots);
+    if (value) checkLength(key, 'given the value of', value.length, known.length);
   }
 
   async #putAll(states: readonly GivenState[]): Promise<void> {
     for (const { known, state } of states) {
       const { slots, value } = state;
-      const all = value === undefined ? slots : { ...slots, [VALUE_SLOT]: value };
-      await this.#eachWindow(known, all, (window) => this.#put(window));
+      const all = [...Object.entries(slots), ...(value ? [[undefined, value] as const] : [])];
+      const tensors = all.flatMap(([slot, one]) => ('isGiven' in one ? [] : [[slot, one] as const]));
+      await this.#eachWindow(known, tensors, (window) => this.#put(window));
       const request = { op: 'set-steps', steps: state.steps };
       await Promise.all(
         known.pieces.map(({ core, number }) => this.#line(core).request({ ...request, piece: number })),
@@ -163,12 +225,12 @@ export class StateExchange {
   /** Cores work side by side. All have ended when this has, so that nothing arrives afterwards. */
   async #eachWindow(
     known: KnownKey,
-    slots: KeyState['slots'],
+    tensors: readonly (readonly [slot: string | undefined, tensor: Tensor | ElementSource])[],
     move: (window: Window) => Promise<void>,
   ): Promise<void> {
     const byCore = this.#options.lines.map(async (_, core) => {
       for (const piece of known.pieces.filter((one) => one.core === core)) {
-        for (const [slot, tensor] of Object.entries(slots)) {
+        for (const [slot, tensor] of tensors) {
           for (const window of windowsOf(piece, slot, tensor)) await move(window);
         }
       }
@@ -187,21 +249,28 @@ export class StateExchange {
     );
     this.#checkStep(known, answer.version as number);
     if (!room) return;
-    visit(ranges, (at, from, length) => elementsOf(tensor).set(room.view.subarray(from, from + length), at));
+    visit(ranges, (at, from, length) =>
+      elementsOf(tensor as Tensor).set(room.view.subarray(from, from + length), at),
+    );
   }
 
   async #put({ core, tensor, ranges, count, request }: Window): Promise<void> {
     const direct = this.#rangesIn(tensor, ranges);
     const room = direct ? undefined : this.#room(core).slice(0, count);
     if (room) {
-      visit(ranges, (at, to, length) => room.view.set(elementsOf(tensor).subarray(at, at + length), to));
+      visit(ranges, (at, to, length) => {
+        const target = room.view.subarray(to, to + length);
+        if ('read' in tensor) tensor.read(at, target);
+        else target.set(elementsOf(tensor).subarray(at, at + length));
+      });
     }
     await this.#line(core).request({ op: 'push-state', ...request, count }, direct ?? [room!]);
   }
 
   /** Undefined: the tensor lies where connections do not reach. */
-  #rangesIn(tensor: Tensor, ranges: readonly ByteRange[]): readonly ByteRange[] | undefined {
-    if (tensor instanceof Float32Array || tensor.space !== this.#options.space) return undefined;
+  #rangesIn(tensor: Tensor | ElementSource, ranges: readonly ByteRange[]): readonly ByteRange[] | undefined {
+    if (tensor instanceof Float32Array || 'read' in tensor || tensor.space !== this.#options.space)
+      return undefined;
     return ranges.map(({ byteOffset, byteLength }) => ({
       byteOffset: tensor.byteOffset + byteOffset,
       byteLength,
@@ -231,7 +300,7 @@ export class StateExchange {
     );
   }
 
-  #checkSlots({ key, length }: KnownKey, expected: readonly string[], slots: KeyState['slots']): void {
+  #checkSlots({ key, length }: KnownKey, expected: readonly string[], slots: InitialKeyState['slots']): void {
     const actual = Object.keys(slots);
     if (actual.length !== expected.length || !expected.every((name) => Object.hasOwn(slots, name))) {
       const print = (names: readonly string[]) => names.join(', ') || 'nothing';
@@ -245,7 +314,11 @@ export class StateExchange {
   }
 }
 
-function* windowsOf(piece: KnownKey['pieces'][number], slot: string, tensor: Tensor): Iterable<Window> {
+function* windowsOf(
+  piece: KnownKey['pieces'][number],
+  slot: string | undefined,
+  tensor: Tensor | ElementSource,
+): Iterable<Window> {
   const { core, number, start, ranges, elements } = piece;
   const whole = joined(
     ranges.map(([from, length]) => ({ byteOffset: 4 * (start + from), byteLength: 4 * length })),

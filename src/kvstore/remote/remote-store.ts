@@ -5,8 +5,7 @@
  * memory; between hosts they travel. Invariants: calls of a worker are sent in the order in which
  * they were made; a gradient that is refused changes nothing on any core.
  */
-import { keyName, UsageError } from '../../base/index.ts';
-import type { PeerError, StoreKey } from '../../base/index.ts';
+import type { PeerError, StoreKey, UsageError } from '../../base/index.ts';
 import { Kernels } from '../../kernels/index.ts';
 import type { OptimizerSpec } from '../../kernels/index.ts';
 import { SharedSpace } from '../../memory/index.ts';
@@ -22,18 +21,19 @@ import type {
   KeyPushPull,
   OneOrMany,
   RecoverableStore,
+  SeededKeyInit,
   StoreTensor as Tensor,
 } from '../kv-store.ts';
 import type { CoreLine } from './core-line.ts';
 import { ExchangeLists } from './exchange-lists.ts';
-import type { Exchanged } from './exchange-lists.ts';
+import { entryOf, handOver, usesNoStaging } from './exchanged-tensors.ts';
 import { HeldSteps } from './held-steps.ts';
 import type { ApplyOptions, RemoteKeyStatus } from './held-steps.ts';
 import { KeyTable } from './key-table.ts';
 import type { KnownKey } from './key-table.ts';
 import { linePumpOf } from './line-pump.ts';
 import { StateExchange } from './optimizer-state.ts';
-import type { KeyState } from './optimizer-state.ts';
+import type { InitialKeyState, KeyState } from './optimizer-state.ts';
 import { countPush, refusalsSettled } from './push-answers.ts';
 import { StoreRecovery } from './recovery.ts';
 import { RowExchange } from './rows.ts';
@@ -204,7 +204,8 @@ export class RemoteStore implements RecoverableStore {
     return this.#keys.lend(key);
   }
 
-  init(keys: OneOrMany<KeyInit>): Promise<void> {
+  /** Keys with a seed take no memory here: every server makes the values that it has. */
+  init(keys: OneOrMany<KeyInit | SeededKeyInit>): Promise<void> {
     return this.#answered(() => this.#keys.open(listOf(keys))).then(() => undefined);
   }
 
@@ -367,12 +368,32 @@ export class RemoteStore implements RecoverableStore {
   }
 
   /**
+   * Elements of a table, or of a slot that the optimizer keeps of it, from `first` on, for whoever
+   * has no memory for all of them; with all updates that rows had missed. To be called as
+   * `pullState` is. `into`: in the store's space.
+   */
+  pullElements(key: StoreKey, first: number, into: Region<'float32'>, slot?: string): Promise<void> {
+    return this.#inOrder(async () => {
+      this.#recovery.check();
+      await this.#state.read(this.#keys.table(key), slot, first, into);
+    });
+  }
+
+  /** The other way round, by the first worker alone, before an `initState` that says that they were given. */
+  pushElements(key: StoreKey, first: number, from: Region<'float32'>, slot?: string): Promise<void> {
+    return this.#inOrder(async () => {
+      this.#recovery.check();
+      await this.#state.write(this.#keys.table(key), slot, first, from);
+    });
+  }
+
+  /**
    * Gives keys the optimizer's state after so many steps, to go on from there; values are those of
    * `init`, or of the state. To be called after `init` and `setOptimizer` by all workers, in
    * synchronous training: the slots of the first worker count, and `steps` must be the same. Done
    * when all have come. In other training by the first worker alone, before the others connect.
    */
-  initState(states: OneOrMany<KeyState>): Promise<void> {
+  initState(states: OneOrMany<InitialKeyState>): Promise<void> {
     return this.#inOrder(async () => {
       this.#recovery.check();
       const all = listOf(states).map((state) => ({ known: this.#keys.get(state.key), state }));
@@ -474,9 +495,9 @@ export class RemoteStore implements RecoverableStore {
       }
       if (fromHeld) await this.#beforeLook(keys as readonly KeyPull[], known);
       // Copies of an earlier call on the same key may still be on their way.
-      const staging = known.filter((_, i) => !this.#usesNoStaging(keys[i]!));
+      const staging = known.filter((_, i) => !usesNoStaging(this.#memory, keys[i]!));
       if (staging.length > 0) await Promise.all(staging.map(({ busy }) => busy));
-      const entries = keys.map((one, i) => this.#entryOf(one, known[i]!));
+      const entries = keys.map((one, i) => entryOf(this.#memory, one, known[i]!));
       const skipped = push
         ? entries.flatMap(({ key, gradient }, i) =>
             options.isSkipped !== true && this.#isUsable(key, gradient!) ? [] : [i],
@@ -491,7 +512,7 @@ export class RemoteStore implements RecoverableStore {
         this.#held?.pushed(known, answers);
       }
       const whole = answers.then((statuses) => {
-        if (pull) keys.forEach((one, i) => this.#handOver(one as KeyPull, entries[i]!));
+        if (pull) keys.forEach((one, i) => handOver(this.#kernels, one as KeyPull, entries[i]!));
         return statuses;
       });
       if (fromHeld) this.#held?.looked(whole);
@@ -511,38 +532,6 @@ export class RemoteStore implements RecoverableStore {
   #checkNotValue({ key, value }: KnownKey, ...targets: readonly Tensor[]): void {
     if (value === undefined || !targets.includes(value)) return;
     throw inPlaceOfValue(this.rank, key);
-  }
-
-  #entryOf(one: KeyPush | KeyPull | KeyPushPull, key: KnownKey): Exchanged {
-    const gradient =
-      'gradient' in one ? this.#memory.gather(key.key, listOf(one.gradient), key.length) : undefined;
-    if (!('into' in one)) return { key, gradient, into: undefined, isInPlace: true };
-    const targets = listOf(one.into);
-    for (const target of targets) checkLength(key.key, 'pulled into', target.length, key.length);
-    if (targets.length === 1 && targets[0] === key.value)
-      return { key, gradient, into: undefined, isInPlace: true };
-    const direct = targets.find((target) => this.#memory.isUsable(target));
-    const into = direct ?? this.#memory.named(`value of ${keyName(key.key)}`, key.length);
-    return { key, gradient, into: into, isInPlace: false };
-  }
-
-  #usesNoStaging(one: KeyPush | KeyPull | KeyPushPull): boolean {
-    const tensors = [
-      ...('gradient' in one ? listOf(one.gradient) : []),
-      ...('into' in one ? listOf(one.into) : []),
-    ];
-    return tensors.every((tensor) => this.#memory.isUsable(tensor));
-  }
-
-  /** To all tensors that the value did not arrive in. */
-  #handOver({ into: targets }: KeyPull, { into, key }: Exchanged): void {
-    const source = into ?? key.value;
-    for (const target of listOf(targets)) {
-      if (target === source || source === undefined) continue;
-      if (target instanceof Float32Array || target.space !== source.space)
-        elementsOf(target).set(source.view);
-      else this.#kernels.copy(target, source);
-    }
   }
 
   #isUsable({ key, step }: KnownKey, gradient: Tensor): boolean {

@@ -13,11 +13,20 @@ import {
   flushWhereAllowed,
   keepNewest,
   makeDurableFolder,
+  runAtOnce,
+  runAwaiting,
   systemFiles,
   UsageError,
+  type AwaitedSteps,
 } from '../../base/index.ts';
-import { loadCheckpoint, runOfCheckpoint, verifyCheckpoint, writeCheckpoint } from './checkpoint.ts';
-import type { CheckpointData } from './checkpoint.ts';
+import {
+  loadCheckpoint,
+  loadCheckpointBut,
+  runOfCheckpoint,
+  verifyCheckpoint,
+  writeCheckpoint,
+} from './checkpoint.ts';
+import type { CheckpointData, CheckpointToWrite, LoadedCheckpoint } from './checkpoint.ts';
 import { corruptFile } from './verified-file.ts';
 
 /** `-r2` marks a second checkpoint of a step, made after a resume that had to go back behind it. */
@@ -49,7 +58,7 @@ export interface SkippedCheckpoint {
 
 export interface LatestCheckpoint {
   /** The newest checkpoint that verifies, or undefined if there is none. */
-  readonly checkpoint: CheckpointData | undefined;
+  readonly checkpoint: LoadedCheckpoint | undefined;
   /** Its folder. */
   readonly path: string | undefined;
   /** Newer ones that could not be used, newest first. */
@@ -85,16 +94,19 @@ export class CheckpointStore {
 
   /**
    * Begins a run in the folder: refuses one that holds checkpoints unless `resume` or `overwrite` is given. Gives the one to go
-   * on from, if it is to resume.
+   * on from, if it is to resume. `isLeft`: see `latest`.
    */
-  begin({ resume = false, overwrite = false }: UsedFolderOptions): LatestCheckpoint | undefined {
+  begin(
+    { resume = false, overwrite = false }: UsedFolderOptions,
+    isLeft?: (tensor: string) => boolean,
+  ): LatestCheckpoint | undefined {
     if (resume && overwrite) {
       throw new UsageError(
         'INVALID_ARGUMENT',
         'resume and overwrite are both true; give one of them: resume to go on with the run of the folder, overwrite to replace it.',
       );
     }
-    if (resume) return this.#flushed(this.latest());
+    if (resume) return this.#flushed(this.latest(isLeft));
     const [newest] = this.#stored();
     if (overwrite) this.#clear();
     else if (newest) {
@@ -113,6 +125,15 @@ export class CheckpointStore {
    * no final name yet: if it throws a `TributaryError`, the checkpoint is discarded and earlier ones stay.
    */
   save(checkpoint: CheckpointData, accept?: () => void): string {
+    return runAtOnce(this.#save(checkpoint, accept));
+  }
+
+  /** The same with tensors that are brought while they are written. */
+  saveAwaiting(checkpoint: CheckpointToWrite): Promise<string> {
+    return runAwaiting(this.#save(checkpoint));
+  }
+
+  *#save(checkpoint: CheckpointToWrite, accept?: () => void): AwaitedSteps<string> {
     const { step } = checkpoint;
     try {
       makeDurableFolder(systemFiles, this.directory, 0o777);
@@ -135,7 +156,7 @@ export class CheckpointStore {
     const path = join(this.directory, revision === 1 ? name : `${name}-r${revision}`);
     const temporary = join(this.directory, `.writing-${name}-${randomBytes(8).toString('hex')}`);
     try {
-      writeCheckpoint(checkpoint, path, temporary, this.#run, accept);
+      yield* writeCheckpoint(checkpoint, path, temporary, this.#run, accept);
     } finally {
       // It may be there although flushing its entry failed.
       if (existsSync(path)) this.#own.add(basename(path));
@@ -147,15 +168,16 @@ export class CheckpointStore {
 
   /**
    * Reads the newest checkpoint that verifies; says which newer ones it skipped and why. What is written from now on is of the
-   * same run. A folder with checkpoints of several runs is refused, as nobody could tell which one was meant.
+   * same run. A folder with checkpoints of several runs is refused, as nobody could tell which one was meant. `isLeft`: tensors
+   * that stay in their files, checked, and are read from there later. Default: none.
    */
-  latest(): LatestCheckpoint {
+  latest(isLeft?: (tensor: string) => boolean): LatestCheckpoint {
     this.#adopt();
     this.#good.clear();
     const skipped: SkippedCheckpoint[] = [];
     for (const { path, step } of this.#stored()) {
       try {
-        const checkpoint = loadCheckpoint(path);
+        const checkpoint: LoadedCheckpoint = isLeft ? loadCheckpointBut(path, isLeft) : loadCheckpoint(path);
         if (checkpoint.step !== step) throw misnamed(path, step, checkpoint.step);
         this.#good.add(basename(path));
         return { checkpoint, path, skipped };

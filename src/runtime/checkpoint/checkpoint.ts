@@ -7,12 +7,26 @@
 import { createHash } from 'node:crypto';
 import { readFileSync, statSync } from 'node:fs';
 import { join } from 'node:path';
-import { flushFolder, putInPlace, systemFiles, TributaryError, UsageError } from '../../base/index.ts';
+import {
+  flushFolder,
+  putInPlaceInSteps,
+  systemFiles,
+  TributaryError,
+  UsageError,
+  type AwaitedSteps,
+} from '../../base/index.ts';
 import { canonicalJson } from './json.ts';
 import type { JsonValue } from './json.ts';
-import { formatSafetensors, parseSafetensors } from './safetensors.ts';
-import type { Tensors } from './tensor-data.ts';
-import { corruptFile, openCheckpointFile, readSealed, verifySealed, writeSealed } from './verified-file.ts';
+import { bytesOfHead, layOut, placesInFile } from './safetensors.ts';
+import type { StoredTensor, TensorData, Tensors, TensorsToWrite } from './tensor-data.ts';
+import {
+  corruptFile,
+  openCheckpointFile,
+  readRange,
+  readSealed,
+  verifySealed,
+  writeSealed,
+} from './verified-file.ts';
 import type { FileSeal } from './verified-file.ts';
 
 const VERSION = 1;
@@ -33,6 +47,21 @@ export interface CheckpointData {
   readonly state: JsonValue;
 }
 
+/** The same with tensors that are brought while they are written. */
+export interface CheckpointToWrite extends Omit<CheckpointData, 'tensors' | 'optimizer'> {
+  readonly tensors: TensorsToWrite;
+  readonly optimizer: TensorsToWrite;
+}
+
+/** The same with tensors that were left in their files. */
+export interface LoadedCheckpoint extends CheckpointData {
+  /** Parameters and slots that were left. Absent if none were to be. */
+  readonly stored?: {
+    readonly tensors: Readonly<Record<string, StoredTensor>>;
+    readonly optimizer: Readonly<Record<string, StoredTensor>>;
+  };
+}
+
 interface StateFile {
   readonly version: number;
   readonly step: number;
@@ -50,13 +79,13 @@ interface StateFile {
  * runs when everything is written and flushed, before it gets its final name; it refuses by throwing a
  * `TributaryError`, which is thrown on.
  */
-export function writeCheckpoint(
-  checkpoint: CheckpointData,
+export function* writeCheckpoint(
+  checkpoint: CheckpointToWrite,
   path: string,
   temporary: string,
   run?: string,
   accept?: () => void,
-): void {
+): AwaitedSteps<void> {
   const { step, epoch, tensors, optimizer, state } = checkpoint;
   for (const [name, value] of Object.entries({ step, epoch })) {
     if (Number.isSafeInteger(value) && value >= 0) continue;
@@ -70,26 +99,26 @@ export function writeCheckpoint(
   }
   // Everything that can be refused is checked before the first byte is written.
   canonicalJson(state);
-  const model = formatSafetensors(tensors);
-  const slots = formatSafetensors(optimizer);
-  const write = () => {
+  const model = layOut(tensors);
+  const slots = layOut(optimizer);
+  const write = function* (): AwaitedSteps<void> {
     systemFiles.makeFolder(temporary, 0o777);
     const files = {
-      [MODEL_FILE]: writeSealed(join(temporary, MODEL_FILE), model),
-      [OPTIMIZER_FILE]: writeSealed(join(temporary, OPTIMIZER_FILE), slots),
+      [MODEL_FILE]: yield* writeSealed(join(temporary, MODEL_FILE), model),
+      [OPTIMIZER_FILE]: yield* writeSealed(join(temporary, OPTIMIZER_FILE), slots),
     };
     const text = formatState({
       ...{ version: VERSION, step, epoch, state, files },
       ...(run === undefined ? {} : { run }),
     });
-    writeSealed(join(temporary, STATE_FILE), [Buffer.from(text)]);
+    yield* writeSealed(join(temporary, STATE_FILE), [Buffer.from(text)]);
     flushFolder(systemFiles, temporary);
     accept?.();
   };
   try {
-    putInPlace(systemFiles, { temporary, path }, write);
+    yield* putInPlaceInSteps(systemFiles, { temporary, path }, write);
   } catch (cause) {
-    // Only `accept` throws one.
+    // What `accept` refuses, or who brings a tensor.
     if (cause instanceof TributaryError) throw cause;
     throw new UsageError(
       'CHECKPOINT_NOT_WRITTEN',
@@ -103,10 +132,48 @@ export function writeCheckpoint(
 
 /** Reads a checkpoint folder, every byte checked: CHECKPOINT_CORRUPT names the file, what was expected and found. */
 export function loadCheckpoint(path: string): CheckpointData {
+  const { step, epoch, state, tensors, optimizer } = loadCheckpointBut(path, () => false);
+  return { step, epoch, state, tensors, optimizer };
+}
+
+/** The same without tensors that are left in their files, where they are read from later. */
+export function loadCheckpointBut(path: string, isLeft: (tensor: string) => boolean): LoadedCheckpoint {
   const { step, epoch, state, files } = readState(path);
   const part = (file: typeof MODEL_FILE | typeof OPTIMIZER_FILE) =>
-    parseSafetensors(readSealed(join(path, file), files[file]), join(path, file)).tensors;
-  return { step, epoch, state, tensors: part(MODEL_FILE), optimizer: part(OPTIMIZER_FILE) };
+    readTensors(join(path, file), files[file], isLeft);
+  const [model, slots] = [part(MODEL_FILE), part(OPTIMIZER_FILE)];
+  return {
+    ...{ step, epoch, state, tensors: model.tensors, optimizer: slots.tensors },
+    stored: { tensors: model.stored, optimizer: slots.stored },
+  };
+}
+
+function readTensors(
+  file: string,
+  seal: FileSeal,
+  isLeft: (tensor: string) => boolean,
+): { readonly tensors: Tensors; readonly stored: Readonly<Record<string, StoredTensor>> } {
+  const tensors: [string, TensorData][] = [];
+  const stored: [string, StoredTensor][] = [];
+  readSealed(file, seal, (read) => {
+    const head = read(0, bytesOfHead(read(0, 8), seal.bytes, file));
+    return [...placesInFile(head, seal.bytes, file).places].flatMap(([name, place]) => {
+      const { type, shape, offset, length } = place;
+      const common = { dtype: type.dtype, shape };
+      if (isLeft(name)) {
+        const read = (first: number, target: TensorData['data']) => {
+          const bytes = new Uint8Array(target.buffer, target.byteOffset, target.byteLength);
+          readRange(file, offset + first * type.bytes, bytes, seal);
+        };
+        stored.push([name, { ...common, length, read }]);
+        return [];
+      }
+      const bytes = new Uint8Array(length * type.bytes);
+      tensors.push([name, { ...common, data: type.view(bytes.buffer, 0, length) }]);
+      return [{ offset, bytes }];
+    });
+  });
+  return { tensors: Object.fromEntries(tensors), stored: Object.fromEntries(stored) };
 }
 
 /** Checks a checkpoint folder without keeping it in memory, and gives its step. */

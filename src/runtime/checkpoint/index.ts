@@ -6,8 +6,16 @@ export type {
   UsedFolderOptions,
 } from './checkpoint-store.ts';
 export { loadCheckpoint } from './checkpoint.ts';
-export type { CheckpointData } from './checkpoint.ts';
+export type { CheckpointData, CheckpointToWrite, LoadedCheckpoint } from './checkpoint.ts';
 export type { JsonValue } from './json.ts';
 export { formatSafetensors, parseSafetensors } from './safetensors.ts';
 export type { SafetensorsFile } from './safetensors.ts';
-export type { TensorArray, TensorData, TensorType, Tensors } from './tensor-data.ts';
+export type {
+  StoredTensor,
+  StreamedTensor,
+  TensorArray,
+  TensorData,
+  TensorType,
+  Tensors,
+  TensorsToWrite,
+} from './tensor-data.ts';

@@ -8,7 +8,7 @@ import { TextDecoder } from 'node:util';
 import { InternalError, UsageError } from '../../base/index.ts';
 import { repeatedKey } from './json.ts';
 import { KNOWN_CODES, KNOWN_TYPES, elementCount, typeCoded, typeNamed } from './tensor-data.ts';
-import type { ElementType, TensorData, Tensors } from './tensor-data.ts';
+import type { ElementType, StreamedTensor, TensorData, Tensors, TensorsToWrite } from './tensor-data.ts';
 
 const LENGTH_BYTES = 8;
 const MAX_HEADER_BYTES = 100_000_000;
@@ -27,6 +27,14 @@ export function formatSafetensors(
   tensors: Tensors,
   metadata: Readonly<Record<string, string>> = {},
 ): Uint8Array[] {
+  return layOut(tensors, metadata) as Uint8Array[];
+}
+
+/** A part of the file: bytes, or a tensor that comes in pieces, of so many bytes in all. */
+export type FilePart = Uint8Array | { readonly bytes: number; readonly pieces: StreamedTensor['pieces'] };
+
+/** The same with tensors that are brought while they are written. */
+export function layOut(tensors: TensorsToWrite, metadata: Readonly<Record<string, string>> = {}): FilePart[] {
   checkEndianness();
   const header: [string, unknown][] = [];
   if (Object.keys(metadata).length > 0) header.push([METADATA, metadata]);
@@ -38,15 +46,16 @@ export function formatSafetensors(
   // Wide elements first, so that each tensor is aligned in the file; then by name, so that equal models give equal files.
   entries.sort((a, b) => b.type.bytes - a.type.bytes || (a.name < b.name ? -1 : 1));
 
-  const pieces: Uint8Array[] = [];
+  const pieces: FilePart[] = [];
   let offset = 0;
   for (const { name, tensor, type } of entries) {
-    const { buffer, byteOffset, byteLength } = tensor.data;
+    const byteLength = elementCount(tensor.shape)! * type.bytes;
     header.push([
       name,
       { dtype: type.code, shape: tensor.shape, data_offsets: [offset, offset + byteLength] },
     ]);
-    pieces.push(new Uint8Array(buffer, byteOffset, byteLength));
+    if ('pieces' in tensor) pieces.push({ bytes: byteLength, pieces: tensor.pieces });
+    else pieces.push(new Uint8Array(tensor.data.buffer, tensor.data.byteOffset, byteLength));
     offset += byteLength;
   }
   const json = Buffer.from(JSON.stringify(Object.fromEntries(header)));
@@ -66,36 +75,71 @@ export function formatSafetensors(
 
 /** Reads the format; tensors are views of `bytes` where their alignment allows it. `file` is the name used in errors. */
 export function parseSafetensors(bytes: Uint8Array, file: string): SafetensorsFile {
-  checkEndianness();
-  const header = readHeader(bytes, file);
-  const dataStart = header.end;
-  const dataBytes = bytes.length - dataStart;
-  const metadata = readMetadata(header.entries, file);
-  const spans: { name: string; begin: number; end: number }[] = [];
-  const tensors: [string, TensorData][] = [];
-  for (const [name, entry] of Object.entries(header.entries)) {
-    if (name === METADATA) continue;
-    const { type, shape, begin, end, count } = readEntry(name, entry, dataBytes, file);
-    spans.push({ name, begin, end });
-    const data = elements(bytes, dataStart + begin, type, count);
-    tensors.push([name, { dtype: type.dtype, shape: Object.freeze(shape), data }]);
-  }
-  checkCoverage(spans, dataBytes, file);
+  const { places, metadata } = placesInFile(bytes, bytes.length, file);
+  const tensors = [...places].map(([name, { type, shape, offset, length }]): [string, TensorData] => [
+    name,
+    { dtype: type.dtype, shape, data: elements(bytes, offset, type, length) },
+  ]);
   return { tensors: Object.fromEntries(tensors), metadata };
 }
 
-function readHeader(bytes: Uint8Array, file: string): { entries: Record<string, unknown>; end: number } {
-  if (bytes.length < LENGTH_BYTES) {
-    throw corrupt(file, `it has ${bytes.length} bytes, fewer than the ${LENGTH_BYTES} of the header length`);
+/** Where a tensor lies in its file. */
+export interface TensorPlace {
+  readonly type: ElementType;
+  readonly shape: readonly number[];
+  /** The first byte, in the file. */
+  readonly offset: number;
+  /** Elements. */
+  readonly length: number;
+}
+
+/** Bytes that a file begins with until its tensors do, by its first eight; `fileBytes`: all that it has. */
+export function bytesOfHead(first: Uint8Array, fileBytes: number, file: string): number {
+  if (first.length < LENGTH_BYTES) {
+    throw corrupt(file, `it has ${fileBytes} bytes, fewer than the ${LENGTH_BYTES} of the header length`);
   }
-  const length = new DataView(bytes.buffer, bytes.byteOffset).getBigUint64(0, true);
+  const length = new DataView(first.buffer, first.byteOffset).getBigUint64(0, true);
   if (length > MAX_HEADER_BYTES) {
     throw corrupt(file, `its header length is ${length}; at most ${MAX_HEADER_BYTES} is allowed`);
   }
   const end = LENGTH_BYTES + Number(length);
-  if (end > bytes.length) {
-    throw corrupt(file, `its header needs ${end} bytes but the file has ${bytes.length}`);
+  if (end > fileBytes) {
+    throw corrupt(file, `its header needs ${end} bytes but the file has ${fileBytes}`);
   }
+  return end;
+}
+
+/** Reads the beginning of a file of so many bytes, of which no more than the head need be given. */
+export function placesInFile(
+  head: Uint8Array,
+  fileBytes: number,
+  file: string,
+): {
+  readonly places: ReadonlyMap<string, TensorPlace>;
+  readonly metadata: Readonly<Record<string, string>>;
+} {
+  checkEndianness();
+  const header = readHeader(head, fileBytes, file);
+  const dataBytes = fileBytes - header.end;
+  const metadata = readMetadata(header.entries, file);
+  const spans: { name: string; begin: number; end: number }[] = [];
+  const places = new Map<string, TensorPlace>();
+  for (const [name, entry] of Object.entries(header.entries)) {
+    if (name === METADATA) continue;
+    const { type, shape, begin, end, count } = readEntry(name, entry, dataBytes, file);
+    spans.push({ name, begin, end });
+    places.set(name, { type, shape: Object.freeze(shape), offset: header.end + begin, length: count });
+  }
+  checkCoverage(spans, dataBytes, file);
+  return { places, metadata };
+}
+
+function readHeader(
+  bytes: Uint8Array,
+  fileBytes: number,
+  file: string,
+): { entries: Record<string, unknown>; end: number } {
+  const end = bytesOfHead(bytes, fileBytes, file);
   let entries: unknown;
   try {
     const text = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true }).decode(
@@ -184,9 +228,17 @@ function elements(bytes: Uint8Array, start: number, type: ElementType, count: nu
   return type.view(copy.buffer, 0, count);
 }
 
-function checkTensor(name: string, tensor: TensorData): ElementType {
+function checkTensor(name: string, tensor: TensorData | StreamedTensor): ElementType {
   const type = typeNamed(tensor.dtype);
   const count = elementCount(tensor.shape);
+  if ('pieces' in tensor) {
+    if (name !== METADATA && type !== undefined && count !== undefined) return type;
+    throw new UsageError(
+      'INVALID_ARGUMENT',
+      `Tensor ${JSON.stringify(name)} cannot be stored: dtype ${tensor.dtype}, shape [${tensor.shape.join(', ')}]. Give known ones, and any name but ${METADATA}.`,
+      { name, dtype: tensor.dtype, shape: tensor.shape },
+    );
+  }
   if (name === METADATA || type === undefined || !type.matches(tensor.data) || count !== tensor.data.length) {
     throw new UsageError(
       'INVALID_ARGUMENT',

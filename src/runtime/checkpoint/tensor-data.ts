@@ -37,6 +37,26 @@ export interface TensorData {
 
 export type Tensors = Readonly<Record<string, TensorData>>;
 
+/** A tensor that is nowhere as a whole: it is brought, in its order, while it is written. */
+export interface StreamedTensor {
+  readonly dtype: TensorType;
+  readonly shape: readonly number[];
+  /** Bytes that may change when the next ones are asked for. */
+  readonly pieces: () => Iterable<Promise<Uint8Array>>;
+}
+
+export type TensorsToWrite = Readonly<Record<string, TensorData | StreamedTensor>>;
+
+/** A tensor that was left in its file. */
+export interface StoredTensor {
+  readonly dtype: TensorType;
+  readonly shape: readonly number[];
+  /** Elements. */
+  readonly length: number;
+  /** Fills the target with elements from `first` on. */
+  read(first: number, target: TensorArray): void;
+}
+
 export interface ElementType {
   readonly dtype: TensorType;
   /** The name in a safetensors header. */

@@ -4,7 +4,7 @@
  * request that is refused is answered by an error that names what was wrong, and changes nothing;
  * whatever a worker names is looked up, never computed with.
  */
-import { UsageError } from '../../base/index.ts';
+
 import type { PackedError, StoreKey, TributaryError } from '../../base/index.ts';
 import type { DType, Region } from '../../memory/index.ts';
 import type { ByteRange } from '../../sockets/index.ts';
@@ -345,9 +345,7 @@ export class Session implements StreamUser {
       throw new ProtocolFault(`sent values of batch ${number}, which is not open`);
     // A retry whose answer was lost.
     if (batch.isFilled) return { into: undefined, done: () => this.#replyLogged(id, {}) };
-    const own = Array.from({ length: batch.pieceCount }, (_, i) =>
-      this.tenant.pieces.get(batch.firstPiece + i)!,
-    );
+    const own = [...this.tenant.piecesIn(batch)].filter(({ key }) => key.firstValues === undefined);
     const into = own.flatMap(({ valueBytes }) => valueBytes);
     expectBytes(bodyBytes, total(own));
     return {

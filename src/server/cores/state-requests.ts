@@ -1,5 +1,5 @@
 /**
- * Requests for what the update rule keeps of a piece, of one session: it goes out, or comes in, from and to where the rule has
+ * Requests for what the update rule keeps of a piece, or for its value, of one session: it goes out, or comes in, from and to where the rule has
  * it, some elements at a time. It is no checkpoint: which of it is of the same moment is the worker's business, who is told
  * how many updates each answer has seen. Invariants: only slots of the tenant's own pieces are touched, and within them;
  * what comes in waits in memory of its own until rows have the updates that they missed.
@@ -9,7 +9,6 @@ import type { Segment } from '../../memory/index.ts';
 import type { ByteRange } from '../../sockets/index.ts';
 import { ProtocolFault } from '../wire/frame.ts';
 import type { Incoming } from '../wire/message-stream.ts';
-import { VALUE_SLOT } from '../wire/messages.ts';
 import type { Request } from '../wire/messages.ts';
 import { windowOf } from '../wire/scattered-bytes.ts';
 import type { CatchUp } from './catch-up.ts';
@@ -19,7 +18,7 @@ import { expectBytes } from './row-requests.ts';
 import type { Tenant } from './tenant.ts';
 
 export type StateRequest = Extract<Request, { op: 'state' | 'pull-state' | 'push-state' | 'set-steps' }>;
-type WindowRequest = Extract<StateRequest, { slot: string }>;
+type WindowRequest = Extract<StateRequest, { op: 'pull-state' | 'push-state' }>;
 
 type Reply = (id: number, header: object, body?: readonly ByteRange[]) => void;
 
@@ -95,7 +94,7 @@ export class StateRequests {
     { op, piece: number, slot, first, count }: WindowRequest,
     piece: Piece,
   ): { readonly bytes: readonly ByteRange[]; readonly version: number } {
-    const { key, shape, bytes } = piece;
+    const { key, shape, bytes, value } = piece;
     if (4 * (first + count) > bytes) {
       throw new ProtocolFault(
         `named elements ${first} to ${first + count} of piece ${number}, which has ${bytes / 4}`,
@@ -106,9 +105,7 @@ export class StateRequests {
       op === 'push-state'
         ? core.stateToSet(this.#worker, String(number))
         : core.stateOf(this.#worker, String(number));
-    // The value itself, for a training that goes on from elsewhere.
-    const isValue = slot === VALUE_SLOT && op === 'push-state';
-    const region = isValue ? piece.value : Object.hasOwn(slots, slot) ? slots[slot] : undefined;
+    const region = slot === undefined ? value : Object.hasOwn(slots, slot) ? slots[slot] : undefined;
     if (region) return { bytes: windowOf(rangesIn(region, shape), 4 * first, 4 * count), version };
     const kept = Object.keys(slots);
     throw new UsageError(

@@ -32,6 +32,7 @@ import type { Piece } from './piece.ts';
 import { PushReplay } from './push-replay.ts';
 import { Recovery } from './recovery.ts';
 import { awayTooLong, otherSettings, otherWorkers, outdated, rateOfPush } from './refusals.ts';
+import { SeededValues } from './seeded-values.ts';
 import { piecesOf } from './snapshot.ts';
 import type { CoreSnapshot } from './snapshot.ts';
 import type { Task } from './task-sequence.ts';
@@ -66,6 +67,7 @@ export class Tenant {
   #optimizersSet = 0;
   /** It came from a log or a checkpoint. */
   #isOptimizerRecovered = false;
+  readonly #seeded: SeededValues;
   readonly #awaitingOptimizer: { readonly number: number; readonly done: () => void }[] = [];
   #settings: ServiceSettings | undefined;
   #core: ServerCore | undefined;
@@ -88,6 +90,7 @@ export class Tenant {
     this.space = new TenantSpace(kernels.space, service);
     this.limits = new TenantLimits(service, this.space);
     this.work = new LongWork(isTurnOver);
+    this.#seeded = new SeededValues(later, isTurnOver);
     this.kept = new KeptMemory(this.space, service.maxBytes);
     this.#kernels = kernels;
     this.#office = office;
@@ -288,7 +291,7 @@ export class Tenant {
 
   *#refill(batch: Batch, values: Float32Array | undefined): Generator<void, void> {
     let at = 0;
-    for (const { shape, value } of this.#piecesOf(batch)) {
+    for (const { shape, value } of this.piecesIn(batch)) {
       for (const [start, length] of values ? shape.ranges : []) {
         value.view.set(values!.subarray(at, at + length), start);
         at += length;
@@ -341,9 +344,11 @@ export class Tenant {
     );
   }
 
-  /** The first values of a batch are in its memory: they count as soon as they are safe from a crash. */
+  /** The first values of a batch are in its memory, or are made there: they count as soon as they are safe from a crash. */
   begin(number: number, batch: Batch, done: () => void, fail: (error: TributaryError) => void): void {
-    this.work.run(this.#begun(number, batch), done, fail);
+    this.#seeded.fill(batch, this.piecesIn(batch), { done, fail }, (begun, failed) =>
+      this.work.run(this.#begun(number, batch), begun, failed),
+    );
   }
 
   *#begun(number: number, batch: Batch): Generator<void, void> {
@@ -353,7 +358,7 @@ export class Tenant {
       // What would be refused after it was logged would be refused again by every restart.
       yield* this.#openPieces(batch);
       isOpen = true;
-      const values = [...this.#piecesOf(batch)].flatMap(({ shape, value }) =>
+      const values = [...this.piecesIn(batch)].flatMap(({ shape, value }) =>
         shape.ranges.map(([start, length]) => value.view.subarray(start, start + length)),
       );
       this.journal.log({ kind: 'values', batch: number, plan, values });
@@ -375,7 +380,7 @@ export class Tenant {
   *#openPieces(batch: Batch): Generator<void, void> {
     let number = batch.firstPiece;
     try {
-      for (const { shape, key, value } of this.#piecesOf(batch)) {
+      for (const { shape, key, value } of this.piecesIn(batch)) {
         const chunks = shape.ranges.map(([start, length]) => ({ start, length }));
         this.core.open({ name: String(number++), title: key.key, value, chunks, rowLength: key.rowLength });
         yield;
@@ -395,7 +400,8 @@ export class Tenant {
     for (const { go } of batch.waiting.splice(0)) go();
   }
 
-  *#piecesOf({ firstPiece, pieceCount }: Batch): Iterable<Piece> {
+  /** Those of a batch that has memory. */
+  *piecesIn({ firstPiece, pieceCount }: Batch): Iterable<Piece> {
     for (let i = firstPiece; i < firstPiece + pieceCount; i++) yield this.pieces.get(i)!;
   }
 
@@ -523,6 +529,7 @@ export class Tenant {
   }
 
   close(): void {
+    this.#seeded.close();
     this.work.close();
     this.recovery.close();
     this.#core?.close();

@@ -15,11 +15,11 @@ import type { PushReply } from '../contribution.ts';
 import type { RowsMode } from '../server-core.ts';
 import type { Updater } from '../update-rule.ts';
 import { check, countOf, countsOf, finiteOf, isCount, listOf, malformed, objectOf } from './fields.ts';
+import { readFirstValues } from './first-values.ts';
+import type { FirstValues } from './first-values.ts';
 import type { Header } from './message-stream.ts';
 
 export const SERVER_PROTOCOL_VERSION = 7;
-/** The name by which the value of a key is given with its slots. */
-export const VALUE_SLOT = '';
 export const MAX_WORKERS = 65536;
 /**
  * Checkpoints that a worker can name to go back to: of those that servers keep, which are a few.
@@ -91,6 +91,8 @@ export interface KeyShape {
   /** Elements. */
   readonly length: number;
   readonly rowLength: number | undefined;
+  /** The server makes them; undefined: the first worker brings them. */
+  readonly firstValues?: FirstValues | undefined;
 }
 
 export interface PieceShape {
@@ -141,7 +143,7 @@ export type Request = { readonly id: number } & (
       /** Those of this core; numbered on from those of earlier calls. */
       readonly pieces: readonly PieceShape[];
       readonly firstPiece: number;
-      /** Whether the answer waits until somebody else has sent the first values. */
+      /** Whether the answer waits until the first values are there, which somebody else brings. */
       readonly awaitsValues: boolean;
     }
   | { readonly op: 'values'; readonly batch: number }
@@ -210,12 +212,13 @@ export type Request = { readonly id: number } & (
   | { readonly op: 'state'; readonly piece: number }
   /**
    * Elements of a slot, counted through the ranges of the piece; in the body of the answer, or of
-   * the request. `VALUE_SLOT`: of the value.
+   * the request.
    */
   | {
       readonly op: 'pull-state' | 'push-state';
       readonly piece: number;
-      readonly slot: string;
+      /** undefined: of the value itself. */
+      readonly slot: string | undefined;
       readonly first: number;
       readonly count: number;
     }
@@ -361,7 +364,7 @@ export function readRequest(header: Header): Request {
     case 'pull-state':
     case 'push-state': {
       const { slot } = header;
-      check(typeof slot === 'string', op, header);
+      check(slot === undefined || typeof slot === 'string', op, header);
       const window = { first: countOf(header, 'first'), count: countOf(header, 'count') };
       return { id, op, piece: countOf(header, 'piece'), slot, ...window };
     }
@@ -452,7 +455,8 @@ function readKey(value: unknown): KeyShape {
     'key',
     shape,
   );
-  return { key, length, rowLength };
+  const firstValues = readFirstValues(shape.firstValues);
+  return { key, length, rowLength, ...(firstValues && { firstValues }) };
 }
 
 function readPiece(value: unknown): PieceShape {

@@ -14,7 +14,7 @@ import { createHash } from 'node:crypto';
 import { basename, join } from 'node:path';
 import fc from 'fast-check';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
-import { UsageError } from '../../../src/base/index.ts';
+import { runAtOnce, UsageError } from '../../../src/base/index.ts';
 import { CheckpointStore, loadCheckpoint } from '../../../src/runtime/checkpoint/index.ts';
 import type { CheckpointData, JsonValue } from '../../../src/runtime/checkpoint/index.ts';
 import { writeCheckpoint } from '../../../src/runtime/checkpoint/checkpoint.ts';
@@ -321,7 +321,7 @@ describe('keeping', () => {
   it('goes on with checkpoints of earlier versions, which name no run', () => {
     const folder = newFolder();
     const path = join(folder, 'step-00000001');
-    writeCheckpoint(sample(1), path, join(folder, '.writing-step-00000001-0123456789abcdef'));
+    runAtOnce(writeCheckpoint(sample(1), path, join(folder, '.writing-step-00000001-0123456789abcdef')));
     const store = new CheckpointStore(folder, { keep: 1 });
     expect(store.begin({ resume: true })).toEqual({ checkpoint: sample(1), path, skipped: [] });
     store.save(sample(2));
