@@ -5,9 +5,14 @@
  */
 import { resolve } from 'node:path';
 import { UsageError } from '../base/index.ts';
-import { UPDATE_MODES, type UpdateMode } from '../learners/index.ts';
 import {
   MAX_LEARNERS,
+  UPDATE_MODES,
+  updateModeNamed,
+  updateModeParts,
+  type UpdateMode,
+} from '../learners/index.ts';
+import {
   MODES,
   resolveOn,
   type Learners,
@@ -112,16 +117,14 @@ function onOfEarlier({
 }
 
 /** How learners share the weights, by the name of a mode. */
-function updateOf(mode: UpdateMode | 'auto'): Partial<Learners> {
-  if (mode === 'auto') return {};
-  const [who, how] = mode.split(' ') as ['direct' | 'server', 'lock-free' | 'locked'];
-  return { update: how, appliedBy: who === 'server' ? 'server' : 'learner' };
+export function updateOf(mode: UpdateMode | 'auto'): Partial<Learners> {
+  return mode === 'auto' ? {} : updateModeParts(mode);
 }
 
 /** The name of it. */
 export function updateModeOf({ update, appliedBy }: OnLearners): UpdateMode | 'auto' {
   if (update === 'auto' || appliedBy === 'auto') return 'auto';
-  return `${appliedBy === 'server' ? 'server' : 'direct'} ${update}`;
+  return updateModeNamed(update, appliedBy);
 }
 
 /** `on` of the configuration with what the command line says of it. */
@@ -131,7 +134,7 @@ export function onOfFlags(given: WhoTrainsFlags, on: On, cwd: string): On {
   const ofWorkers = workersOf(given, cwd, isOfLearners);
   const named = Object.values(ofWorkers).some((value) => value !== undefined);
   const before = on === 'auto' ? {} : on;
-  const earlier = 'learners' in before ? {} : (before);
+  const earlier = 'learners' in before ? {} : before;
   if (given.learners === undefined && !isOfLearners) {
     if (!named) return on;
     return withoutUndefined({ ...kept(given, earlier), ...ofWorkers });

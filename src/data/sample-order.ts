@@ -12,6 +12,8 @@ export interface SampleOrderState {
   readonly epoch: number;
   /** How many samples of this epoch are behind. */
   readonly position: number;
+  /** Where later batches of this epoch begin that are behind as well, in order. Default: none. */
+  readonly ahead?: readonly number[] | undefined;
 }
 
 export interface SampleOrderOptions {
@@ -47,6 +49,8 @@ export class SampleOrder implements BatchOrder {
   readonly #order: Uint32Array;
   #epoch = 0;
   #position = 0;
+  /** See `SampleOrderState`. */
+  #ahead: readonly number[] = [];
   /** The epoch that `#order` was shuffled for. */
   #shuffled = -1;
 
@@ -71,7 +75,7 @@ export class SampleOrder implements BatchOrder {
     state: unknown,
     options: Omit<SampleOrderOptions, 'seed'> = {},
   ): SampleOrder {
-    const { seed, epoch, position } = (state ?? {}) as Record<string, unknown>;
+    const { seed, epoch, position, ahead = [] } = (state ?? {}) as Record<string, unknown>;
     if (![seed, epoch, position].every(Number.isSafeInteger)) {
       throw bad(
         `The state of the sample order is ${JSON.stringify(state)}; expected whole numbers seed, epoch and position. Use one as it was stored.`,
@@ -86,13 +90,25 @@ export class SampleOrder implements BatchOrder {
         { epoch, position, length },
       );
     }
+    const isOrdered = (start: unknown, i: number, all: readonly unknown[]) =>
+      Number.isSafeInteger(start) &&
+      (start as number) > ((all[i - 1] ?? position) as number) &&
+      (start as number) < length;
+    if (!Array.isArray(ahead) || !ahead.every(isOrdered)) {
+      throw bad(
+        `The state of the sample order has batches ahead at ${JSON.stringify(ahead)}; expected places behind ${String(position)}, in order. Use one as it was stored.`,
+        { ahead, position },
+      );
+    }
     order.#epoch = epoch as number;
     order.#position = position as number;
+    order.#ahead = ahead as number[];
     return order;
   }
 
   get state(): SampleOrderState {
-    return { seed: this.seed, epoch: this.#epoch, position: this.#position };
+    const place = { seed: this.seed, epoch: this.#epoch, position: this.#position };
+    return this.#ahead.length === 0 ? place : { ...place, ahead: this.#ahead };
   }
 
   /** Goes on from a place of an epoch, whatever was drawn before. */
@@ -107,6 +123,7 @@ export class SampleOrder implements BatchOrder {
     }
     this.#epoch = epoch;
     this.#position = position;
+    this.#ahead = [];
     return this;
   }
 
@@ -129,15 +146,30 @@ export class SampleOrder implements BatchOrder {
     const epoch = this.#epoch;
     const end = Math.min(this.length, this.#position + size);
     const samples = this.#order.slice(this.#position, end);
-    this.#position = end;
-    const last = this.length - end < (this.dropLast ? size : 1);
+    this.#position = this.#passAhead(end, size);
+    const last = this.length - this.#position < (this.dropLast ? size : 1);
     if (last) this.#nextEpoch();
     return { samples, epoch, last };
+  }
+
+  /** Where the next batch begins: not one that is behind already. */
+  #passAhead(end: number, size: number): number {
+    let next = end;
+    while (this.#ahead[0] === next) {
+      this.#ahead = this.#ahead.slice(1);
+      next = Math.min(this.length, next + size);
+    }
+    if (this.#ahead.length === 0 || this.#ahead[0]! >= next + size) return next;
+    throw bad(
+      `A batch of ${size} samples reaches into one that is behind, which begins at ${this.#ahead[0]}; draw batches of the size that they had.`,
+      { size, ahead: this.#ahead[0] },
+    );
   }
 
   #nextEpoch(): void {
     this.#epoch++;
     this.#position = 0;
+    this.#ahead = [];
   }
 
   #prepare(): void {

@@ -9,13 +9,16 @@ import type { CommunicationThread } from '../communication/index.ts';
 import type { SampleOrderState } from '../data/index.ts';
 import { agree } from '../exchange/index.ts';
 import {
+  carriedOver,
+  checkRunState,
   CheckpointStore,
-  type JsonValue,
+  readRunState,
+  writeRunState,
+  type Evaluation,
   type LatestCheckpoint,
   type Replica,
   type UsedFolderOptions,
 } from '../runtime/index.ts';
-import type { Evaluation } from './evaluate.ts';
 import { attemptTogether } from './joint-attempt.ts';
 
 export interface CheckpointOptions extends UsedFolderOptions {
@@ -51,6 +54,8 @@ export interface RunCheckpointsParts {
   /** To the other workers. Default: there are none. */
   readonly thread?: CommunicationThread | undefined;
   readonly onEvent?: ((event: CheckpointEvent) => void) | undefined;
+  /** Takes lines for people, on the first worker. Default: nobody. */
+  readonly log?: ((line: string) => void) | undefined;
 }
 
 /** Where in the samples of a dataset a run has stopped. */
@@ -131,13 +136,10 @@ export class RunCheckpoints {
     }
     if (!replica.isFinite()) throw this.notANumber(NaN);
     const { tensors, optimizer } = replica.snapshot();
-    const state = {
-      ...{ seed, batchSize, datasetLength: length ?? null },
-      optimizer: replica.optimizer.spec as unknown as JsonValue,
-      schedule: (schedule ?? null) as JsonValue,
-      order: order as unknown as JsonValue,
-      metrics: (evaluation ? { ...evaluation } : null) as JsonValue,
-    };
+    const state = writeRunState({
+      ...{ seed, batchSize, datasetLength: length, optimizer: replica.optimizer.spec },
+      ...{ schedule, order, evaluation, trainedBy: this.#trainedBy },
+    });
     const path = this.#store.save({ step, epoch: order.epoch, tensors, optimizer, state });
     this.#note(path, step);
     this.#tell({ type: 'checkpoint', path, step });
@@ -159,39 +161,31 @@ export class RunCheckpoints {
     );
   }
 
+  get #trainedBy(): string {
+    const { thread } = this.#parts;
+    return thread ? `${thread.world.size} workers` : 'one process';
+  }
+
   get #isFirst(): boolean {
     const { thread } = this.#parts;
     return !thread || thread.world.rank === 0;
   }
 
   #read(latest: LatestCheckpoint | undefined): Found | undefined {
-    const { replica, seed, batchSize } = this.#parts;
+    const { replica, seed, batchSize, log } = this.#parts;
     const { checkpoint, path, skipped = [] } = latest ?? {};
     for (const { path: bad, reason } of skipped)
       this.#tell({ type: 'checkpoint-skipped', path: bad, reason });
     if (!checkpoint || path === undefined) return undefined;
-    const state = checkpoint.state as Partial<Record<string, JsonValue>>;
-    const { spec } = replica.optimizer;
-    const mine = JSON.stringify({ seed, batchSize, optimizer: spec });
-    const theirs = JSON.stringify({
-      // Checkpoints of earlier versions do not say the size of a batch.
-      ...{ seed: state['seed'], batchSize: state['batchSize'] ?? batchSize },
-      optimizer: sortedLike(state['optimizer'], spec),
-    });
-    if (mine !== theirs) {
-      throw new UsageError(
-        'CHECKPOINT_MISMATCH',
-        `${path} was made with ${theirs}, this run has ${mine}. Use the same seed, batch size and optimizer, or start in another folder.`,
-      );
-    }
+    const state = readRunState(checkpoint.state);
+    checkRunState(path, state, { seed, batchSize, optimizer: replica.optimizer.spec });
     replica.restore(checkpoint, checkpoint.step);
-    const length = state['datasetLength'];
+    const note = carriedOver(path, state, this.#trainedBy);
+    if (note !== undefined) log?.(note);
+    const { order, datasetLength } = state;
     return {
       ...{ path, step: checkpoint.step },
-      place: {
-        state: state['order'] as unknown as SampleOrderState,
-        ...(typeof length === 'number' ? { length } : {}),
-      },
+      place: { state: order, ...(datasetLength === undefined ? {} : { length: datasetLength }) },
     };
   }
 
@@ -214,18 +208,4 @@ export class RunCheckpoints {
   #tell(event: CheckpointEvent): void {
     if (this.#isFirst) this.#parts.onEvent?.(event);
   }
-}
-
-/** For people: a run has more steps than it is now asked for. Undefined if it has not. */
-export function beyondEnd(path: string | undefined, step: number, totalSteps: number): string | undefined {
-  if (path === undefined || step <= totalSteps) return undefined;
-  return `${path} has ${step} steps, more than the ${totalSteps} asked for: nothing is trained, and the result is that of step ${step}. Ask for more epochs or steps to go on with this run, or for another folder if another run was meant.`;
-}
-
-/** The stored specification with the keys in our order, so that texts compare. */
-function sortedLike(stored: JsonValue | undefined, like: object): unknown {
-  if (typeof stored !== 'object' || stored === null) return stored;
-  return Object.fromEntries(
-    Object.keys(like).map((key) => [key, (stored as Record<string, JsonValue>)[key]]),
-  );
 }

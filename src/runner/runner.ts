@@ -18,11 +18,19 @@ import { openLoader, SampleOrder, type Batch, type Dataset } from '../data/index
 import { tellAll, type RemoteUpdate } from '../exchange/index.ts';
 import type { OptimizerSpec } from '../kernels/index.ts';
 import type { ExchangePlan, Merging } from '../plan/index.ts';
-import { namesInShort, type GradientsElsewhere, type Replica } from '../runtime/index.ts';
+import {
+  checkColumns,
+  evaluate,
+  evaluatePart,
+  evaluationOf,
+  namesInShort,
+  type EvaluateOptions,
+  type Evaluation,
+  type GradientsElsewhere,
+  type Replica,
+} from '../runtime/index.ts';
 import { AgreedStop } from './agreed-stop.ts';
-import { checkColumns } from './column-check.ts';
 import { compareData } from './dataset-check.ts';
-import { evaluate, evaluatePart, evaluationOf, type EvaluateOptions, type Evaluation } from './evaluate.ts';
 import { attemptTogether } from './joint-attempt.ts';
 import { RUN_OPTIONS } from './option-names.ts';
 import type { PlanOptions } from './plan-run.ts';
@@ -145,8 +153,9 @@ export class Runner {
     this.#parts = parts;
     const { replica, config, thread, shared, trace } = parts;
     const { seed = 0, batchSize = 32, schedule, onEvent } = config;
+    const log = (line: string) => this.#log(line);
     this.#checkpoints = new RunCheckpoints({
-      ...{ replica, options: config, seed, batchSize, schedule, thread, onEvent },
+      ...{ replica, options: config, seed, batchSize, schedule, thread, onEvent, log },
     });
     this.#home = new Map(replica.memory.parameters);
     this.#order = this.#checkpoints.begin();
@@ -388,8 +397,9 @@ export class Runner {
     if (!this.#order) return new SampleOrder(length, { seed });
     const { state, length: before = length } = this.#order;
     if (before === length) return SampleOrder.restore(length, state);
-    const { epoch, position } = SampleOrder.restore(before, state).state;
-    return new SampleOrder(length, { seed }).seek(position > 0 ? epoch + 1 : epoch, 0);
+    const { epoch, position, ahead = [] } = SampleOrder.restore(before, state).state;
+    const isWithin = position > 0 || ahead.length > 0;
+    return new SampleOrder(length, { seed }).seek(isWithin ? epoch + 1 : epoch, 0);
   }
 
   #stopper(signal: AbortSignal | undefined): () => boolean {

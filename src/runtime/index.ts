@@ -1,7 +1,11 @@
 export { inputWithSameBytes } from './backward.ts';
 export { Replica } from './replica.ts';
 export type { ReplicaOptions, Snapshot } from './replica.ts';
+export { checkColumns, checkRunData } from './column-check.ts';
+export { argmax, evaluate, evaluatePart, evaluationOf, meanLoss } from './evaluate.ts';
+export type { EvaluateOptions, Evaluation } from './evaluate.ts';
 export { Evaluator } from './evaluator.ts';
+export { someSamples } from './some-samples.ts';
 export { namesInShort, STEP_OPERATIONS } from './step-operations.ts';
 export type { OnPart, StepOperation } from './step-operations.ts';
 export { needsGradientHere } from './update.ts';

@@ -13,15 +13,17 @@ describe('who trains where nothing is said', () => {
   it('is this process, all processors or whoever is fastest, as the caller has it', () => {
     expect(resolveOn(undefined, 'here')).toEqual({ kind: 'here' });
     const auto = { kind: 'learners', learners: 'auto', update: 'auto', appliedBy: 'auto' };
-    expect(resolveOn(undefined, 'auto')).toEqual(auto);
-    expect(resolved('auto')).toEqual(auto);
+    expect(resolveOn(undefined, 'auto')).toMatchObject(auto);
+    expect(resolved('auto')).toMatchObject(auto);
     const all = resolveOn(undefined, 'all processors');
     if (availableParallelism() === 1) expect(all.kind).toBe('here');
     else expect(all).toMatchObject({ resources: { workers: availableParallelism() } });
   });
 
-  it('is this process alone for one worker', () => {
+  it('is this process alone for one worker or one learner', () => {
     expect(resolved({ workers: 1 })).toEqual({ kind: 'here' });
+    expect(resolved({ learners: 1 })).toEqual({ kind: 'here' });
+    expect(resolved({ learners: 1, appliedBy: 'server' })).toMatchObject({ kind: 'learners', learners: 1 });
   });
 });
 
@@ -84,6 +86,8 @@ describe('learners', () => {
       update: 'locked',
       appliedBy: 'learner',
     });
+    const patient = { maxReplacements: 0, maxRestarts: 3, stallMs: 10, startMs: 20, segmentDirectory: '/a' };
+    expect(resolved({ learners: 2, ...patient })).toMatchObject(patient);
     expect(resolved({ learners: 'auto', appliedBy: 'server' })).toMatchObject({
       ...{ update: 'lock-free', appliedBy: 'server' },
     });
@@ -170,6 +174,9 @@ describe('refused by name, with what would work instead', () => {
       { learners: 1000 },
       /learners is 1000; give 'auto' or a whole number from 1 to 254/,
     ],
+    ['half a replacement', { learners: 2, maxReplacements: 0.5 }, /maxReplacements is 0.5; give a whole/],
+    ['no time at all', { learners: 2, stallMs: 0 }, /stallMs is 0; give a number of milliseconds above 0/],
+    ['patience of workers', { workers: 2, stallMs: 5 }, /workers of workers and stallMs of learners/],
     ['an unknown way to update', { learners: 2, update: 'free' }, /update is 'free'/],
     [
       'a strategy without servers',

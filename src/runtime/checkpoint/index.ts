@@ -8,6 +8,17 @@ export type {
 export { loadCheckpoint } from './checkpoint.ts';
 export type { CheckpointData } from './checkpoint.ts';
 export type { JsonValue } from './json.ts';
+export {
+  beyondEnd,
+  carriedOver,
+  checkRunState,
+  doneBatches,
+  isWithinEpoch,
+  placeOf,
+  readRunState,
+  writeRunState,
+} from './run-state.ts';
+export type { RunState } from './run-state.ts';
 export { formatSafetensors, parseSafetensors } from './safetensors.ts';
 export type { SafetensorsFile } from './safetensors.ts';
 export type { TensorArray, TensorData, TensorType, Tensors } from './tensor-data.ts';
