@@ -20,6 +20,11 @@ export interface CollectiveOptions {
   readonly signal?: AbortSignal | undefined;
   /** Longest time of the operation, in milliseconds. Default: that of the cluster, ten minutes. */
   readonly deadlineMs?: number | undefined;
+  /**
+   * Whether waiting long for other ranks is as it should be: the operation has no deadline and is not reported as stalled.
+   * Give it on all ranks. Default false.
+   */
+  readonly isPatient?: boolean | undefined;
 }
 
 /** What a rank that has joined needs to take part, and others to compare. Only plain data. */

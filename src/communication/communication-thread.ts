@@ -225,12 +225,12 @@ export class CommunicationThread {
   #call<Name extends CollectiveName>(
     collective: Name,
     regions: readonly Region[],
-    options: CallOptions[Name] & OnGroup & Pick<CollectiveOptions, 'signal' | 'deadlineMs'>,
+    options: CallOptions[Name] & OnGroup & Pick<CollectiveOptions, 'signal' | 'deadlineMs' | 'isPatient'>,
   ): TimedHandle {
     if (this.#link.end) throw this.#link.end;
     const { signal, group = this.world.id, ...others } = options;
     const packed = regions.map((region) => this.#announced.pack(region));
-    const handle = this.#operations.open(collective, options.deadlineMs);
+    const handle = this.#operations.open(collective, options.isPatient ? Infinity : options.deadlineMs);
     const { slot } = handle;
     try {
       // What is left of the options is what the command has: the compiler cannot subtract in generic types.

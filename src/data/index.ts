@@ -14,7 +14,7 @@ export { readLanguageModelText } from './language-model.ts';
 export type { LanguageModelText, LanguageModelTextOptions, TextSource, TextUnit } from './language-model.ts';
 export * from './negatives.ts';
 export * from './sample-order.ts';
-export type { Batch, BatchLoader, BatchTargets, LoaderOptions } from './loader.ts';
+export type { Batch, BatchLoader, BatchTargets, LoaderOptions, Part } from './loader.ts';
 export * from './direct-loader.ts';
 export * from './prefetcher.ts';
 export * from './open-loader.ts';

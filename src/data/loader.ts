@@ -31,10 +31,21 @@ export interface LoaderOptions {
   readonly order: BatchOrder;
   /** The samples of a batch, over all parts. */
   readonly batchSize: number;
-  /** Deliver only one rank's share of each batch (`batchPart`). Default: the whole. */
-  readonly part?: { readonly index: number; readonly count: number };
+  /** Deliver only one rank's share of each batch (`batchPart`), or its share of a share. Default: the whole. */
+  readonly part?: Part;
   /** The columns to deliver. Default: all. */
   readonly columns?: readonly string[];
+}
+
+export interface Part {
+  readonly index: number;
+  readonly count: number;
+  /** Of what it is a part. Default: of the batch. */
+  readonly of?: Part | undefined;
+}
+
+export function partOf(samples: Uint32Array, { index, count, of }: Part): Uint32Array {
+  return batchPart(of ? partOf(samples, of) : samples, index, count);
 }
 
 export interface BatchLoader {
@@ -61,7 +72,7 @@ export class BatchLayout {
     readonly integer: boolean;
   }[];
   readonly #order: BatchOrder;
-  readonly #part: { readonly index: number; readonly count: number };
+  readonly #part: Part;
 
   constructor({ dataset, order, batchSize, part = { index: 0, count: 1 }, columns }: LoaderOptions) {
     if (!Number.isInteger(batchSize) || batchSize < 1) {
@@ -80,11 +91,7 @@ export class BatchLayout {
     this.batchSize = batchSize;
     this.#order = order;
     this.#part = part;
-    this.capacity = batchPart(
-      new Uint32Array(Math.min(batchSize, dataset.length)),
-      part.index,
-      part.count,
-    ).length;
+    this.capacity = partOf(new Uint32Array(Math.min(batchSize, dataset.length)), part).length;
     this.columns = (columns ?? dataset.columns.map((column) => column.name)).map((name) => {
       const column = dataset.column(name);
       return { name, sampleSize: sampleSize(column.sampleShape), integer: column.dtype === 'int32' };
@@ -98,7 +105,7 @@ export class BatchLayout {
 
   draw(): Draw & { readonly batchSize: number; readonly state: SampleOrderState } {
     const { samples, epoch, last } = this.#order.draw(this.batchSize);
-    const mine = batchPart(samples, this.#part.index, this.#part.count);
+    const mine = partOf(samples, this.#part);
     return { samples: mine, batchSize: samples.length, epoch, last, state: this.#order.state };
   }
 

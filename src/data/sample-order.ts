@@ -12,8 +12,8 @@ export interface SampleOrderState {
   readonly epoch: number;
   /** How many samples of this epoch are behind. */
   readonly position: number;
-  /** Where later batches of this epoch begin that are behind as well, in order. Default: none. */
-  readonly ahead?: readonly number[] | undefined;
+  /** From where to where later samples of this epoch are behind as well, in order. Default: none. */
+  readonly ahead?: readonly (readonly [start: number, end: number])[] | undefined;
 }
 
 export interface SampleOrderOptions {
@@ -50,7 +50,7 @@ export class SampleOrder implements BatchOrder {
   #epoch = 0;
   #position = 0;
   /** See `SampleOrderState`. */
-  #ahead: readonly number[] = [];
+  #ahead: NonNullable<SampleOrderState['ahead']> = [];
   /** The epoch that `#order` was shuffled for. */
   #shuffled = -1;
 
@@ -90,19 +90,15 @@ export class SampleOrder implements BatchOrder {
         { epoch, position, length },
       );
     }
-    const isOrdered = (start: unknown, i: number, all: readonly unknown[]) =>
-      Number.isSafeInteger(start) &&
-      (start as number) > ((all[i - 1] ?? position) as number) &&
-      (start as number) < length;
-    if (!Array.isArray(ahead) || !ahead.every(isOrdered)) {
+    if (!isAhead(ahead, position as number, length)) {
       throw bad(
-        `The state of the sample order has batches ahead at ${JSON.stringify(ahead)}; expected places behind ${String(position)}, in order. Use one as it was stored.`,
+        `The state of the sample order has samples ahead in ${JSON.stringify(ahead)}; expected ranges behind ${String(position)}, in order. Use one as it was stored.`,
         { ahead, position },
       );
     }
     order.#epoch = epoch as number;
     order.#position = position as number;
-    order.#ahead = ahead as number[];
+    order.#ahead = ahead;
     return order;
   }
 
@@ -144,26 +140,33 @@ export class SampleOrder implements BatchOrder {
     if (this.dropLast && this.length - this.#position < size) this.#nextEpoch();
     this.#prepare();
     const epoch = this.#epoch;
-    const end = Math.min(this.length, this.#position + size);
-    const samples = this.#order.slice(this.#position, end);
-    this.#position = this.#passAhead(end, size);
+    const samples = this.#ahead.length === 0 ? this.#take(size) : this.#takeAround(size);
     const last = this.length - this.#position < (this.dropLast ? size : 1);
     if (last) this.#nextEpoch();
     return { samples, epoch, last };
   }
 
-  /** Where the next batch begins: not one that is behind already. */
-  #passAhead(end: number, size: number): number {
-    let next = end;
-    while (this.#ahead[0] === next) {
+  #take(size: number): Uint32Array {
+    const end = Math.min(this.length, this.#position + size);
+    const samples = this.#order.slice(this.#position, end);
+    this.#position = end;
+    return samples;
+  }
+
+  /** Passes over what is behind already. */
+  #takeAround(size: number): Uint32Array {
+    const parts: number[] = [];
+    const most = Math.min(size, this.length - this.#position);
+    while (parts.length < most && this.#position < this.length) {
+      const [start = this.length, end = start] = this.#ahead[0] ?? [];
+      for (const sample of this.#take(Math.min(most - parts.length, start - this.#position))) {
+        parts.push(sample);
+      }
+      if (this.#position !== start || this.#ahead.length === 0) continue;
+      this.#position = end;
       this.#ahead = this.#ahead.slice(1);
-      next = Math.min(this.length, next + size);
     }
-    if (this.#ahead.length === 0 || this.#ahead[0]! >= next + size) return next;
-    throw bad(
-      `A batch of ${size} samples reaches into one that is behind, which begins at ${this.#ahead[0]}; draw batches of the size that they had.`,
-      { size, ahead: this.#ahead[0] },
-    );
+    return Uint32Array.from(parts);
   }
 
   #nextEpoch(): void {
@@ -178,6 +181,23 @@ export class SampleOrder implements BatchOrder {
     if (this.shuffle) new Random(deriveSeed(this.seed, 'order', this.#epoch)).shuffle(this.#order);
     this.#shuffled = this.#epoch;
   }
+}
+
+/** Ranges, each behind the one before it. */
+function isAhead(
+  value: unknown,
+  position: number,
+  length: number,
+): value is NonNullable<SampleOrderState['ahead']> {
+  if (!Array.isArray(value)) return false;
+  let before = position;
+  for (const range of value as unknown[]) {
+    const [start, end] = (Array.isArray(range) ? range : []) as unknown[];
+    if (!Number.isSafeInteger(start) || !Number.isSafeInteger(end)) return false;
+    if ((start as number) < before || (end as number) <= (start as number)) return false;
+    before = end as number;
+  }
+  return before <= length;
 }
 
 /**

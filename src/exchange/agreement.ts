@@ -5,15 +5,28 @@
 import type { CommunicationThread } from '../communication/index.ts';
 import type { DType, Region } from '../memory/index.ts';
 
-/** Numbers of each worker, by rank; as many on all of them. */
-export function tellAll(thread: CommunicationThread, own: readonly number[], name: string): number[][] {
+/** Some of the workers, as a group of the communication thread. */
+export interface SomeWorkers {
+  readonly group: number;
+  readonly size: number;
+}
+
+/** Numbers of each worker, by rank; as many on all of them. Default: of all workers. */
+export function tellAll(
+  thread: CommunicationThread,
+  own: readonly number[],
+  name: string,
+  { group, size }: SomeWorkers = { group: thread.world.id, size: thread.world.size },
+): number[][] {
   const { length } = own;
-  if (length === 0) return thread.world.members.map(() => []);
+  if (length === 0) return Array.from({ length: size }, () => []);
   const mine = room(thread, 'own', 'float64', length);
-  const all = room(thread, 'all', 'float64', length * thread.world.size);
+  const all = room(thread, 'all', 'float64', length * size);
   mine.view.set(own);
-  thread.allGather(mine, all, { name }).wait();
-  return thread.world.members.map((_, rank) => [...all.view.subarray(rank * length, (rank + 1) * length)]);
+  thread.allGather(mine, all, { name, group }).wait();
+  return Array.from({ length: size }, (_, rank) => [
+    ...all.view.subarray(rank * length, (rank + 1) * length),
+  ]);
 }
 
 /** A text of each worker, by rank. */

@@ -4,12 +4,13 @@
  * Averages weigh by samples, so that unequal shares of a batch count as they should.
  * Invariant: collectives are started in the same order on all workers.
  */
-import type { CommunicationThread, TimedHandle } from '../communication/index.ts';
+import type { CommunicationThread, OnGroup, TimedHandle } from '../communication/index.ts';
 import type { Kernels } from '../kernels/index.ts';
 import type { Region } from '../memory/index.ts';
 import type { Route } from '../plan/index.ts';
 import type { Handle } from '../progress/index.ts';
 import { namesInShort, type GradientsElsewhere, type ModelMemory } from '../runtime/index.ts';
+import type { SomeWorkers } from './agreement.ts';
 import { RowsTable, WholeTable } from './collective-tables.ts';
 import { NOTHING_ELSEWHERE, type Exchange, type OnMessage, type SentMessage } from './exchange.ts';
 
@@ -20,6 +21,8 @@ export interface CollectiveExchangeOptions {
   readonly groups: readonly (readonly string[])[];
   /** Default: 'collective' for dense gradients, 'collective rows' for sparse ones. Those of servers are left alone. */
   readonly routes?: ReadonlyMap<string, Route> | undefined;
+  /** Of which workers. Default: all. */
+  readonly workers?: SomeWorkers | undefined;
   /** Whether this thread has something else to do than to wait for collectives, which is a little slower. Default false. */
   readonly sharesThread?: boolean | undefined;
 }
@@ -55,6 +58,8 @@ export class CollectiveExchange implements Exchange {
   #groups: readonly (readonly string[])[] = [];
   /** The dense gradients of each group: neighbours as one message. The first also holds loss and states. */
   #messages: readonly (readonly DenseMessage[])[] = [];
+  readonly #onGroup: OnGroup;
+  readonly #size: number;
   #samples = 0;
   #told: TimedHandle | undefined;
   #onMessage: OnMessage | undefined;
@@ -75,7 +80,10 @@ export class CollectiveExchange implements Exchange {
     );
     const words = 1 + this.#byRows.length;
     this.#own = thread.allocate('int32', words);
-    this.#all = thread.allocate('int32', words * thread.world.size);
+    const { group, size } = options.workers ?? { group: thread.world.id, size: thread.world.size };
+    this.#onGroup = { group };
+    this.#size = size;
+    this.#all = thread.allocate('int32', words * size);
     this.setGroups(options.groups);
   }
 
@@ -114,18 +122,18 @@ export class CollectiveExchange implements Exchange {
     const { thread, kernels } = this.#options;
     for (const message of this.#messages[group]!) {
       const { region } = message;
-      const handle = thread.allReduce(region, { op: 'mean', weight: this.#samples });
+      const handle = thread.allReduce(region, { op: 'mean', weight: this.#samples, ...this.#onGroup });
       this.#underWay.push({ group, message, bytes: region.byteLength, handle });
     }
     for (const name of this.#groups[group]!) {
       const table = this.#whole.get(name);
       if (!table) continue;
-      const handle = table.reduce(thread, kernels, this.#samples);
+      const handle = table.reduce(thread, kernels, this.#samples, this.#onGroup);
       this.#underWay.push({ group, table: name, bytes: table.byteLength, handle });
     }
     if (group === this.#groups.length - 1 && this.#byRows.length > 0) {
       this.#byRows.forEach(({ place }, i) => (this.#own.view[1 + i] = place.count));
-      this.#told = thread.allGather(this.#own, this.#all);
+      this.#told = thread.allGather(this.#own, this.#all, this.#onGroup);
     }
   }
 
@@ -178,9 +186,11 @@ export class CollectiveExchange implements Exchange {
     const { thread, kernels } = this.#options;
     const words = this.#own.length;
     const column = (word: number) =>
-      Array.from({ length: thread.world.size }, (_, rank) => this.#all.view[rank * words + word]!);
+      Array.from({ length: this.#size }, (_, rank) => this.#all.view[rank * words + word]!);
     const share = this.#samples / column(0).reduce((sum, one) => sum + one, 0);
-    const gathered = this.#byRows.map((table, i) => table.gather(thread, kernels, column(1 + i), share));
+    const gathered = this.#byRows.map((table, i) =>
+      table.gather(thread, kernels, column(1 + i), share, this.#onGroup),
+    );
     for (const [i, handles] of gathered.entries()) {
       for (const handle of handles) await this.#ended(handle);
       const table = this.#byRows[i]!;

@@ -78,7 +78,7 @@ export class WholeTable {
     return this.#whole.byteLength;
   }
 
-  reduce(thread: CommunicationThread, kernels: Kernels, samples: number): TimedHandle {
+  reduce(thread: CommunicationThread, kernels: Kernels, samples: number, onGroup: OnGroup = {}): TimedHandle {
     const { place } = this;
     const { rowLength, plan, count, rows } = place;
     kernels.fill(this.#whole, 0);
@@ -87,7 +87,7 @@ export class WholeTable {
       source: rows.slice(0, count * rowLength),
     });
     place.whole = this.#whole;
-    return thread.allReduce(this.#whole, { op: 'mean', weight: samples });
+    return thread.allReduce(this.#whole, { op: 'mean', weight: samples, ...onGroup });
   }
 
   /** After the last operation has ended. */

@@ -1,6 +1,11 @@
 export { NOTHING_ELSEWHERE, wallMs } from './exchange.ts';
 export type { Exchange, OnMessage, RemoteUpdate, SentMessage } from './exchange.ts';
 export { agree, tellAll, tellAllTexts } from './agreement.ts';
+export type { SomeWorkers } from './agreement.ts';
+export { ClientLink } from './client-link.ts';
+export { ClientServers } from './client-servers.ts';
+export type { ClientKind, StartOnServers } from './client-servers.ts';
+export { hostServers } from './host-servers.ts';
 export { CollectiveExchange } from './collective-exchange.ts';
 export type { CollectiveExchangeOptions } from './collective-exchange.ts';
 export { lookedUp } from './looked-up.ts';

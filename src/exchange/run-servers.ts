@@ -1,22 +1,24 @@
 /**
- * The parameter servers of a run: one in the process of the first worker of every host, and this worker's store on all of them. Its
+ * The parameter servers of a run in lock step, and this worker's store on all of them. Its
  * updates are held, so that gradients can be clipped together. Who puts what there is not decided here.
  * Invariant: the servers of a run end when all its workers have closed their store, or have not within a time limit.
  */
 import type { CommunicationThread } from '../communication/index.ts';
 import { RemoteStore } from '../kvstore/index.ts';
 import type { RemoteStoreOptions } from '../kvstore/index.ts';
-import { accessBySecret } from '../server/index.ts';
 import type { ServiceAccess } from '../server/index.ts';
 import type { OptimizerSpec } from '../kernels/index.ts';
-import { tellAllTexts } from './agreement.ts';
-import { startServerThread } from './server-thread.ts';
+import { hostServers } from './host-servers.ts';
 
 export interface RunServersOptions {
   readonly thread: CommunicationThread;
   /** What the workers know and strangers do not; the nonce of the servers is made of it. */
   readonly secret: string;
   readonly optimizer: OptimizerSpec;
+  /** How many, in the processes of the first workers. Default: one on each host. */
+  readonly servers?: number | undefined;
+  /** Threads of each. Default 1. */
+  readonly cores?: number | undefined;
   /** What becomes of rows without a gradient. */
   readonly rows: 'exact' | 'lazy';
   /** Whether servers on this host use this process's memory in place. Default true. */
@@ -45,46 +47,37 @@ export interface TrialStore {
   readonly close: () => Promise<void>;
 }
 
-const CLOSE_MS = 10_000;
-/** How often there were servers among these workers: each time under a name of their own. */
-const started = new WeakMap<CommunicationThread, number>();
-
 /** All workers call it together. */
 export async function startRunServers(options: RunServersOptions): Promise<RunServers> {
-  const { thread, secret, optimizer, rows, address, sharedMemory, tls } = options;
+  const { thread, optimizer, rows, sharedMemory, tls, servers, ...hosting } = options;
   const { rank, size, hosts } = thread.world;
-  const isFirst = hosts.indexOf(hosts[rank]!) === rank;
-  const number = (started.get(thread) ?? 0) + 1;
-  started.set(thread, number);
-  const [access, trial] = ['', '-trial'].map((ending) =>
-    accessBySecret(secret, 'a run', `run-${number}${ending}`),
-  ) as [ServiceAccess, ServiceAccess];
-  const server = isFirst ? await startServerThread({ address, tls, services: [access, trial] }) : undefined;
+  const ranks = hosts.flatMap((host, other) =>
+    (servers === undefined ? hosts.indexOf(host) === other : other < servers) ? [other] : [],
+  );
+  const hosted = await hostServers({ ...hosting, thread, tls, ranks, services: ['', '-trial'] });
+  const [access, trial] = hosted.accesses as [ServiceAccess, ServiceAccess];
   let store: RemoteStore | undefined;
   const abort = async (): Promise<void> => {
     await Promise.allSettled([store?.close()]);
-    await server?.close();
+    await hosted.abort();
+  };
+  const connect = async (as: ServiceAccess): Promise<RemoteStore> => {
+    const opened = await RemoteStore.connect({
+      ...{ servers: hosted.addresses, access: as, worker: rank, workers: size, space: thread.space },
+      ...{ held: true, combine: 'mean', rows, nonFinite: 'accept', sharedMemory, tls },
+    });
+    try {
+      await opened.setOptimizer(optimizer);
+    } catch (error) {
+      await opened.close();
+      throw error;
+    }
+    return opened;
   };
   try {
-    const addresses = tellAllTexts(thread, server?.address ?? '', 'addresses of servers').filter(
-      (text) => text !== '',
-    );
-    const connect = async (as: typeof access): Promise<RemoteStore> => {
-      const opened = await RemoteStore.connect({
-        ...{ servers: addresses, access: as, worker: rank, workers: size, space: thread.space },
-        ...{ held: true, combine: 'mean', rows, nonFinite: 'accept', sharedMemory, tls },
-      });
-      try {
-        await opened.setOptimizer(optimizer);
-      } catch (error) {
-        await opened.close();
-        throw error;
-      }
-      return opened;
-    };
     store = await connect(access);
     return {
-      ...{ store, servers: addresses.length, abort },
+      ...{ store, servers: hosted.addresses.length, abort },
       openTrial: async () => {
         const tried = await connect(trial);
         return {
@@ -92,18 +85,13 @@ export async function startRunServers(options: RunServersOptions): Promise<RunSe
           close: async () => {
             await tried.close();
             await thread.barrier({ name: 'all have closed their store for measuring' });
-            server?.endService(trial.namespace);
+            hosted.endService(trial.namespace);
           },
         };
       },
       close: async () => {
         await store!.close();
-        // Others may still be on their way out; one that died keeps nobody.
-        await thread.barrier({ name: 'all have closed their store', deadlineMs: CLOSE_MS }).then(
-          () => undefined,
-          () => undefined,
-        );
-        await server?.close();
+        await hosted.close();
       },
     };
   } catch (error) {

@@ -7,10 +7,10 @@ import { pack } from '../base/index.ts';
 import { ParameterServer } from '../server/index.ts';
 import type { ServerNews, ServerOrder, ServerThreadOptions } from './server-thread.ts';
 
-const { address, services, tls } = workerData as ServerThreadOptions;
+const { address, cores, services, tls } = workerData as ServerThreadOptions;
 const tell = (news: ServerNews): void => parentPort!.postMessage(news);
 try {
-  const server = await ParameterServer.start({ address, tls });
+  const server = await ParameterServer.start({ address, cores, tls });
   // They belong to one training: whatever the space has is theirs.
   for (const access of services) server.createService({ ...access, maxBytes: server.capacityBytes });
   parentPort!.on('message', (order: ServerOrder) => {

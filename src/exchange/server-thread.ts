@@ -10,6 +10,8 @@ import type { ParameterServerOptions, ServiceAccess } from '../server/index.ts';
 export interface ServerThreadOptions {
   /** Where it listens. Default 127.0.0.1. */
   readonly address?: string | undefined;
+  /** Threads that own parameters. Default 1. */
+  readonly cores?: number | undefined;
   /** Of each of its services. */
   readonly services: readonly ServiceAccess[];
   /** Encrypts all connections. Default: none. */

@@ -13,6 +13,7 @@ import {
   isWithinEpoch,
   placeOf,
   readRunState,
+  stepNow,
   writeRunState,
 } from '../runtime/index.ts';
 import type {
@@ -90,7 +91,10 @@ export class LearnerCheckpoints {
     const { seed, samples: datasetLength, batchSize, schedule, trainedBy } = this.#facts;
     const state = writeRunState({
       ...{ seed, batchSize, datasetLength, schedule, trainedBy, evaluation },
-      ...{ optimizer: this.#replica.optimizer.spec, order: { seed, epoch, ...placeOf(done, batchSize) } },
+      ...{
+        optimizer: this.#replica.optimizer.spec,
+        order: { seed, epoch, ...placeOf(done, batchSize, datasetLength) },
+      },
     });
     // Learners go on while it is written, and what is not finite once stays so: if it is finite then, so is what was written.
     const path = this.#store.save({ step, epoch, tensors, optimizer, state }, () => this.#checkFinite(step));
@@ -117,9 +121,11 @@ export class LearnerCheckpoints {
     if (!checkpoint || path === undefined) return undefined;
     const state = readRunState(checkpoint.state);
     this.#check(state, path);
-    this.carried = carriedOver(path, state, this.#facts.trainedBy);
     this.#paths.push(path);
-    return this.#restore(checkpoint);
+    const position = this.#restore(checkpoint);
+    const { trainedBy, batchSize: stepSamples } = this.#facts;
+    this.carried = carriedOver(path, state, { trainedBy, stepSamples, step: position.step });
+    return position;
   }
 
   /** Puts the newest good checkpoint of this run into the weights; undefined if there is none. */
@@ -142,10 +148,12 @@ export class LearnerCheckpoints {
   }
 
   #restore(checkpoint: Stored): Position {
-    const { step } = checkpoint;
+    const { batchSize, samples } = this.#facts;
+    const state = readRunState(checkpoint.state);
+    const step = stepNow(state, checkpoint.step, batchSize);
     this.#replica.restore(checkpoint, step);
-    const { order } = readRunState(checkpoint.state);
-    return { step, epoch: order.epoch, done: doneBatches(order, this.#facts.batchSize) };
+    const { order } = state;
+    return { step, epoch: order.epoch, done: doneBatches(order, batchSize, samples) ?? [] };
   }
 
   /** Shapes are compared when the weights are put in place. */
@@ -155,7 +163,7 @@ export class LearnerCheckpoints {
     const wanted = { seed, optimizer: this.#replica.optimizer.spec, datasetLength };
     // Which batches are done means something only while batches are the same; between epochs they may change.
     checkRunState(path, state, isWithin ? { ...wanted, batchSize } : wanted);
-    if (state.order.position % batchSize === 0) return;
+    if (doneBatches(state.order, batchSize, datasetLength)) return;
     throw new UsageError(
       'CHECKPOINT_MISMATCH',
       `${path} is ${state.order.position} samples into an epoch, which is no number of batches of ${batchSize}. Use the batch size that it was made with, or start in another folder.`,

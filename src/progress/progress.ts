@@ -34,6 +34,8 @@ export interface StartOptions {
   readonly signal?: AbortSignal | undefined;
   /** Longest time of this operation, in milliseconds. Default: that of the engine. */
   readonly deadlineMs?: number | undefined;
+  /** Whether waiting long is what the operation is for: no deadline, and no reports. Default false. */
+  readonly isPatient?: boolean | undefined;
   /** Only for operations that another rank numbered: a joined rank takes part under the caller's number. */
   readonly sequence?: number | undefined;
 }
@@ -156,12 +158,14 @@ export class Progress implements OperationHost, ConversationHost {
     if (state.broken) throw state.broken;
     const sequence = state.begin(call.tag, options.sequence);
     const startedMs = performance.now();
-    const allowedMs = options.deadlineMs ?? this.deadlineMs;
+    const allowedMs = options.isPatient ? Infinity : (options.deadlineMs ?? this.deadlineMs);
     const operation = new Operation(this, group, call, sequence, {
       startedMs,
       deadlineMs: startedMs + allowedMs,
       // A short deadline still leaves time to ask around, so that the error can name the culprit.
-      reportMs: startedMs + Math.min(FIRST_INQUIRY_MS, this.stallAfterMs, allowedMs / 2),
+      reportMs: options.isPatient
+        ? Infinity
+        : startedMs + Math.min(FIRST_INQUIRY_MS, this.stallAfterMs, allowedMs / 2),
     });
     this.inFlight.push(operation);
     if (options.signal) this.#obey(operation, options.signal);

@@ -4,21 +4,24 @@
  * Invariant: all workers get the same answer before the same step.
  */
 import type { CommunicationThread } from '../communication/index.ts';
-import { tellAll } from '../exchange/index.ts';
+import { tellAll, type SomeWorkers } from '../exchange/index.ts';
 
 const ASK_EVERY_MS = 20;
 const MOST_STEPS = 1000;
 
 export class AgreedStop {
   readonly #thread: CommunicationThread;
-  readonly #signal: AbortSignal;
+  readonly #isWanted: () => boolean;
+  readonly #workers: SomeWorkers | undefined;
   /** Until the next question. */
   #stepsLeft = 0;
   #asked = { steps: 0, atMs: performance.now() };
 
-  constructor(thread: CommunicationThread, signal: AbortSignal) {
+  /** `workers`: those who ask each other. Default: all. */
+  constructor(thread: CommunicationThread, isWanted: () => boolean, workers?: SomeWorkers) {
     this.#thread = thread;
-    this.#signal = signal;
+    this.#isWanted = isWanted;
+    this.#workers = workers;
   }
 
   /** All workers call it before every step. */
@@ -27,8 +30,8 @@ export class AgreedStop {
       this.#stepsLeft--;
       return false;
     }
-    const wish = this.#signal.aborted ? 1 : 0;
-    const all = tellAll(this.#thread, [wish, this.#nextSteps()], 'whether to stop');
+    const wish = this.#isWanted() ? 1 : 0;
+    const all = tellAll(this.#thread, [wish, this.#nextSteps()], 'whether to stop', this.#workers);
     // They differ in how fast they are, and must ask at the same step.
     const steps = all[0]![1]!;
     this.#stepsLeft = steps - 1;

@@ -114,7 +114,7 @@ export async function fit(model: Model, options: FitOptions): Promise<FitResult>
   const runner = await openRunnerOn(model, observed, resolved, { isAlone: true });
   try {
     const { replica, workers, rank } = runner;
-    const note = beyondEnd(runner.checkpointPath, replica.step, totalStepsOf(options));
+    const note = beyondEnd(runner.checkpointPath, replica.step, totalStepsOf(runner, options));
     if (rank === 0 && note !== undefined) log(note);
     const evaluation = await train(runner, options, pace, rank === 0 ? onEvent : () => undefined);
     // Further workers end here.
@@ -125,7 +125,7 @@ export async function fit(model: Model, options: FitOptions): Promise<FitResult>
         workers,
         evaluation,
         steps: replica.step,
-        finished: replica.step >= totalStepsOf(options),
+        finished: replica.step >= totalStepsOf(runner, options),
       },
       ...{ samplesPerSec: pace.samplesPerSec(), checkpointPath: runner.checkpointPath },
       close: () => runner.close(),
@@ -136,8 +136,11 @@ export async function fit(model: Model, options: FitOptions): Promise<FitResult>
   }
 }
 
-function totalStepsOf({ train, batchSize = 32, epochs = 1, maxSteps = Infinity }: FitOptions): number {
-  return Math.min(epochs * Math.ceil(train.length / batchSize), maxSteps);
+function totalStepsOf(
+  { stepSamples }: Runner,
+  { train, epochs = 1, maxSteps = Infinity }: FitOptions,
+): number {
+  return Math.min(epochs * Math.ceil(train.length / stepSamples), maxSteps);
 }
 
 /** Gives the last evaluation. */
@@ -149,7 +152,7 @@ async function train(
 ): Promise<Evaluation | undefined> {
   const { replica, workers } = runner;
   const { test, epochs, maxSteps, signal } = options;
-  const totalSteps = totalStepsOf(options);
+  const totalSteps = totalStepsOf(runner, options);
   const parameters = [...replica.model.graph.parameters.values()].reduce(
     (sum, { shape }) => sum + shape.reduce((a, b) => a * b, 1),
     0,

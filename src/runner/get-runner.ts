@@ -11,11 +11,14 @@ import { OnnxCompute } from '../compute/index.ts';
 import { gradients, type Model } from '../graph/index.ts';
 import { SharedSpace } from '../memory/index.ts';
 import { Replica } from '../runtime/index.ts';
+import { clientLayout, mostSamples } from './client-layout.ts';
+import { ClientStep } from './client-step.ts';
 import { attemptTogether } from './joint-attempt.ts';
 import { checkModel, compareWorkers } from './model-checks.ts';
+import { checkClients, openClients } from './open-clients.ts';
 import { openExchange } from './open-exchange.ts';
 import { RUNNER_OPTIONS } from './option-names.ts';
-import { resolveOn, type LockStep, type On, type OnHere, type OnWorkers } from './on.ts';
+import { resolveOn, type Clients, type On, type OnHere, type OnWorkers } from './on.ts';
 import { Runner, type RunnerConfig, type RunnerParts } from './runner.ts';
 import { compareSettings } from './settings.ts';
 import { SharedStep } from './shared-step.ts';
@@ -69,9 +72,16 @@ export async function openRunnerOn(
   on: OnHere | OnWorkers,
   options: JoinOptions = {},
 ): Promise<Runner> {
-  checkModel(model, config, on.kind === 'here' ? 1 : on.resources.workers);
-  if (on.kind === 'here') return openOneDevice(model, config);
+  if (on.kind === 'here') {
+    checkModel(model, config, 1);
+    return openOneDevice(model, config);
+  }
   const { resources, way } = on;
+  const isLockStep = way.kind === 'lock step' || way.consistency.kind === 'synchronous';
+  // A batch is shared by all workers, or by those of a client.
+  const sharers = isLockStep ? resources.workers : Math.ceil(resources.workers / way.clients);
+  checkModel(model, config, sharers);
+  if (way.kind === 'clients') checkClients(model, config, way);
   const workers = await joinWorkers(resources, options);
   try {
     compareWorkers(workers.thread, model);
@@ -104,6 +114,7 @@ function makeReplica(
   model: Model,
   config: RunnerConfig,
   { place: { workers }, thread }: Workers,
+  way: OnWorkers['way'],
 ): Pick<RunnerParts, 'replica' | 'compute'> {
   const { optimizer, batchSize = 32, seed = 0, sparseUpdates = 'exact' } = config;
   const compute = new OnnxCompute(config.session);
@@ -111,7 +122,8 @@ function makeReplica(
     const replica = new Replica(model, {
       ...{ compute, space: thread.space, optimizer, seed, sparseUpdates, workers },
       groups: [gradients(model.loss).map(({ parameter }) => parameter.name)],
-      maxBatch: Math.ceil(batchSize / workers),
+      maxBatch:
+        way.kind === 'clients' ? mostSamples(workers, way, batchSize) : Math.ceil(batchSize / workers),
       segmentName: `replica-${process.pid}-${randomBytes(6).toString('hex')}`,
     });
     return { compute, replica };
@@ -129,30 +141,37 @@ function createRunner(
 ): Runner {
   const { place, thread } = workersOfRun;
   const { rank, workers } = place;
-  const { compareEverySteps = 1000, log = (line: string) => process.stderr.write(`${line}\n`) } = config;
+  const {
+    batchSize = 32,
+    compareEverySteps = 1000,
+    log = (line: string) => process.stderr.write(`${line}\n`),
+  } = config;
   const { compute, replica } = attemptTogether(
     thread,
-    () => makeReplica(model, config, workersOfRun),
+    () => makeReplica(model, config, workersOfRun, way),
     closeReplica,
   );
   const { trace, write, lateFailure } = tracing(config, thread);
-  const shared = new SharedStep({
-    ...{ thread, replica, compareEverySteps, log, trace },
-    averages: { dense: config.averageDense ?? true, sparse: config.averageSparse ?? true },
-    planExchange: (samples) =>
-      openExchange(
-        {
-          thread,
-          replica,
-          config,
-          way: way as LockStep,
-          secret: place.secret,
-          address: place.address,
-          tls: place.tls,
-        },
-        samples,
-      ),
-  });
+  const clientStep = (clients: Clients): ClientStep => {
+    const layout = clientLayout(rank, workers, clients, batchSize);
+    const parts = { thread, replica, config, way: clients, layout, place };
+    return new ClientStep({
+      ...{ thread, replica, way: clients, layout, compareEverySteps, trace },
+      connect: (link, leaders) => openClients(parts, link, leaders),
+    });
+  };
+  const shared =
+    way.kind === 'clients'
+      ? clientStep(way)
+      : new SharedStep({
+          ...{ thread, replica, compareEverySteps, log, trace, batchSize },
+          averages: { dense: config.averageDense ?? true, sparse: config.averageSparse ?? true },
+          planExchange: (samples) =>
+            openExchange(
+              { thread, replica, config, way, secret: place.secret, address: place.address, tls: place.tls },
+              samples,
+            ),
+        });
   return openRunner({
     ...{ replica, compute, config, rank, workers, shared, thread, trace, lateFailure },
     onAbort: (error) => workersOfRun.giveUp(error),

@@ -27,6 +27,21 @@ export function attemptTogether<T>(
   throw unpack({ ...packed, message: `worker ${rank}: ${packed.message}` });
 }
 
+/** The same of what takes a while; others wait for it meanwhile. */
+export async function attemptLaterTogether<T>(
+  thread: CommunicationThread,
+  work: () => Promise<T>,
+  undo?: (done: T) => void,
+): Promise<T> {
+  const own = await work().then(
+    (value) => () => value,
+    (error: unknown) => () => {
+      throw error as Error;
+    },
+  );
+  return attemptTogether(thread, own, undo);
+}
+
 /** One that cannot be told of it is lost, which is known to all of them. */
 function toldOr<T>(undo: () => void, tell: () => T): T {
   try {

@@ -114,9 +114,17 @@ function largestTable({ memory }: Replica): TableShape | undefined {
 /** To measure servers with that only dense parameters go to. */
 const NO_TABLE: TableShape = { rowLength: 64, mostRows: 64 };
 
-function startServers({ thread, config, secret, address, tls }: OpenExchangeOptions): Promise<RunServers> {
+function startServers({
+  thread,
+  config,
+  way,
+  secret,
+  address,
+  tls,
+}: OpenExchangeOptions): Promise<RunServers> {
   const { optimizer, sparseUpdates: rows = 'exact' } = config;
-  return startRunServers({ thread, secret, optimizer, rows, address, tls });
+  const { servers, serverCores: cores } = way;
+  return startRunServers({ thread, secret, optimizer, rows, servers, cores, address, tls });
 }
 
 async function withServers(

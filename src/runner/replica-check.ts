@@ -12,7 +12,7 @@ import type { Replica } from '../runtime/index.ts';
 export function compareReplicas(
   thread: CommunicationThread,
   { memory, kernels, step }: Replica,
-  { parameters }: ExchangePlan,
+  { parameters }: Pick<ExchangePlan, 'parameters'>,
 ): void {
   const elsewhere = new Set(
     parameters.filter(({ route }) => route.startsWith('server')).map(({ name }) => name),

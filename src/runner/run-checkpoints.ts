@@ -13,6 +13,7 @@ import {
   checkRunState,
   CheckpointStore,
   readRunState,
+  stepNow,
   writeRunState,
   type Evaluation,
   type LatestCheckpoint,
@@ -32,7 +33,13 @@ export interface CheckpointOptions extends UsedFolderOptions {
 
 /** Told to the first worker only. */
 export type CheckpointEvent =
-  | { readonly type: 'resumed'; readonly path: string; readonly step: number }
+  | {
+      readonly type: 'resumed';
+      readonly path: string;
+      readonly step: number;
+      /** Finished ones, where they are known. */
+      readonly epochs?: number | undefined;
+    }
   | { readonly type: 'checkpoint-skipped'; readonly path: string; readonly reason: string }
   | {
       /**
@@ -50,12 +57,12 @@ export interface RunCheckpointsParts {
   readonly seed: number;
   /** Over all workers. */
   readonly batchSize: number;
+  /** Samples that all workers together go through in a step. */
+  readonly stepSamples: number;
   readonly schedule?: ScheduleSpec | undefined;
   /** To the other workers. Default: there are none. */
   readonly thread?: CommunicationThread | undefined;
   readonly onEvent?: ((event: CheckpointEvent) => void) | undefined;
-  /** Takes lines for people, on the first worker. Default: nobody. */
-  readonly log?: ((line: string) => void) | undefined;
 }
 
 /** Where in the samples of a dataset a run has stopped. */
@@ -67,6 +74,8 @@ export interface PlaceInSamples {
 
 interface Found {
   readonly path: string;
+  /** For people: what is carried over from another way to train. */
+  readonly note?: string | undefined;
   readonly step: number;
   readonly place: PlaceInSamples;
 }
@@ -76,6 +85,8 @@ export class RunCheckpoints {
   readonly #store: CheckpointStore | undefined;
   #savedStep = -1;
   #path: string | undefined;
+  /** For people, after `begin`: the run goes on in another way than the checkpoint's. */
+  note: string | undefined;
 
   constructor(parts: RunCheckpointsParts) {
     this.#parts = parts;
@@ -118,7 +129,9 @@ export class RunCheckpoints {
     if (thread) this.#broadcast(thread);
     replica.step = found.step;
     this.#note(found.path, found.step);
-    this.#tell({ type: 'resumed', path: found.path, step: found.step });
+    this.note = found.note;
+    const { epoch: epochs } = found.place.state;
+    this.#tell({ type: 'resumed', path: found.path, step: found.step, epochs });
     return found.place;
   }
 
@@ -127,7 +140,7 @@ export class RunCheckpoints {
    * replicas.
    */
   save({ state: order, length }: PlaceInSamples, evaluation: Evaluation | undefined): void {
-    const { replica, seed, batchSize, schedule } = this.#parts;
+    const { replica, seed, batchSize, stepSamples, schedule } = this.#parts;
     const { step } = replica;
     if (!this.#store || this.isSaved) return;
     if (!this.#isFirst) {
@@ -137,7 +150,7 @@ export class RunCheckpoints {
     if (!replica.isFinite()) throw this.notANumber(NaN);
     const { tensors, optimizer } = replica.snapshot();
     const state = writeRunState({
-      ...{ seed, batchSize, datasetLength: length, optimizer: replica.optimizer.spec },
+      ...{ seed, batchSize, stepSamples, datasetLength: length, optimizer: replica.optimizer.spec },
       ...{ schedule, order, evaluation, trainedBy: this.#trainedBy },
     });
     const path = this.#store.save({ step, epoch: order.epoch, tensors, optimizer, state });
@@ -172,19 +185,19 @@ export class RunCheckpoints {
   }
 
   #read(latest: LatestCheckpoint | undefined): Found | undefined {
-    const { replica, seed, batchSize, log } = this.#parts;
+    const { replica, seed, batchSize, stepSamples } = this.#parts;
     const { checkpoint, path, skipped = [] } = latest ?? {};
     for (const { path: bad, reason } of skipped)
       this.#tell({ type: 'checkpoint-skipped', path: bad, reason });
     if (!checkpoint || path === undefined) return undefined;
     const state = readRunState(checkpoint.state);
     checkRunState(path, state, { seed, batchSize, optimizer: replica.optimizer.spec });
-    replica.restore(checkpoint, checkpoint.step);
-    const note = carriedOver(path, state, this.#trainedBy);
-    if (note !== undefined) log?.(note);
+    const step = stepNow(state, checkpoint.step, stepSamples);
+    replica.restore(checkpoint, step);
+    const note = carriedOver(path, state, { trainedBy: this.#trainedBy, stepSamples, step });
     const { order, datasetLength } = state;
     return {
-      ...{ path, step: checkpoint.step },
+      ...{ path, step, note },
       place: { state: order, ...(datasetLength === undefined ? {} : { length: datasetLength }) },
     };
   }

@@ -15,7 +15,7 @@ import {
 import type { CommunicationThread } from '../communication/index.ts';
 import type { Compute, SessionOptions } from '../compute/index.ts';
 import { openLoader, SampleOrder, type Batch, type Dataset } from '../data/index.ts';
-import { tellAll, type RemoteUpdate } from '../exchange/index.ts';
+import { tellAll } from '../exchange/index.ts';
 import type { OptimizerSpec } from '../kernels/index.ts';
 import type { ExchangePlan, Merging } from '../plan/index.ts';
 import {
@@ -26,12 +26,11 @@ import {
   namesInShort,
   type EvaluateOptions,
   type Evaluation,
-  type GradientsElsewhere,
   type Replica,
 } from '../runtime/index.ts';
-import { AgreedStop } from './agreed-stop.ts';
 import { compareData } from './dataset-check.ts';
 import { attemptTogether } from './joint-attempt.ts';
+import type { JointStep, StepOutcome } from './joint-step.ts';
 import { RUN_OPTIONS } from './option-names.ts';
 import type { PlanOptions } from './plan-run.ts';
 import {
@@ -41,7 +40,6 @@ import {
   type PlaceInSamples,
 } from './run-checkpoints.ts';
 import { Shard } from './shard.ts';
-import type { SharedStep } from './shared-step.ts';
 import type { Trace } from './trace.ts';
 
 export interface RunnerConfig extends PlanOptions, CheckpointOptions {
@@ -100,8 +98,6 @@ export interface StepReport {
   readonly waitMs: number;
 }
 
-type StepTimes = Pick<StepReport, 'loss' | 'samples' | 'computeMs' | 'waitMs'>;
-
 export interface RunnerParts {
   readonly replica: Replica;
   readonly compute: Compute;
@@ -109,7 +105,7 @@ export interface RunnerParts {
   readonly rank: number;
   readonly workers: number;
   /** How gradients are computed with the others. Absent for one device. */
-  readonly shared?: SharedStep | undefined;
+  readonly shared?: JointStep | undefined;
   /** To the other workers. Absent for one device. */
   readonly thread?: CommunicationThread | undefined;
   /** Collects what happens when. Default: none. */
@@ -147,19 +143,22 @@ export class Runner {
   /** Nothing is in common with other workers any more. */
   #hasLeft = false;
   #isClosed = false;
+  /** Something with the others went wrong, and nothing more is asked of them. */
+  #hasFailed = false;
 
   /** Use `oneDevice` or `getRunner`. Resumes if it is to. */
   constructor(parts: RunnerParts) {
     this.#parts = parts;
     const { replica, config, thread, shared, trace } = parts;
     const { seed = 0, batchSize = 32, schedule, onEvent } = config;
-    const log = (line: string) => this.#log(line);
+    const stepSamples = shared?.stepSamples ?? batchSize;
     this.#checkpoints = new RunCheckpoints({
-      ...{ replica, options: config, seed, batchSize, schedule, thread, onEvent, log },
+      ...{ replica, options: config, seed, batchSize, stepSamples, schedule, thread, onEvent },
     });
     this.#home = new Map(replica.memory.parameters);
     this.#order = this.#checkpoints.begin();
     if (this.#order) this.#stepsAhead = replica.step;
+    if (this.#checkpoints.note !== undefined && parts.rank === 0) this.#log(this.#checkpoints.note);
     if (!trace || shared) return;
     const { gradients, parameters } = replica.memory;
     const segment = `backward ${namesInShort([...gradients.keys()], parameters.keys())}`;
@@ -181,6 +180,11 @@ export class Runner {
     return this.#parts.replica;
   }
 
+  /** Samples that all workers together go through in a step. */
+  get stepSamples(): number {
+    return this.#parts.shared?.stepSamples ?? this.#parts.config.batchSize ?? 32;
+  }
+
   /** How gradients travel; from the first step on, and undefined for one device. */
   get plan(): ExchangePlan | undefined {
     return this.#parts.shared?.plan;
@@ -198,17 +202,19 @@ export class Runner {
 
   /** Trains on a dataset, of which every worker takes its share if it is a `shard`; one report for each step. */
   async *run(data: Dataset | Shard, options: RunOptions = {}): AsyncGenerator<StepReport> {
-    const { replica, config, rank, workers, shared, thread, trace } = this.#parts;
-    const { batchSize = 32, checkpointEverySteps = Infinity } = config;
+    const { replica, config, rank, shared, thread, trace } = this.#parts;
+    const { checkpointEverySteps = Infinity } = config;
     refuseUnknownOptions('runner.run', options, RUN_OPTIONS);
     const { epochs = 1, maxSteps = Infinity, signal } = options;
     const isShared = data instanceof Shard;
     const dataset = isShared ? data.dataset : data;
     const columns = [...replica.memory.inputs.keys()];
+    // A run that was left early has ended on all workers now.
+    await this.#explained(async () => shared?.end());
     await this.#checkData(dataset, thread);
     replica.numberOf = (sample) => dataset.numberOf(sample);
-    const part = isShared ? { index: rank, count: workers } : { index: 0, count: 1 };
-    const size = isShared ? batchSize : replica.memory.sampleIds.length;
+    const part = (isShared ? shared?.part : undefined) ?? { index: 0, count: 1 };
+    const size = isShared ? this.stepSamples : replica.memory.sampleIds.length;
     const steps = Math.min(maxSteps, epochs * Math.ceil(dataset.length / size));
     // A script that resumes makes the same calls again: what they have done already is not done twice.
     const isDone = Math.min(this.#stepsAhead, steps);
@@ -222,11 +228,12 @@ export class Runner {
     }
     if (lastStep === replica.step) return;
     const loader = openLoader({ dataset, order: this.#nextOrder(dataset), batchSize: size, columns, part });
-    const isStopped = this.#stopper(signal);
     let yieldedMs = performance.now();
     try {
+      await this.#explained(async () => shared?.begin());
       while (replica.step < lastStep) {
-        if (shared ? await this.#explained(isStopped) : isStopped()) {
+        if (shared ? await this.#explained(() => shared.isStopped(signal)) : signal?.aborted) {
+          await this.#explained(async () => shared?.end());
           if (this.#checkpoints.isOn) await this.save();
           return;
         }
@@ -237,6 +244,8 @@ export class Runner {
           ? await this.#explained(() => this.#stepTogether(shared, batch, isShared))
           : this.#stepAlone(batch);
         this.#order = { state: loader.state, length: dataset.length };
+        // What is told and kept of the last step has the steps of all.
+        if (replica.step === lastStep) await this.#explained(async () => shared?.end());
         const { epoch, last } = batch;
         yield { step: replica.step, epoch, last, ...done };
         const isDue = last || replica.step === lastStep || replica.step % checkpointEverySteps === 0;
@@ -247,6 +256,7 @@ export class Runner {
       }
     } finally {
       await loader.close();
+      if (!this.#hasFailed && !this.#aborting) await shared?.leaveRun();
     }
   }
 
@@ -255,18 +265,24 @@ export class Runner {
    * evaluates the whole for itself, the first alone if only that one asks.
    */
   evaluate(data: Dataset | Shard, options: EvaluateOptions = {}): Promise<Evaluation> {
-    const { replica, rank, workers, trace } = this.#parts;
+    const { replica, trace } = this.#parts;
     const { shared, thread } = this.#withOthers;
     trace?.begin(replica.step);
     return this.#explained(async () => {
-      await shared?.fetchAll();
-      if (!(data instanceof Shard)) return evaluate(replica, data, options);
-      if (!thread) return evaluate(replica, data.dataset, options);
-      await this.#checkData(data.dataset, thread);
-      const own = evaluatePart(replica, data.dataset, options, { index: rank, count: workers });
-      const all = tellAll(thread, [own.loss, own.samples, own.correct, own.counted], 'evaluations');
-      const sum = (word: number) => all.reduce((total, numbers) => total + numbers[word]!, 0);
-      return evaluationOf({ loss: sum(0), samples: sum(1), correct: sum(2), counted: sum(3) });
+      if (!shared || !thread) return evaluate(replica, data instanceof Shard ? data.dataset : data, options);
+      if (!(data instanceof Shard)) {
+        return shared.withValues(() => evaluate(replica, data, options), { alone: true });
+      }
+      const { together } = shared;
+      checkColumns(replica.model, data.dataset);
+      return shared.withValues(() => {
+        const place = { index: together.index, count: together.size };
+        const own = evaluatePart(replica, data.dataset, options, place);
+        const words = [own.loss, own.samples, own.correct, own.counted];
+        const all = together.size === 1 ? [words] : tellAll(thread, words, 'evaluations', together);
+        const sum = (word: number) => all.reduce((total, numbers) => total + numbers[word]!, 0);
+        return evaluationOf({ loss: sum(0), samples: sum(1), correct: sum(2), counted: sum(3) });
+      });
     }).then((evaluation) => {
       trace?.lap('evaluate');
       if (options.average === undefined) this.#evaluation = evaluation;
@@ -289,11 +305,9 @@ export class Runner {
     const { seed = 0 } = config;
     const place = this.#order ?? { state: { seed, epoch: 0, position: 0 } };
     await this.#explained(async () => {
-      if (rank === 0) {
-        await shared?.fetchAll();
-        await shared?.fetchState();
-      }
-      this.#checkpoints.save(place, this.#evaluation);
+      const write = () => this.#checkpoints.save(place, this.#evaluation);
+      if (rank > 0 || !shared) return write();
+      await shared.withValues(write, { alone: true, withState: true });
     });
     // The others have nothing to do for it.
     if (rank === 0) trace?.lap('checkpoint');
@@ -306,9 +320,9 @@ export class Runner {
   leave(): Promise<void> {
     const { shared, thread, rank } = this.#parts;
     return (this.#leaving ??= this.#orAbort(async () => {
+      await shared?.end();
       if (rank === 0) {
         await shared?.fetchAll();
-        await shared?.fetchState();
         this.#bringHome();
       }
       // Servers in the others' processes stay until the first worker has everything.
@@ -402,47 +416,33 @@ export class Runner {
     return new SampleOrder(length, { seed }).seek(isWithin ? epoch + 1 : epoch, 0);
   }
 
-  #stopper(signal: AbortSignal | undefined): () => boolean {
-    const { thread } = this.#parts;
-    if (!signal) return () => false;
-    if (!thread) return () => signal.aborted;
-    const stop = new AgreedStop(thread, signal);
-    return () => stop.isDue();
-  }
-
   async #stepTogether(
-    shared: SharedStep,
+    shared: JointStep,
     { samples, batchSize }: Batch,
     isShared: boolean,
-  ): Promise<StepTimes> {
-    const total = isShared ? batchSize : this.#samplesOfAll(batchSize);
-    const { loss, elsewhere, computeMs, waitMs } = await shared.compute(samples, total);
-    await shared.apply(this.#update(loss, elsewhere));
-    if (elsewhere.names.size > 0) this.#parts.trace?.lap('wait');
-    return { loss, samples: total, computeMs, waitMs };
-  }
-
-  /** In batches of a dataset that is not shared out, which are each worker's own. */
-  #samplesOfAll(own: number): number {
-    const all = tellAll(this.#parts.thread!, [own], 'samples in the batches of all workers');
-    return all.reduce((sum, [samples]) => sum + samples!, 0);
+  ): Promise<StepOutcome> {
+    return shared.step({ samples, batchSize, isShared, lr: this.#rate }, (loss) => this.#checkLoss(loss));
   }
 
   /** Without a promise: a small step takes no longer than a few of them. */
-  #stepAlone({ samples, batchSize }: Batch): StepTimes {
+  #stepAlone({ samples, batchSize }: Batch): StepOutcome {
     const startedMs = performance.now();
     const { replica, trace } = this.#parts;
     const loss = replica.computeGradients(samples, this.#onGroup, trace?.lap);
     const computeMs = performance.now() - startedMs;
-    this.#update(loss);
+    this.#checkLoss(loss);
+    replica.update(this.#rate, undefined, trace?.lap);
     return { loss, samples: batchSize, computeMs, waitMs: 0 };
   }
 
-  #update(loss: number, elsewhere?: GradientsElsewhere): RemoteUpdate {
-    const { replica, config, trace } = this.#parts;
+  /** Of the next step. */
+  get #rate(): number | undefined {
+    const { replica, config } = this.#parts;
+    return config.schedule ? learningRateAt(config.schedule, replica.step) : undefined;
+  }
+
+  #checkLoss(loss: number): void {
     if (!Number.isFinite(loss)) throw this.#checkpoints.notANumber(loss);
-    const lr = config.schedule ? learningRateAt(config.schedule, replica.step) : undefined;
-    return { scale: replica.update(lr, elsewhere, trace?.lap), lr };
   }
 
   #log(line: string): void {
@@ -455,6 +455,7 @@ export class Runner {
     try {
       return await work();
     } catch (error) {
+      this.#hasFailed = true;
       throw explain && error instanceof PeerError ? await explain(error) : error;
     }
   }

@@ -5,9 +5,12 @@
  */
 import { setImmediate as yieldToEvents } from 'node:timers/promises';
 import type { CommunicationThread } from '../communication/index.ts';
-import { tellAll, type Exchange, type RemoteUpdate } from '../exchange/index.ts';
+import type { Part } from '../data/index.ts';
+import { tellAll, type Exchange } from '../exchange/index.ts';
 import type { ExchangePlan, Merging } from '../plan/index.ts';
 import { namesInShort, type GradientsElsewhere, type Replica } from '../runtime/index.ts';
+import { AgreedStop } from './agreed-stop.ts';
+import type { JointStep, StepOutcome, StepShare } from './joint-step.ts';
 import { groupsOf, planned, type PlannedRun } from './plan-run.ts';
 import { compareReplicas } from './replica-check.ts';
 import { replan, StepTimes } from './replanning.ts';
@@ -29,11 +32,13 @@ export interface SharedStepOptions {
   readonly compareEverySteps: number;
   /** Whether gradients of each kind are averaged over the workers, not added. */
   readonly averages: { readonly dense: boolean; readonly sparse: boolean };
+  /** Samples of a batch, over all workers. */
+  readonly batchSize: number;
   /** Receives trace events. Default: none. */
   readonly trace?: Trace | undefined;
 }
 
-export interface SharedGradients {
+interface SharedGradients {
   /** Of the whole batch. */
   readonly loss: number;
   readonly elsewhere: GradientsElsewhere;
@@ -49,9 +54,10 @@ const REPLAN_EVERY_STEPS = 200;
 /** The first ones are slower. */
 const WARM_UP_STEPS = 10;
 
-export class SharedStep {
+export class SharedStep implements JointStep {
   readonly #options: SharedStepOptions;
   #planned: PlannedExchange | undefined;
+  #stop: AgreedStop | undefined;
   #steps = 0;
   readonly #sums = { computeMs: 0, waitMs: 0 };
   #countedSinceMs = 0;
@@ -68,8 +74,63 @@ export class SharedStep {
     return this.#planned?.plan;
   }
 
+  get stepSamples(): number {
+    return this.#options.batchSize;
+  }
+
+  get part(): Part {
+    const { rank: index, size: count } = this.#options.thread.world;
+    return { index, count };
+  }
+
+  get together(): JointStep['together'] {
+    const { id: group, size, rank: index } = this.#options.thread.world;
+    return { group, size, index };
+  }
+
+  begin(): Promise<void> {
+    this.#stop = undefined;
+    return Promise.resolve();
+  }
+
+  async step(
+    { samples, batchSize, isShared, lr }: StepShare,
+    checkLoss: (loss: number) => void,
+  ): Promise<StepOutcome> {
+    const { replica, trace } = this.#options;
+    const total = isShared ? batchSize : this.#samplesOfAll(batchSize);
+    const { loss, elsewhere, computeMs, waitMs } = await this.#compute(samples, total);
+    checkLoss(loss);
+    const scale = replica.update(lr, elsewhere, trace?.lap);
+    await this.#planned!.exchange.apply({ scale, lr });
+    if (elsewhere.names.size > 0) trace?.lap('wait');
+    return { loss, samples: total, computeMs, waitMs };
+  }
+
+  isStopped(signal: AbortSignal | undefined): boolean {
+    if (!signal) return false;
+    this.#stop ??= new AgreedStop(this.#options.thread, () => signal.aborted);
+    return this.#stop.isDue();
+  }
+
+  /** All workers end after the same step. */
+  async end(): Promise<void> {}
+
+  async leaveRun(): Promise<void> {}
+
+  async withValues<T>(work: () => T, { withState = false } = {}): Promise<T> {
+    const exchange = this.#planned?.exchange;
+    await exchange?.fetchAll();
+    if (withState) await exchange?.fetchState();
+    return work();
+  }
+
+  async fetchAll(): Promise<void> {
+    await this.withValues(() => undefined, { withState: true });
+  }
+
   /** `samples` are those of this worker's share, which lie in the replica's inputs; `total` counts those of all workers. */
-  async compute(samples: ArrayLike<number>, total: number): Promise<SharedGradients> {
+  async #compute(samples: ArrayLike<number>, total: number): Promise<SharedGradients> {
     const { thread, replica, compareEverySteps, trace } = this.#options;
     this.#planned ??= await this.#planFirst(samples);
     if (this.#steps > 0 && this.#steps % REPLAN_EVERY_STEPS === 0) this.#planAnew(this.#planned);
@@ -111,21 +172,6 @@ export class SharedStep {
     return { loss: replica.memory.loss.view[0]!, elsewhere, computeMs, waitMs };
   }
 
-  /** Updates what lives elsewhere. */
-  async apply(update: RemoteUpdate): Promise<void> {
-    await this.#planned!.exchange.apply(update);
-  }
-
-  /** All parameters are in the replica afterwards. */
-  async fetchAll(): Promise<void> {
-    await this.#planned?.exchange.fetchAll();
-  }
-
-  /** What the optimizer keeps is in the replica afterwards, too. */
-  async fetchState(): Promise<void> {
-    await this.#planned?.exchange.fetchState();
-  }
-
   async close(): Promise<void> {
     await this.#planned?.exchange.close();
   }
@@ -139,6 +185,12 @@ export class SharedStep {
   regroup(merging: Merging): ExchangePlan {
     const { thread } = this.#options;
     return this.#take(planned(thread, { ...this.#planned!.input, merging }));
+  }
+
+  /** In batches of a dataset that is not shared out, which are each worker's own. */
+  #samplesOfAll(own: number): number {
+    const all = tellAll(this.#options.thread, [own], 'samples in the batches of all workers');
+    return all.reduce((sum, [samples]) => sum + samples!, 0);
   }
 
   async #planFirst(samples: ArrayLike<number>): Promise<PlannedExchange> {

@@ -148,6 +148,17 @@ export class Replica {
     return this.#update.run(this.step, lr, elsewhere, onPart);
   }
 
+  /** Clips and decays gradients, as an update would first, for somebody else who updates by them. */
+  transformGradients(onPart?: OnPart): void {
+    this.#update.transform(onPart);
+  }
+
+  /** The parameters are those after another step, which somebody else has made: averages follow. */
+  follow(onPart?: OnPart): void {
+    this.step++;
+    this.#update.follow(onPart);
+  }
+
   /** Outputs in inference form, on these parameters or a moving average of them. */
   evaluator(outputs: readonly string[], average?: string): Evaluator {
     const tensors = outputs.map((name) => {

@@ -89,6 +89,22 @@ export class Update {
     return factors.reduce((product, factor) => product * factor, 1);
   }
 
+  /** Only what is done to gradients before an update, where somebody else makes that. */
+  transform(onPart?: OnPart): void {
+    const { model, memory } = this.#options;
+    const all = [...memory.gradients];
+    for (const operation of model.graph.updateOperations) {
+      this.#transform(operation, all, NOTHING_ELSEWHERE);
+      if (onPart) tellOf(operation, onPart);
+    }
+  }
+
+  /** Only what follows an update that somebody else has made. */
+  follow(onPart?: OnPart): void {
+    this.#followAverages(() => true);
+    if (onPart && this.#options.model.graph.movingAverages.length > 0) onPart('average');
+  }
+
   #guarded(number: number, act: () => void): void {
     if (this.#options.guard) this.#options.guard(number, act);
     else act();

@@ -16,7 +16,13 @@ export type { ServiceAccess } from './service-access.ts';
 export { MEMBER_LIMITS, ProtocolFault, STRANGER_LIMITS } from './wire/frame.ts';
 export { MessageStream, StreamResources } from './wire/message-stream.ts';
 export type { Header, Incoming, StreamUser } from './wire/message-stream.ts';
-export { behindIndices, MAX_STEPS, readWelcome, SERVER_PROTOCOL_VERSION } from './wire/messages.ts';
+export {
+  behindIndices,
+  MAX_STEPS,
+  readWelcome,
+  SERVER_PROTOCOL_VERSION,
+  VALUE_SLOT,
+} from './wire/messages.ts';
 export type {
   KeyShape,
   ListEntry,

@@ -5,6 +5,7 @@
 import { keyText, UsageError } from '../base/index.ts';
 import type { StoreKey } from '../base/index.ts';
 import type { Region } from '../memory/index.ts';
+import type { ApplyStep } from './applied-steps.ts';
 import type { WaitingAnswers } from './consistency.ts';
 import type { Contribution } from './contribution.ts';
 import type { Key } from './key.ts';
@@ -147,5 +148,24 @@ export function notApplied(worker: number, key: Key, step: number): UsageError {
     'INVALID_ARGUMENT',
     `worker ${worker} pushed step ${step} of key ${keyText(key.title)}, whose step ${key.held!.step} is held; call apply on all workers before the next push`,
     { worker, key: key.title, held: key.held!.step, actual: step },
+  );
+}
+
+/** Factor and rate must be numbers that can be multiplied with. */
+export function checkApply({ worker, scale, lr }: ApplyStep, isHeld: boolean): void {
+  if (!isHeld) throw notHeld(worker, 'to apply updates');
+  if (Number.isFinite(scale) && (lr === undefined || Number.isFinite(lr))) return;
+  throw new UsageError(
+    'INVALID_ARGUMENT',
+    `worker ${worker} asked to apply with scale ${scale} and learning rate ${lr}; give finite numbers`,
+    { worker, scale: String(scale), lr: String(lr) },
+  );
+}
+
+export function notHeld(worker: number, what: string): UsageError {
+  return new UsageError(
+    'INVALID_ARGUMENT',
+    `worker ${worker} asked ${what} that are not held: pushes take effect by themselves; connect all workers with held updates`,
+    { worker },
   );
 }

@@ -22,12 +22,14 @@ import type { KeyOptions, Waiting } from './key.ts';
 import { KeyUpdates } from './key-updates.ts';
 import {
   askedAgain,
+  checkApply,
   checkIndices,
   checkLength,
   checkRows,
   checkSameKind,
   checkWaiting,
   notApplied,
+  notHeld,
   notHeldNow,
   rowLengthOf,
   samplesOf,
@@ -161,6 +163,12 @@ export class ServerCore {
       key.clocks.release(worker);
       if (this.#isComplete(key)) this.#finish(key);
     }
+  }
+
+  /** With bounded staleness: the others do not wait for the worker until it pushes again. */
+  pause(worker: number): void {
+    this.#checkWorker(worker);
+    for (const { clocks } of this.#keys.values()) clocks.release(worker);
   }
 
   /** Values are those in the region. A key is opened once. */
@@ -336,7 +344,7 @@ export class ServerCore {
    */
   apply(asked: ApplyStep): void {
     this.#checkWorker(asked.worker);
-    this.#checkApply(asked);
+    checkApply(asked, this.#isHeld);
     if (!this.#applied.isNext(asked)) return;
     for (const key of this.#keys.values()) {
       if (key.waiting.size > 0) throw tooEarly(key, asked, this.#workers);
@@ -532,23 +540,13 @@ export class ServerCore {
   #checkBetweenSteps(worker: number, key: Key): void {
     const { kind } = this.#consistency;
     const isUnderWay = key.waiting.size > 0 || key.held?.step !== undefined;
-    if (kind === 'synchronous' && !isUnderWay) return;
+    if (kind === 'synchronous' ? !isUnderWay : worker === 0) return;
     throw new UsageError(
       'INVALID_ARGUMENT',
       kind === 'synchronous'
         ? `worker ${worker} sets the optimizer's state of key ${keyText(key.title)} while its step ${key.version + 1} is under way; do it between two steps of all workers`
-        : `worker ${worker} sets the optimizer's state of key ${keyText(key.title)} in ${kind} training, where others go on meanwhile; do it in synchronous training`,
+        : `worker ${worker} sets the optimizer's state of key ${keyText(key.title)} in ${kind} training, where others go on meanwhile; let worker 0 do it before them`,
       { worker, key: key.title, consistency: kind },
-    );
-  }
-
-  #checkApply({ worker, scale, lr }: ApplyStep): void {
-    if (!this.#isHeld) throw notHeld(worker, 'to apply updates');
-    if (Number.isFinite(scale) && (lr === undefined || Number.isFinite(lr))) return;
-    throw new UsageError(
-      'INVALID_ARGUMENT',
-      `worker ${worker} asked to apply with scale ${scale} and learning rate ${lr}; give finite numbers`,
-      { worker, scale: String(scale), lr: String(lr) },
     );
   }
 
@@ -583,14 +581,6 @@ export class ServerCore {
       { worker, key: name },
     );
   }
-}
-
-function notHeld(worker: number, what: string): UsageError {
-  return new UsageError(
-    'INVALID_ARGUMENT',
-    `worker ${worker} asked ${what} that are not held: pushes take effect by themselves; connect all workers with held updates`,
-    { worker },
-  );
 }
 
 function memoryOf({ space }: Kernels): HeldMemory {

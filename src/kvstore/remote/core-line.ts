@@ -59,6 +59,8 @@ export interface LineOptions {
   readonly resources: StreamResources;
   /** How long there may be no progress on broken or silent connections before what waits fails, in milliseconds. */
   readonly reconnectTimeoutMs: number;
+  /** The same before the first meeting, of a server that refuses the proof of this worker or gives none. Default: the same. */
+  readonly refusedTimeoutMs?: number | undefined;
   /** How long a server that is alive may leave a request unanswered, in milliseconds. */
   readonly requestTimeoutMs: number;
   /** Called again and again while a server is not reached, from two seconds on, with a line for people. */
@@ -438,7 +440,10 @@ export class CoreLine implements StreamUser, Pumped {
   }
 
   #lookAtTheClock(nowMs: number): void {
-    const { reconnectTimeoutMs, requestTimeoutMs, title, worker, onWaiting } = this.options;
+    const { requestTimeoutMs, title, worker, onWaiting } = this.options;
+    const isStranger = this.#isUnproven && this.#run === undefined;
+    const { refusedTimeoutMs = this.options.reconnectTimeoutMs } = this.options;
+    const reconnectTimeoutMs = isStranger ? refusedTimeoutMs : this.options.reconnectTimeoutMs;
     const [oldest] = this.#pending.values();
     if (oldest && nowMs - oldest.askedAtMs >= requestTimeoutMs) return this.close(this.#unanswered(oldest));
     if (oldest && this.#isOpen)
@@ -452,7 +457,7 @@ export class CoreLine implements StreamUser, Pumped {
       const seconds = (ms: number) => Math.floor(ms / 1000);
       onWaiting(
         nowMs,
-        `worker ${worker} has been trying ${title} for ${seconds(brokenMs)} s: ${this.#why}; ${nextStep}; it gives up after ${seconds(reconnectTimeoutMs)} s (reconnectTimeoutMs)`,
+        `worker ${worker} has been trying ${title} for ${seconds(brokenMs)} s: ${this.#why}; ${nextStep}; it gives up after ${seconds(reconnectTimeoutMs)} s (${isStranger ? 'refusedTimeoutMs' : 'reconnectTimeoutMs'})`,
       );
     }
     if (brokenMs < reconnectTimeoutMs || !this.isWaiting) return;

@@ -39,6 +39,8 @@ export interface ExchangeCall {
   readonly skipped: readonly number[];
   /** Whether servers answer with sums of squares. */
   readonly isHeld: boolean;
+  /** Learning rate of the pushes; undefined: the last one. */
+  readonly lr?: number | undefined;
 }
 
 /** One message of an exchange: some entries of a core's list, and their bytes. */
@@ -212,14 +214,26 @@ export class ExchangeLists implements Told {
   }
 
   #send(list: number, { core, messages }: CorePart, call: ExchangeCall, statuses: Statuses): Promise<void>[] {
-    const { push, pull, fromHeld, samples } = call;
+    const { push, pull, fromHeld, samples, lr } = call;
     return messages.map(async (message) => {
       const { first, keys, gradient, into, allInto } = message;
       const skipped =
         call.skipped.length === 0 ? [] : keys.flatMap((key, i) => (call.skipped.includes(key) ? [i] : []));
       const steps = push || fromHeld ? keys.map((key) => call.steps[key]!) : [];
       const reply = await this.#lines[core]!.request(
-        { op: 'exchange', list, first, count: keys.length, push, pull, fromHeld, steps, samples, skipped },
+        {
+          op: 'exchange',
+          list,
+          first,
+          count: keys.length,
+          push,
+          pull,
+          fromHeld,
+          steps,
+          samples,
+          skipped,
+          lr,
+        },
         push ? gradient : NOTHING,
         ({ results }) =>
           (results as unknown[]).every(Array.isArray)

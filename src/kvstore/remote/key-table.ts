@@ -48,6 +48,8 @@ export class KeyTable {
   #batches = 0;
   /** Somebody works in the memory of a server. */
   #isLent = false;
+  /** Whether the servers had values of keys that this worker brought first ones for. */
+  foundValues = false;
   /** Held steps that servers had applied before this worker came; the core that is behind counts. */
   appliedBefore: number | undefined;
 
@@ -120,7 +122,9 @@ export class KeyTable {
       this.#keys.set(shape.key, { ...shape, pieces: own, step, value, ...idle });
     });
     // The first worker's values count; others were answered when they were there, or when a checkpoint has them.
-    if (bodies === undefined || opened.every(({ isFilled }) => isFilled === true)) return [];
+    const isFilled = opened.every((one) => one.isFilled === true);
+    if (bodies !== undefined && isFilled) this.foundValues = true;
+    if (bodies === undefined || isFilled) return [];
     return lines.map((line, core) => line.request({ op: 'values', batch }, bodies[core]));
   }
 

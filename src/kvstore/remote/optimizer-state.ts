@@ -7,7 +7,7 @@
 import { keyText, UsageError } from '../../base/index.ts';
 import type { StoreKey } from '../../base/index.ts';
 import type { Region, Segment, SharedSpace } from '../../memory/index.ts';
-import { joined, MAX_STEPS, windowOf } from '../../server/index.ts';
+import { joined, MAX_STEPS, VALUE_SLOT, windowOf } from '../../server/index.ts';
 import type { ByteRange } from '../../sockets/index.ts';
 import type { StoreTensor as Tensor } from '../kv-store.ts';
 import type { CoreLine } from './core-line.ts';
@@ -21,6 +21,8 @@ export interface KeyState {
   readonly steps: number;
   /** By the optimizer's names, as `exp_avg`; each as long as the key. None for an optimizer that keeps nothing. */
   readonly slots: Readonly<Record<string, Tensor>>;
+  /** The value of the key, for `initState` to give too. Default: the servers keep what they have. */
+  readonly value?: Tensor | undefined;
 }
 
 /** A state for a key that is there. */
@@ -79,21 +81,31 @@ export class StateExchange {
     for (const state of states) await this.#follow(state);
   }
 
+  /** The same where nobody waits for the others: by the first worker, before there are any. */
+  async giveAlone(states: readonly GivenState[]): Promise<void> {
+    const [first] = states;
+    const { worker } = this.#options;
+    if (first && worker > 0) {
+      throw new UsageError(
+        'INVALID_ARGUMENT',
+        `worker ${worker} gave key ${keyText(first.known.key)} a state where workers do not wait for each other; let worker 0 do so before the others come`,
+        { worker, key: first.known.key },
+      );
+    }
+    for (const state of states) await this.#checkGiven(state);
+    await this.#putAll(states);
+    // Servers count the pushes of every worker from the first again.
+    for (const { known } of states) known.step = 0;
+  }
+
   close(): void {
     for (const { segment } of this.#staging.values()) segment.close();
     this.#staging.clear();
   }
 
   async #checkGiven({ known, state: { steps, slots } }: GivenState): Promise<void> {
-    const { worker, isSynchronous } = this.#options;
+    const { worker } = this.#options;
     const { key } = known;
-    if (!isSynchronous) {
-      throw new UsageError(
-        'INVALID_ARGUMENT',
-        `worker ${worker} gave key ${keyText(key)} a state of the optimizer where workers do not wait for each other; do it in synchronous training`,
-        { worker, key },
-      );
-    }
     if (!(Number.isInteger(steps) && steps >= 0 && steps <= MAX_STEPS)) {
       throw new UsageError(
         'INVALID_ARGUMENT',
@@ -107,7 +119,9 @@ export class StateExchange {
 
   async #putAll(states: readonly GivenState[]): Promise<void> {
     for (const { known, state } of states) {
-      await this.#eachWindow(known, state.slots, (window) => this.#put(window));
+      const { slots, value } = state;
+      const all = value === undefined ? slots : { ...slots, [VALUE_SLOT]: value };
+      await this.#eachWindow(known, all, (window) => this.#put(window));
       const request = { op: 'set-steps', steps: state.steps };
       await Promise.all(
         known.pieces.map(({ core, number }) => this.#line(core).request({ ...request, piece: number })),

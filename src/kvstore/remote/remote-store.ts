@@ -4,8 +4,8 @@
  * lie and values can be read in the server's own memory; between hosts they travel. Invariants: calls of a worker are
  * sent in the order in which they were made; a gradient that is refused changes nothing on any core.
  */
-import { keyName, keyText, PeerError, UsageError } from '../../base/index.ts';
-import type { StoreKey, TributaryError } from '../../base/index.ts';
+import { keyName, UsageError } from '../../base/index.ts';
+import type { PeerError, StoreKey, TributaryError } from '../../base/index.ts';
 import { Kernels } from '../../kernels/index.ts';
 import type { OptimizerSpec } from '../../kernels/index.ts';
 import { SharedSpace } from '../../memory/index.ts';
@@ -21,7 +21,6 @@ import type {
   KeyPushPull,
   KVStore,
   OneOrMany,
-  PushOptions,
   StoreTensor as Tensor,
 } from '../kv-store.ts';
 import { CommonCheckpoint } from './common-checkpoint.ts';
@@ -38,8 +37,17 @@ import { allAnswered, countPush, refusalsSettled } from './push-answers.ts';
 import { StoreRecovery } from './recovery.ts';
 import { RowExchange } from './rows.ts';
 import { ServerLines } from './server-lines.ts';
-import { checkApply, checkOptions, checkRate, mayShare, samplesOf, settingsOf } from './store-options.ts';
-import type { RemoteStoreOptions } from './store-options.ts';
+import { alreadyClosed, closedMeanwhile, inPlaceOfValue, notFinite, wrongCall } from './store-faults.ts';
+import {
+  checkApply,
+  checkOptions,
+  checkRate,
+  checkRateOfPush,
+  mayShare,
+  samplesOf,
+  settingsOf,
+} from './store-options.ts';
+import type { RemotePushOptions, RemoteStoreOptions } from './store-options.ts';
 import { checkLength, elementsOf, listOf, StoreMemory } from './tensors.ts';
 
 export type { RemoteStoreOptions } from './store-options.ts';
@@ -61,6 +69,7 @@ export class RemoteStore implements KVStore {
   readonly #tunnel: TlsTunnel | undefined;
   readonly #keys: KeyTable;
   readonly #recovery: StoreRecovery;
+  readonly #isSynchronous: boolean;
   /** Of several servers in synchronous training. */
   readonly #common: CommonCheckpoint;
   /** Where updates are held. */
@@ -99,6 +108,7 @@ export class RemoteStore implements KVStore {
     this.#keys = new KeyTable(options.worker, lines, kernels, options.chunkBytes);
     if (options.held) this.#held = new HeldSteps(worker, this.#keys, options.rows ?? 'lazy');
     const isSynchronous = (options.consistency?.kind ?? 'synchronous') === 'synchronous';
+    this.#isSynchronous = isSynchronous;
     this.#state = new StateExchange({ worker, lines: lines.lines, space: kernels.space, isSynchronous });
     const told = [this.#lists, this.#rows];
     const common = (this.#common = new CommonCheckpoint(isSynchronous && lines.servers > 1));
@@ -121,7 +131,8 @@ export class RemoteStore implements KVStore {
           ...{ host, pump: linePumpOf(host, options.kernels?.space), access, worker, resources },
           incarnation: host.randomHex(32),
           settings: settingsOf(options),
-          reconnectTimeoutMs: options.reconnectTimeoutMs ?? 30_000,
+          reconnectTimeoutMs: options.reconnectTimeoutMs ?? RECONNECT_MS,
+          refusedTimeoutMs: options.refusedTimeoutMs,
           requestTimeoutMs: options.requestTimeoutMs ?? DAY_MS,
           log: options.log ?? ((line) => void process.stderr.write(`${line}\n`)),
           // Nothing can restart before the store is there: until then there is nothing to be told again.
@@ -143,6 +154,11 @@ export class RemoteStore implements KVStore {
   /** What becomes of pushes before there is an optimizer. */
   get updater(): Updater {
     return this.#options.updater ?? 'assign';
+  }
+
+  /** Whether keys that this worker opened had values already, those of an earlier training; only the first worker knows. */
+  get foundValues(): boolean {
+    return this.#keys.foundValues;
   }
 
   /** Whether all servers use this process's memory in place. */
@@ -172,7 +188,7 @@ export class RemoteStore implements KVStore {
     return this.#answered(() => this.#keys.open(listOf(keys))).then(() => undefined);
   }
 
-  push(keys: OneOrMany<KeyPush>, options: PushOptions = {}): Promise<readonly RemoteKeyStatus[]> {
+  push(keys: OneOrMany<KeyPush>, options: RemotePushOptions = {}): Promise<readonly RemoteKeyStatus[]> {
     return this.#exchange(listOf(keys), options, true, false);
   }
 
@@ -180,7 +196,10 @@ export class RemoteStore implements KVStore {
     return this.#exchange(listOf(keys), {}, false, true);
   }
 
-  pushpull(keys: OneOrMany<KeyPushPull>, options: PushOptions = {}): Promise<readonly RemoteKeyStatus[]> {
+  pushpull(
+    keys: OneOrMany<KeyPushPull>,
+    options: RemotePushOptions = {},
+  ): Promise<readonly RemoteKeyStatus[]> {
     return this.#held
       ? Promise.reject(this.#wrongCall('pushpull'))
       : this.#exchange(listOf(keys), options, true, true);
@@ -190,7 +209,7 @@ export class RemoteStore implements KVStore {
     key: StoreKey,
     indices: Int32Array,
     rows: Tensor,
-    options: PushOptions = {},
+    options: RemotePushOptions = {},
   ): Promise<RemoteKeyStatus> {
     return this.#pushRows(key, indices, rows, undefined, options);
   }
@@ -201,7 +220,7 @@ export class RemoteStore implements KVStore {
     indices: Int32Array,
     rows: Tensor,
     into: Tensor,
-    options: PushOptions = {},
+    options: RemotePushOptions = {},
   ): Promise<RemoteKeyStatus> {
     if (this.#held) return Promise.reject(this.#wrongCall('pushpullRows'));
     return this.#pushRows(key, indices, rows, into, options);
@@ -256,7 +275,7 @@ export class RemoteStore implements KVStore {
     indices: Int32Array,
     rows: Tensor,
     into: Tensor | undefined,
-    options: PushOptions,
+    options: RemotePushOptions,
   ): Promise<RemoteKeyStatus> {
     return this.#answered(async () => {
       const known = this.#keys.table(key);
@@ -265,10 +284,11 @@ export class RemoteStore implements KVStore {
       if (into && !isInPlace) checkLength(key, 'pulled into', into.length, indices.length * known.rowLength!);
       this.#held?.check([known]);
       await refusalsSettled([known]);
-      const isSkipped = !this.#isUsable(known, rows);
+      checkRateOfPush(key, this.#options, options);
+      const isSkipped = options.isSkipped === true || !this.#isUsable(known, rows);
       const { answer } = await this.#rows.push({
         ...{ known, indices, rows, into: isInPlace ? undefined : into, pulls: into !== undefined },
-        ...{ isSkipped, step: known.step + 1 },
+        ...{ isSkipped, step: known.step + 1, lr: options.lr },
         samples: samplesOf(key, this.rank, options, this.#held !== undefined),
       });
       countPush([known], answer);
@@ -322,15 +342,16 @@ export class RemoteStore implements KVStore {
   }
 
   /**
-   * Gives keys the optimizer's state after so many steps, to go on from there; values are those of `init`. To be called after
-   * `init` and `setOptimizer` by all workers, in synchronous training: the slots of the first worker count, and `steps`
-   * must be the same. Done when all have come.
+   * Gives keys the optimizer's state after so many steps, to go on from there; values are those of `init`, or of the state. To be
+   * called after `init` and `setOptimizer` by all workers, in synchronous training: the slots of the first worker count, and
+   * `steps` must be the same. Done when all have come. In other training by the first worker alone, before the others connect.
    */
   initState(states: OneOrMany<KeyState>): Promise<void> {
     return this.#inOrder(async () => {
       this.#recovery.check();
       const all = listOf(states).map((state) => ({ known: this.#keys.get(state.key), state }));
       this.#recovery.hasBegun();
+      if (!this.#isSynchronous) return this.#state.giveAlone(all);
       await this.#state.give(all, () => this.#meet());
     });
   }
@@ -361,6 +382,16 @@ export class RemoteStore implements KVStore {
       this.#held?.restart();
       return step;
     });
+  }
+
+  /**
+   * With bounded staleness: nobody waits for this worker until its next push, as when it has something else to do. Waits
+   * of others end.
+   */
+  async pause(): Promise<void> {
+    await this.#answered(() =>
+      Promise.resolve(this.#lines.lines.map((line) => line.request({ op: 'pause' }))),
+    );
   }
 
   async barrier(): Promise<void> {
@@ -418,7 +449,7 @@ export class RemoteStore implements KVStore {
 
   #exchange(
     keys: readonly (KeyPush | KeyPull | KeyPushPull)[],
-    options: PushOptions,
+    options: RemotePushOptions,
     push: boolean,
     pull: boolean,
     fromHeld = false,
@@ -426,6 +457,7 @@ export class RemoteStore implements KVStore {
     return this.#answered(async () => {
       const known = keys.map(({ key }) => this.#keys.get(key));
       const isHeld = push && this.#held !== undefined;
+      if (push && keys.length > 0) checkRateOfPush(keys[0]!.key, this.#options, options);
       const samples = push && keys.length > 0 ? samplesOf(keys[0]!.key, this.rank, options, isHeld) : 1;
       if (push) {
         this.#held?.check(known);
@@ -437,10 +469,12 @@ export class RemoteStore implements KVStore {
       if (staging.length > 0) await Promise.all(staging.map(({ busy }) => busy));
       const entries = keys.map((one, i) => this.#entryOf(one, known[i]!));
       const skipped = push
-        ? entries.flatMap(({ key, gradient }, i) => (this.#isUsable(key, gradient!) ? [] : [i]))
+        ? entries.flatMap(({ key, gradient }, i) =>
+            options.isSkipped !== true && this.#isUsable(key, gradient!) ? [] : [i],
+          )
         : [];
       const steps = known.map(({ step }) => (fromHeld ? step : step + 1));
-      const call = { push, pull, fromHeld, steps, samples, skipped, isHeld };
+      const call = { push, pull, fromHeld, steps, samples, skipped, isHeld, lr: options.lr };
       const { answers } = await this.#lists.exchange(entries, call);
       if (push) {
         this.#recovery.hasBegun();
@@ -467,11 +501,7 @@ export class RemoteStore implements KVStore {
   /** Other workers read parameters there. */
   #checkNotValue({ key, value }: KnownKey, ...targets: readonly Tensor[]): void {
     if (value === undefined || !targets.includes(value)) return;
-    throw new UsageError(
-      'INVALID_ARGUMENT',
-      `worker ${this.rank} asked for the combined gradient of key ${keyText(key)} in the place of its value; give a tensor of its own`,
-      { worker: this.rank, key },
-    );
+    throw inPlaceOfValue(this.rank, key);
   }
 
   #entryOf(one: KeyPush | KeyPull | KeyPushPull, key: KnownKey): Exchanged {
@@ -518,11 +548,7 @@ export class RemoteStore implements KVStore {
       this.skipped++;
       return false;
     }
-    throw new UsageError(
-      'NOT_A_NUMBER',
-      `worker ${this.rank} pushed ${view[at]} to key ${keyText(key)} in step ${step + 1}; look for a division by zero or a learning rate that is too high, or let such pushes be skipped`,
-      { worker: this.rank, key, step: step + 1, value: String(view[at]) },
-    );
+    throw notFinite(this.rank, key, step + 1, view[at]!);
   }
 
   /** Prepares and sends after everything called before; then waits for the answers. */
@@ -544,39 +570,21 @@ export class RemoteStore implements KVStore {
     return sent;
   }
 
-  /** Push and apply are two steps where updates are held, and one where they are not. */
   #wrongCall(call: string): UsageError {
-    const next = this.#held
-      ? 'values change by apply; call push, apply and pull'
-      : 'pushes take effect by themselves; connect all workers with held updates';
-    return new UsageError(
-      'INVALID_ARGUMENT',
-      `worker ${this.rank} called ${call} where updates are ${this.#held ? '' : 'not '}held: ${next}`,
-      { worker: this.rank, call },
-    );
+    return wrongCall(this.rank, call, this.#held !== undefined);
   }
 
   #cancelled(): PeerError {
-    return new PeerError(
-      'CANCELLED',
-      `worker ${this.rank} closed its store while a call of it waited for an answer; await calls before closing`,
-      { worker: this.rank },
-    );
+    return closedMeanwhile(this.rank);
   }
 
   #checkOpen(): void {
-    if (!this.#closed) return;
-    throw new UsageError(
-      'INVALID_ARGUMENT',
-      `the store of worker ${this.rank} is closed; connect a new one`,
-      {
-        worker: this.rank,
-      },
-    );
+    if (this.#closed) throw alreadyClosed(this.rank);
   }
 }
 
 const BYE_MS = 1000;
+const RECONNECT_MS = 30_000;
 const DAY_MS = 86_400_000;
 
 /** For calls only: nobody calls a store. */

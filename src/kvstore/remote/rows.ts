@@ -32,6 +32,8 @@ export interface RowsPushCall extends RowsCall {
   readonly step: number;
   readonly samples: number;
   readonly isSkipped: boolean;
+  /** Learning rate of the push; undefined: the last one. */
+  readonly lr?: number | undefined;
   /** Whether the worker sees the rows as they are after the push. */
   readonly pulls: boolean;
   /** Receives them; undefined: nobody, or they are read where they are. */
@@ -99,7 +101,7 @@ export class RowExchange implements Told {
 
   /** All cores hear of the push, those without a row too: it is one step of the whole table. Resolves when it is sent. */
   async push(call: RowsPushCall): Promise<{ readonly answer: Promise<RemoteKeyStatus> }> {
-    const { known, step, samples, isSkipped, pulls, rows: pushed, into } = call;
+    const { known, step, samples, isSkipped, pulls, rows: pushed, into, lr } = call;
     const { segment, parts, tensors } = await this.#prepare(call, into ? [pushed, into] : [pushed]);
     const [tensor, target] = tensors;
     if (tensor !== pushed) copy(this.#kernels, tensor!, pushed);
@@ -110,7 +112,7 @@ export class RowExchange implements Told {
       if (rows) {
         copyRows(this.#kernels, { target: rows, source: tensor!, from, rowLength: known.rowLength! });
       }
-      const request = { op: 'push-rows', step, samples, isSkipped, pulls };
+      const request = { op: 'push-rows', step, samples, isSkipped, pulls, lr };
       const reply = await this.#ask(part, tensors, known, request, { rows, answer, target });
       isTaken = true;
       return reply;

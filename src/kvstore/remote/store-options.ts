@@ -18,6 +18,14 @@ import type {
 import type { TlsOptions } from '../../sockets/index.ts';
 import type { PushOptions } from '../kv-store.ts';
 
+/** What servers need not be told where workers wait for each other. */
+export interface RemotePushOptions extends PushOptions {
+  /** Counts as a push of this worker, but its values are left out: it had no samples. Default false. */
+  readonly isSkipped?: boolean | undefined;
+  /** Learning rate of the update, where pushes take effect one by one. Default: the last one that was set or pushed. */
+  readonly lr?: number | undefined;
+}
+
 export interface RemoteStoreOptions {
   /** Addresses of the servers, 'host:port', the same and in the same order on all workers. */
   readonly servers: readonly string[];
@@ -60,6 +68,11 @@ export interface RemoteStoreOptions {
    * milliseconds. Waiting for other workers does not count. Default 30,000.
    */
   readonly reconnectTimeoutMs?: number | undefined;
+  /**
+   * How long a server that this worker has never met may refuse its proof, or give none of its own, before `connect` fails, in
+   * milliseconds: its service may not be there yet. Default: `reconnectTimeoutMs`.
+   */
+  readonly refusedTimeoutMs?: number | undefined;
   /**
    * Longest wait for an answer of a server that is alive, in milliseconds, as for other workers that never come. Then
    * the store is of no use any more. Default 86,400,000, a day.
@@ -111,6 +124,22 @@ export function checkApply(worker: number, scale: number, lr: number | undefined
     'INVALID_ARGUMENT',
     `worker ${worker} applies with scale ${scale} and learning rate ${lr}; give finite numbers`,
     { worker, scale: String(scale), lr: String(lr) },
+  );
+}
+
+/** The rate travels with a push only where the push is an update. */
+export function checkRateOfPush(
+  key: StoreKey,
+  { worker, consistency = { kind: 'synchronous' } }: RemoteStoreOptions,
+  { lr }: RemotePushOptions,
+): void {
+  if (lr === undefined) return;
+  checkRate(worker, lr);
+  if (consistency.kind === 'asynchronous' || consistency.kind === 'bounded') return;
+  throw new UsageError(
+    'INVALID_ARGUMENT',
+    `worker ${worker} pushed key ${keyText(key)} with a learning rate in ${consistency.kind} training, where a push is no update of its own; use setLearningRate`,
+    { worker, key, consistency: consistency.kind },
   );
 }
 

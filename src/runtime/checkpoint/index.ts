@@ -16,6 +16,7 @@ export {
   isWithinEpoch,
   placeOf,
   readRunState,
+  stepNow,
   writeRunState,
 } from './run-state.ts';
 export type { RunState } from './run-state.ts';

@@ -13,6 +13,8 @@ export interface RunState {
   readonly seed: number;
   /** Samples behind one update. Undefined in checkpoints of earlier versions. */
   readonly batchSize: number | undefined;
+  /** Samples that all who train go through in a step. Undefined: as many as are behind an update. */
+  readonly stepSamples?: number | undefined;
   /** Samples of the dataset, where that is known. */
   readonly datasetLength: number | undefined;
   readonly optimizer: JsonValue;
@@ -34,9 +36,10 @@ export type Wanted = Pick<RunState, 'seed' | 'optimizer'> &
   Partial<Pick<RunState, 'batchSize' | 'datasetLength'>>;
 
 export function writeRunState(parts: RunStateParts): JsonValue {
-  const { seed, batchSize, datasetLength, optimizer, schedule, order, evaluation, trainedBy } = parts;
+  const { seed, batchSize, stepSamples = batchSize, datasetLength, optimizer, trainedBy } = parts;
+  const { schedule, order, evaluation } = parts;
   return {
-    ...{ seed, batchSize, datasetLength: datasetLength ?? null, optimizer, trainedBy },
+    ...{ seed, batchSize, stepSamples, datasetLength: datasetLength ?? null, optimizer, trainedBy },
     schedule: (schedule ?? null) as JsonValue,
     order: order as unknown as JsonValue,
     metrics: (evaluation ? { ...evaluation } : null) as JsonValue,
@@ -47,45 +50,70 @@ type Stored = Partial<Record<string, JsonValue>>;
 
 export function readRunState(state: JsonValue): RunState {
   const stored = state as Stored;
-  const [batchSize, trainedBy] = [stored['batchSize'], stored['trainedBy']];
+  const [batchSize, stepSamples] = [stored['batchSize'], stored['stepSamples']];
+  const { trainedBy } = stored;
   // Learners of earlier versions.
-  const [done, samples] = [stored['done'], stored['samples']];
+  const { done, samples } = stored;
   const length = stored['datasetLength'] ?? samples;
   const order = stored['order'] as unknown as SampleOrderState;
   const isEarlier = Array.isArray(done) && typeof batchSize === 'number' && typeof samples === 'number';
   return {
     seed: stored['seed'] as number,
     batchSize: typeof batchSize === 'number' ? batchSize : undefined,
+    stepSamples: typeof stepSamples === 'number' ? stepSamples : undefined,
     datasetLength: typeof length === 'number' ? length : undefined,
     optimizer: stored['optimizer'] ?? null,
-    order: isEarlier ? { ...order, ...placeOf(done as number[], batchSize) } : order,
+    order: isEarlier ? { ...order, ...placeOf(done as number[], batchSize, samples) } : order,
     trainedBy: typeof trainedBy === 'string' ? trainedBy : undefined,
   };
 }
 
-/** Where an epoch is of which these batches are done. */
+/** Where an epoch of so many samples is of which these batches are done. */
 export function placeOf(
   done: readonly number[],
   batchSize: number,
+  samples: number,
 ): Pick<SampleOrderState, 'position' | 'ahead'> {
   const sorted = [...done].sort((a, b) => a - b);
   const first = sorted.findIndex((batch, i) => batch !== i);
   const inOrder = first < 0 ? sorted.length : first;
-  const ahead = sorted.slice(inOrder).map((batch) => batch * batchSize);
+  const end = (batch: number) => Math.min(samples, (batch + 1) * batchSize);
+  const ahead = sorted.slice(inOrder).map((batch) => [batch * batchSize, end(batch)] as const);
   return { position: inOrder * batchSize, ...(ahead.length > 0 ? { ahead } : {}) };
 }
 
-/** The batches of an epoch that are done. */
-export function doneBatches({ position, ahead = [] }: SampleOrderState, batchSize: number): number[] {
-  return [
-    ...Array.from({ length: position / batchSize }, (_, batch) => batch),
-    ...ahead.map((start) => start / batchSize),
-  ];
+/** The batches of an epoch that are done; undefined if what is done is no number of such batches. */
+export function doneBatches(
+  { position, ahead = [] }: SampleOrderState,
+  batchSize: number,
+  samples: number,
+): number[] | undefined {
+  const done = [[0, position] as const, ...ahead].flatMap(([start, end]) =>
+    Array.from({ length: Math.ceil((end - start) / batchSize) }, (_, i) => start / batchSize + i),
+  );
+  const place = done.every(Number.isInteger) ? placeOf(done, batchSize, samples) : undefined;
+  return place && samplesIn(place) === samplesIn({ position, ahead }) ? done : undefined;
+}
+
+/** So many of the epoch are behind. */
+function samplesIn({ position, ahead = [] }: Pick<SampleOrderState, 'position' | 'ahead'>): number {
+  return position + ahead.reduce((sum, [start, end]) => sum + end - start, 0);
+}
+
+/**
+ * The step that a checkpoint is of, where one step has so many samples. In another way to train they are counted by the place in the
+ * samples: what is left of the epoch is left of its steps.
+ */
+export function stepNow(state: RunState, step: number, stepSamples: number): number {
+  const { datasetLength: length, order, batchSize = stepSamples } = state;
+  if (length === undefined || (state.stepSamples ?? batchSize) === stepSamples) return step;
+  const stepsOf = (samples: number) => Math.ceil(samples / stepSamples);
+  return (order.epoch + 1) * stepsOf(length) - stepsOf(length - samplesIn(order));
 }
 
 /** Whether it was made within an epoch: what is done of it is counted in batches of one size. */
-export function isWithinEpoch({ order: { position, ahead = [] } }: RunState): boolean {
-  return position > 0 || ahead.length > 0;
+export function isWithinEpoch({ order }: RunState): boolean {
+  return samplesIn(order) > 0;
 }
 
 const TITLES = {
@@ -113,12 +141,21 @@ export function checkRunState(path: string, state: RunState, wanted: Wanted): vo
 }
 
 /** For people, if others go on than those who made it. */
-export function carriedOver(path: string, { trainedBy, order }: RunState, now: string): string | undefined {
-  if (trainedBy === undefined || trainedBy === now) return undefined;
+export function carriedOver(
+  path: string,
+  { trainedBy, batchSize, stepSamples = batchSize, order }: RunState,
+  now: { readonly trainedBy: string; readonly stepSamples: number; readonly step: number },
+): string | undefined {
+  const isOther = stepSamples !== undefined && stepSamples !== now.stepSamples;
+  if (!isOther && (trainedBy === undefined || trainedBy === now.trainedBy)) return undefined;
+  const before = [trainedBy && ` by ${trainedBy}`, isOther && ` with ${stepSamples} samples a step`];
+  const [who, size] = [now.trainedBy, isOther ? ` with ${now.stepSamples}` : ''];
+  const counted = isOther ? `, by which steps are counted from ${now.step} on` : '';
   const { ahead = [] } = order;
+  const passed = samplesIn({ position: 0, ahead });
   const skipped =
-    ahead.length === 0 ? '' : `; ${ahead.length} batch(es) of the epoch that were done ahead are passed over`;
-  return `${path} was made by ${trainedBy}. Carried over to ${now}: parameters, states, moving averages, the optimizer's state, the step and the place in the samples${skipped}.`;
+    passed === 0 ? '' : `; ${passed} samples of the epoch that were done ahead of it are passed over`;
+  return `${path} was made${before.map((text) => text || '').join('')}. Carried over to ${who}${size}: parameters, states, moving averages, the optimizer's state and the place in the samples${counted}${skipped}.`;
 }
 
 /** For people: a run has more steps than it is now asked for. Undefined if it has not. */

@@ -85,7 +85,7 @@ export class RowRequests {
   }
 
   #push(request: Extract<RowRequest, { op: 'push-rows' }>, buffer: RowBuffer): void {
-    const { id, piece, step, samples, isSkipped, pulls } = request;
+    const { id, piece, step, samples, isSkipped, pulls, lr } = request;
     const { tenant, worker } = this.#host;
     const { core } = tenant;
     const { indices, rows, positions, answer } = buffer;
@@ -105,6 +105,7 @@ export class RowRequests {
     };
     try {
       tenant.recovery.check();
+      tenant.takeRate(lr);
       const push = { worker, key, step, samples, isSkipped, indices, rows, positions, answer, pulls };
       core.pushRows(push, reply, refuse);
     } catch (error) {

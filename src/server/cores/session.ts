@@ -216,6 +216,9 @@ export class Session implements StreamUser {
           () => this.#reply(id, { steps: this.#stepsOfAll() }),
           (error) => this.#refuse(id, error),
         );
+      case 'pause':
+        this.tenant.core.pause(this.worker);
+        return this.#reply(id, {});
       case 'bye':
         this.hasLeft = true;
         this.tenant.release(this.worker);
@@ -442,7 +445,7 @@ export class Session implements StreamUser {
   }
 
   #exchange(request: RequestOf<'exchange'>, entries: readonly PreparedEntry[]): void {
-    const { id, push, pull, fromHeld, steps, samples, skipped } = request;
+    const { id, push, pull, fromHeld, steps, samples, skipped, lr } = request;
     const results = new Array<PieceResult | PackedError>(entries.length);
     const left = new Set(skipped);
     let open = entries.length;
@@ -471,6 +474,7 @@ export class Session implements StreamUser {
           return settle(i, { version, staleness: 0, duplicate: false });
         }
         const isSkipped = left.has(i);
+        this.tenant.takeRate(lr);
         const pushed = { worker: this.worker, key: name, step: steps[i]! };
         this.tenant.core.push(
           { ...pushed, samples, isSkipped, gradient },

@@ -9,6 +9,7 @@ import type { Segment } from '../../memory/index.ts';
 import type { ByteRange } from '../../sockets/index.ts';
 import { ProtocolFault } from '../wire/frame.ts';
 import type { Incoming } from '../wire/message-stream.ts';
+import { VALUE_SLOT } from '../wire/messages.ts';
 import type { Request } from '../wire/messages.ts';
 import { windowOf } from '../wire/scattered-bytes.ts';
 import type { CatchUp } from './catch-up.ts';
@@ -105,7 +106,9 @@ export class StateRequests {
       op === 'push-state'
         ? core.stateToSet(this.#worker, String(number))
         : core.stateOf(this.#worker, String(number));
-    const region = Object.hasOwn(slots, slot) ? slots[slot] : undefined;
+    // The value itself, for a training that goes on from elsewhere.
+    const isValue = slot === VALUE_SLOT && op === 'push-state';
+    const region = isValue ? piece.value : Object.hasOwn(slots, slot) ? slots[slot] : undefined;
     if (region) return { bytes: windowOf(rangesIn(region, shape), 4 * first, 4 * count), version };
     const kept = Object.keys(slots);
     throw new UsageError(

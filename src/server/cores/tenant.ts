@@ -453,6 +453,13 @@ export class Tenant {
     this.#optimizer = spec;
   }
 
+  /** The rate of a push that takes effect by itself. One by which it was made before need not be logged again. */
+  takeRate(lr: number | undefined): void {
+    if (lr === undefined || lr === (this.#optimizer as { readonly lr?: number } | null)?.lr) return;
+    if (this.isSynchronous) throw rateOfPush(this.service.namespace);
+    this.setLearningRate(lr);
+  }
+
   /** The update rule from now on, with memory for what it keeps. */
   setOptimizer(
     spec: unknown,
@@ -565,6 +572,14 @@ export class Tenant {
   #regionOf({ byteOffset, byteLength }: SpaceRange): Region<'float32'> {
     return this.space.adoptSegment({ byteOffset, byteLength }).region('float32', 0, byteLength / 4);
   }
+}
+
+function rateOfPush(namespace: string): UsageError {
+  return new UsageError(
+    'INVALID_ARGUMENT',
+    `a push of namespace '${namespace}' has a learning rate, and training there is synchronous; set it by setLearningRate`,
+    { namespace },
+  );
 }
 
 function slotName(slot: string, key: StoreKey): string {

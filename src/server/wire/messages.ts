@@ -16,7 +16,9 @@ import type { Updater } from '../update-rule.ts';
 import { check, countOf, countsOf, finiteOf, isCount, listOf, malformed, objectOf } from './fields.ts';
 import type { Header } from './message-stream.ts';
 
-export const SERVER_PROTOCOL_VERSION = 6;
+export const SERVER_PROTOCOL_VERSION = 7;
+/** The name by which the value of a key is given with its slots. */
+export const VALUE_SLOT = '';
 const MAX_WORKERS = 65536;
 /** Checkpoints that a worker can name to go back to: of those that servers keep, which are a few. */
 const MAX_GATHERED = 1024;
@@ -143,6 +145,8 @@ export type Request = { readonly id: number } & (
       readonly samples: number;
       /** Entries whose values are to be left out. */
       readonly skipped: readonly number[];
+      /** Learning rate of pushes that take effect one by one; undefined: the last one. */
+      readonly lr: number | undefined;
     }
   | {
       readonly op: 'push-rows';
@@ -151,6 +155,8 @@ export type Request = { readonly id: number } & (
       readonly samples: number;
       readonly count: number;
       readonly isSkipped: boolean;
+      /** As that of an exchange. */
+      readonly lr: number | undefined;
       /** Whether the worker sees the rows as they are then: in the answer, at `into`, or where the server has them. */
       readonly pulls: boolean;
       /** undefined: indices and rows are in the body. */
@@ -176,7 +182,7 @@ export type Request = { readonly id: number } & (
     }
   /** What the update rule keeps of a piece: the names of its slots, and how many updates the piece has seen. */
   | { readonly op: 'state'; readonly piece: number }
-  /** Elements of a slot, counted through the ranges of the piece; in the body of the answer, or of the request. */
+  /** Elements of a slot, counted through the ranges of the piece; in the body of the answer, or of the request. `VALUE_SLOT`: of the value. */
   | {
       readonly op: 'pull-state' | 'push-state';
       readonly piece: number;
@@ -218,6 +224,8 @@ export type Request = { readonly id: number } & (
       readonly step: number | undefined;
       readonly attempts: Readonly<Record<string, string>>;
     }
+  /** With bounded staleness: the worker does not count as the slowest until its next push. */
+  | { readonly op: 'pause' }
   | { readonly op: 'bye' }
 );
 
@@ -286,6 +294,7 @@ export function readRequest(header: Header): Request {
         steps: countsOf(header, 'steps'),
         skipped: countsOf(header, 'skipped'),
         samples: samplesOf(header),
+        lr: rateOf(header),
       };
     }
     case 'push-rows': {
@@ -294,7 +303,7 @@ export function readRequest(header: Header): Request {
       const counts = { piece: countOf(header, 'piece'), step: countOf(header, 'step') };
       return {
         ...{ id, op, ...counts, count: countOf(header, 'count'), samples: samplesOf(header) },
-        ...{ isSkipped, pulls, shared: readSharedRows(header.shared) },
+        ...{ isSkipped, pulls, shared: readSharedRows(header.shared), lr: rateOf(header) },
       };
     }
     case 'pull-rows':
@@ -304,8 +313,7 @@ export function readRequest(header: Header): Request {
         shared: readSharedRows(header.shared),
       };
     case 'apply': {
-      const lr = header.lr === undefined ? undefined : finiteOf(header, 'lr');
-      return { id, op, step: countOf(header, 'step'), scale: finiteOf(header, 'scale'), lr };
+      return { id, op, step: countOf(header, 'step'), scale: finiteOf(header, 'scale'), lr: rateOf(header) };
     }
     case 'state':
       return { id, op, piece: countOf(header, 'piece') };
@@ -364,6 +372,7 @@ export function readRequest(header: Header): Request {
       return { id, op, attempt, steps: steps as number[] };
     }
     case 'checkpoints-written':
+    case 'pause':
     case 'bye':
       return { id, op };
     default:
@@ -379,6 +388,10 @@ export function readWelcome(header: Header): Welcome {
   const { segment, word } = objectOf(header.beacon, 'beacon');
   check(typeof segment === 'string' && isCount(word), 'beacon', header);
   return { proof, run, ports, beacon: { segment, word } };
+}
+
+function rateOf(header: Header): number | undefined {
+  return header.lr === undefined ? undefined : finiteOf(header, 'lr');
 }
 
 function readKey(value: unknown): KeyShape {

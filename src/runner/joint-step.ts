@@ -1,0 +1,67 @@
+/**
+ * A training step that workers make together: a contract. `SharedStep` is lock step by a plan, `ClientStep` deals with
+ * servers in groups of workers. Invariants: after a step the replica has the parameters of that step, and its step is one
+ * more; workers that make a step together know the same loss.
+ */
+import type { Part } from '../data/index.ts';
+import type { SomeWorkers } from '../exchange/index.ts';
+import type { ExchangePlan, Merging } from '../plan/index.ts';
+
+/** What a worker has of a batch. */
+export interface StepShare {
+  /** In the replica's inputs. */
+  readonly samples: ArrayLike<number>;
+  /** Samples of the batch, over all its parts. */
+  readonly batchSize: number;
+  /** Whether workers take their parts of the same batch; otherwise each has one of its own. */
+  readonly isShared: boolean;
+  /** Learning rate of this step. Default: that of the optimizer. */
+  readonly lr: number | undefined;
+}
+
+export interface StepOutcome {
+  /** Mean over the samples of all who made the step together. */
+  readonly loss: number;
+  /** Of all workers. */
+  readonly samples: number;
+  /** Forward and backward pass of this worker's share. */
+  readonly computeMs: number;
+  /** For others, behind the backward pass. */
+  readonly waitMs: number;
+}
+
+export interface JointStep {
+  /** How gradients travel, from the first step on, where that is planned. */
+  readonly plan: ExchangePlan | undefined;
+  /** Other messages from the next step on; all workers call it between the same steps. */
+  regroup(merging: Merging): ExchangePlan | undefined;
+  /** Samples that all workers have gone through after one step. */
+  readonly stepSamples: number;
+  /** This worker's part of a batch of so many. */
+  readonly part: Part;
+  /** Those who make a step together, with this worker's place among them. */
+  readonly together: SomeWorkers & { readonly index: number };
+  /** Before the first step of a run. All workers call it. */
+  begin(): Promise<void>;
+  /** Throws what `checkLoss` throws before anything is updated. */
+  step(share: StepShare, checkLoss: (loss: number) => void): Promise<StepOutcome>;
+  /** Whether to stop before the next step; the same on all who make it together. */
+  isStopped(signal: AbortSignal | undefined): boolean;
+  /** After the last step of a run: settles when all workers have ended theirs. May be called again. */
+  end(): Promise<void>;
+  /** The run is left early; others may go on. */
+  leaveRun(): Promise<void>;
+  /**
+   * Does the work while the replica has the values that count, and then what it had before. All who make a step together call
+   * it, or with `alone` the first worker. `withState`: also what the optimizer keeps.
+   */
+  withValues<T>(
+    work: () => T,
+    options?: { readonly alone?: boolean; readonly withState?: boolean },
+  ): Promise<T>;
+  /** The same for good, with the optimizer's state, on the first worker. */
+  fetchAll(): Promise<void>;
+  close(): Promise<void>;
+  /** Without waiting for the others, as after an error. */
+  abort(): Promise<void>;
+}
