@@ -6,11 +6,16 @@ import type { ResolvedConfig } from './config.ts';
 /** Share of a run that warms up unless the configuration says otherwise. */
 const WARMUP_SHARE = 0.05;
 
-export function resolveSchedule(config: ResolvedConfig, trainSamples: number): ScheduleSpec | undefined {
-  const { schedule, optimizer, batchSize, epochs } = config;
+/** `stepSamples`: samples of a step, over all who make it. */
+export function resolveSchedule(
+  config: ResolvedConfig,
+  trainSamples: number,
+  stepSamples = config.batchSize,
+): ScheduleSpec | undefined {
+  const { schedule, optimizer, epochs } = config;
   if (!schedule) return undefined;
   // `maxSteps` only cuts a run short: the rate at a step must not depend on it, or a resumed run would differ.
-  const totalSteps = Math.ceil(trainSamples / batchSize) * epochs;
+  const totalSteps = Math.ceil(trainSamples / stepSamples) * epochs;
   const baseLr = schedule.baseLr ?? resolveOptimizerSpec(optimizer).lr;
   switch (schedule.name) {
     case 'constant':

@@ -10,6 +10,7 @@ import { PeerError } from '../base/index.ts';
 import { hasSharedMemory } from '../memory/index.ts';
 import {
   fit,
+  samplesOfStep,
   WORKER_MARK,
   type FitEvent,
   type FitResult,
@@ -146,7 +147,11 @@ export class TrainingRun {
       train: task.train,
       test: task.test,
       optimizer: config.optimizer,
-      schedule: resolveSchedule(config, task.train.length),
+      schedule: resolveSchedule(
+        config,
+        task.train.length,
+        samplesOfStep(whoTrains(config), config.batchSize),
+      ),
       batchSize: config.batchSize,
       epochs: config.epochs,
       maxSteps: config.maxSteps,
@@ -222,6 +227,8 @@ export class TrainingRun {
   #finish(result: FitResult, { learners, mode, singleSamplesPerSec }: LearnerChoice, ms: number): number {
     const { config, task, built, folder, reporter, io } = this.#parts;
     const { replica, steps, samplesPerSec, workers } = result;
+    const on = whoTrains(config);
+    const clients = on.kind === 'workers' && on.way.kind === 'clients' ? on.way : undefined;
     const average = config.movingAverage === undefined ? undefined : AVERAGE;
     const evaluation = this.#evaluate(result, average);
     const model = folder.writeModel(exportTrained(built, replica, { average, labels: task.labels ?? [] }));
@@ -231,6 +238,7 @@ export class TrainingRun {
       ...{ steps, seconds: ms / 1000, samplesPerSec, ...evaluation },
       ...{ learners, mode, speedup, meanStaleness: result.learners?.meanStaleness },
       ...(workers > 1 ? { workers } : {}),
+      ...(clients ? { mode: clients.mode, clients: clients.clients } : {}),
     };
     folder.writeMetrics({ epochs: this.#epochs, final });
     reporter.record({
@@ -249,8 +257,11 @@ export class TrainingRun {
       const times = speedup === undefined ? '' : `, ${speedup.toFixed(1)}x as fast as one was in the trial`;
       reporter.say(`${learners} learners trained together (mode ${mode})${times}.`);
     }
-    if (workers > 1)
+    if (clients) {
+      reporter.say(`${workers} workers trained in ${clients.clients} clients (mode ${clients.mode}).`);
+    } else if (workers > 1) {
       reporter.say(`${workers} workers trained in lock step, with the result of one up to rounding.`);
+    }
     reporter.say(`The model is in ${shown(model, io)}. Try it: ${this.#nextCommand()}`);
     return ExitCode.ok;
   }

@@ -156,15 +156,16 @@ export class SampleOrder implements BatchOrder {
   /** Passes over what is behind already. */
   #takeAround(size: number): Uint32Array {
     const parts: number[] = [];
-    const most = Math.min(size, this.length - this.#position);
-    while (parts.length < most && this.#position < this.length) {
-      const [start = this.length, end = start] = this.#ahead[0] ?? [];
-      for (const sample of this.#take(Math.min(most - parts.length, start - this.#position))) {
-        parts.push(sample);
+    for (;;) {
+      // One may begin where another ends.
+      while (this.#ahead[0]?.[0] === this.#position) {
+        [, this.#position] = this.#ahead[0];
+        this.#ahead = this.#ahead.slice(1);
       }
-      if (this.#position !== start || this.#ahead.length === 0) continue;
-      this.#position = end;
-      this.#ahead = this.#ahead.slice(1);
+      const end = this.#ahead[0]?.[0] ?? this.length;
+      const most = Math.min(size - parts.length, end - this.#position);
+      if (most === 0) break;
+      for (const sample of this.#take(most)) parts.push(sample);
     }
     return Uint32Array.from(parts);
   }

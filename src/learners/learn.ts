@@ -29,6 +29,8 @@ export interface LearnerAssignment {
   readonly layout: LearnerLayout;
   /** Where they are. */
   readonly segments: SegmentOptions;
+  /** See `RunState`. */
+  readonly stepOffset: number;
   /** Who owns them; numbers as text, as JSON has none so large. */
   readonly watchdog: { readonly pid: number; readonly startTicks: string; readonly pidNamespace: string };
 }
@@ -78,11 +80,11 @@ async function learn(
   assignment: LearnerAssignment,
   isWatched: () => boolean,
 ): Promise<void> {
-  const { self, task: wanted, mode, name, layout, segments } = assignment;
+  const { self, task: wanted, mode, name, layout, segments, stepOffset } = assignment;
   const space = SharedSpace.create();
   const memory = LearnerMemory.attach(space, name, layout, { ...segments, isWatched });
   checkSameTask(self, identityOf(task), wanted);
-  const options = { self, task, mode, space, memory, name, segments };
+  const options = { self, task, mode, space, memory, name, segments, stepOffset };
   const worker = self.number === SERVER ? new UpdateServer(options) : new Learner(options);
   await tell({ kind: 'ready' });
   let listenedMs = performance.now();

@@ -13,7 +13,7 @@ import {
   isWithinEpoch,
   placeOf,
   readRunState,
-  stepNow,
+  stepOffsetOf,
   writeRunState,
 } from '../runtime/index.ts';
 import type {
@@ -56,6 +56,8 @@ export class LearnerCheckpoints {
   readonly #paths: string[] = [];
   /** Newer ones that `resume` found and could not use. */
   skipped: LatestCheckpoint['skipped'] = [];
+  /** See `RunState`. */
+  stepOffset = 0;
   /** What is carried over from others, for people, if others made the one to go on from. */
   carried: string | undefined;
 
@@ -90,7 +92,7 @@ export class LearnerCheckpoints {
     const { tensors, optimizer } = this.#replica.snapshot();
     const { seed, samples: datasetLength, batchSize, schedule, trainedBy } = this.#facts;
     const state = writeRunState({
-      ...{ seed, batchSize, datasetLength, schedule, trainedBy, evaluation },
+      ...{ seed, batchSize, datasetLength, schedule, trainedBy, evaluation, stepOffset: this.stepOffset },
       ...{
         optimizer: this.#replica.optimizer.spec,
         order: { seed, epoch, ...placeOf(done, batchSize, datasetLength) },
@@ -124,7 +126,9 @@ export class LearnerCheckpoints {
     this.#paths.push(path);
     const position = this.#restore(checkpoint);
     const { trainedBy, batchSize: stepSamples } = this.#facts;
-    this.carried = carriedOver(path, state, { trainedBy, stepSamples, step: position.step });
+    this.stepOffset = stepOffsetOf(state, position.step, stepSamples);
+    const done = position.step - this.stepOffset;
+    this.carried = carriedOver(path, state, { trainedBy, stepSamples, done });
     return position;
   }
 
@@ -149,10 +153,9 @@ export class LearnerCheckpoints {
 
   #restore(checkpoint: Stored): Position {
     const { batchSize, samples } = this.#facts;
-    const state = readRunState(checkpoint.state);
-    const step = stepNow(state, checkpoint.step, batchSize);
+    const { step } = checkpoint;
     this.#replica.restore(checkpoint, step);
-    const { order } = state;
+    const { order } = readRunState(checkpoint.state);
     return { step, epoch: order.epoch, done: doneBatches(order, batchSize, samples) ?? [] };
   }
 

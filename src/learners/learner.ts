@@ -29,6 +29,8 @@ export interface LearnerOptions {
   readonly name: string;
   /** Where they are. */
   readonly segments: SegmentOptions;
+  /** Updates that the schedule does not count. */
+  readonly stepOffset: number;
 }
 
 export class Learner {
@@ -122,8 +124,9 @@ export class Learner {
     const [own] = this.#replicas;
     if (applier !== own) rowCounts(applier, rowCounts(own!));
     applier.step = update - 1;
-    const { schedule } = this.#options.task;
-    applier.update(schedule ? learningRateAt(schedule, update - 1) : undefined);
+    const { task, stepOffset } = this.#options;
+    const { schedule } = task;
+    applier.update(schedule ? learningRateAt(schedule, update - 1 - stepOffset) : undefined);
     this.#memory.countWork(this.#self, update - 1 - seen);
     board.finish(this.#self, batch);
   }

@@ -48,8 +48,8 @@ class Watchdog {
   readonly #options: TrainOptions;
   readonly #task: LearnerTask;
   readonly #epochs: number;
-  /** Of the run, if it is not stopped. */
-  readonly #totalSteps: number;
+  /** Of the run, if it is not stopped; without those of another way to train. */
+  readonly #ownSteps: number;
   readonly #batchSize: number;
   readonly #segments: LearnerSegments;
   readonly #memory: LearnerMemory;
@@ -93,7 +93,7 @@ class Watchdog {
     if (!command) claimFurtherProcesses('learners', JSON.stringify(identity));
     const wanted = gradients(model.loss);
     const batches = Math.ceil(train.length / batchSize);
-    this.#totalSteps = Math.min(this.#epochs * batches, options.maxSteps ?? Infinity);
+    this.#ownSteps = Math.min(this.#epochs * batches, options.maxSteps ?? Infinity);
     const layout = {
       board: {
         ...{ batches, learners },
@@ -131,7 +131,10 @@ class Watchdog {
       maxReplacements: options.maxReplacements ?? 8,
       stallMs: options.stallMs ?? 60_000,
       startMs: options.startMs ?? 600_000,
-      assign: (self) => ({ self, task: identity, mode, name, layout, segments, watchdog }),
+      assign: (self) => {
+        const { stepOffset } = this.#checkpoints;
+        return { self, task: identity, mode, name, layout, segments, watchdog, stepOffset };
+      },
       onLost: (event) => options.onEvent?.(event),
     });
   }
@@ -203,6 +206,10 @@ class Watchdog {
     this.#replica.close();
     this.#compute.close();
     this.#segments.close();
+  }
+
+  get #totalSteps(): number {
+    return this.#checkpoints.stepOffset + this.#ownSteps;
   }
 
   get #isOver(): boolean {

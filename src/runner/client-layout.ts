@@ -4,7 +4,7 @@
  */
 import { batchPart, type Part } from '../data/index.ts';
 import { clientOf } from '../kvstore/index.ts';
-import type { Clients } from './on.ts';
+import type { Clients, ResolvedOn } from './on.ts';
 
 export interface ClientLayout {
   /** This worker's client. */
@@ -34,6 +34,11 @@ export function clientLayout(rank: number, workers: number, way: Clients, batchS
 /** Samples that all workers go through in a step: `batchSize` are behind one update, and without lock step each client makes one. */
 export function stepSamplesOf({ consistency, clients }: Clients, batchSize: number): number {
   return consistency.kind === 'synchronous' ? batchSize : batchSize * clients;
+}
+
+/** The same of whoever trains. */
+export function samplesOfStep(on: ResolvedOn, batchSize: number): number {
+  return on.kind === 'workers' && on.way.kind === 'clients' ? stepSamplesOf(on.way, batchSize) : batchSize;
 }
 
 /** Samples of the client's part of a batch of so many. */

@@ -137,10 +137,10 @@ export async function fit(model: Model, options: FitOptions): Promise<FitResult>
 }
 
 function totalStepsOf(
-  { stepSamples }: Runner,
+  { stepSamples, stepOffset }: Runner,
   { train, epochs = 1, maxSteps = Infinity }: FitOptions,
 ): number {
-  return Math.min(epochs * Math.ceil(train.length / stepSamples), maxSteps);
+  return stepOffset + Math.min(epochs * Math.ceil(train.length / stepSamples), maxSteps);
 }
 
 /** Gives the last evaluation. */

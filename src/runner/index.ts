@@ -2,6 +2,7 @@ export { fit } from './fit.ts';
 export type { FitEvent, FitOptions, FitResult } from './fit.ts';
 export { WORKER_MARK } from '../launcher/index.ts';
 export type { CheckpointEvent, CheckpointOptions } from './run-checkpoints.ts';
+export { samplesOfStep } from './client-layout.ts';
 export { getRunner, oneDevice } from './get-runner.ts';
 export { MODES, resolveOn } from './on.ts';
 export type { GetRunnerOptions } from './get-runner.ts';

@@ -13,7 +13,7 @@ import {
   checkRunState,
   CheckpointStore,
   readRunState,
-  stepNow,
+  stepOffsetOf,
   writeRunState,
   type Evaluation,
   type LatestCheckpoint,
@@ -33,13 +33,7 @@ export interface CheckpointOptions extends UsedFolderOptions {
 
 /** Told to the first worker only. */
 export type CheckpointEvent =
-  | {
-      readonly type: 'resumed';
-      readonly path: string;
-      readonly step: number;
-      /** Finished ones, where they are known. */
-      readonly epochs?: number | undefined;
-    }
+  | { readonly type: 'resumed'; readonly path: string; readonly step: number }
   | { readonly type: 'checkpoint-skipped'; readonly path: string; readonly reason: string }
   | {
       /**
@@ -77,6 +71,7 @@ interface Found {
   /** For people: what is carried over from another way to train. */
   readonly note?: string | undefined;
   readonly step: number;
+  readonly stepOffset: number;
   readonly place: PlaceInSamples;
 }
 
@@ -85,6 +80,8 @@ export class RunCheckpoints {
   readonly #store: CheckpointStore | undefined;
   #savedStep = -1;
   #path: string | undefined;
+  /** Steps of the replica that do not count as such of this run: a step of the run before had another number of samples. */
+  stepOffset = 0;
   /** For people, after `begin`: the run goes on in another way than the checkpoint's. */
   note: string | undefined;
 
@@ -130,8 +127,8 @@ export class RunCheckpoints {
     replica.step = found.step;
     this.#note(found.path, found.step);
     this.note = found.note;
-    const { epoch: epochs } = found.place.state;
-    this.#tell({ type: 'resumed', path: found.path, step: found.step, epochs });
+    this.stepOffset = found.stepOffset;
+    this.#tell({ type: 'resumed', path: found.path, step: found.step });
     return found.place;
   }
 
@@ -151,7 +148,7 @@ export class RunCheckpoints {
     const { tensors, optimizer } = replica.snapshot();
     const state = writeRunState({
       ...{ seed, batchSize, stepSamples, datasetLength: length, optimizer: replica.optimizer.spec },
-      ...{ schedule, order, evaluation, trainedBy: this.#trainedBy },
+      ...{ schedule, order, evaluation, trainedBy: this.#trainedBy, stepOffset: this.stepOffset },
     });
     const path = this.#store.save({ step, epoch: order.epoch, tensors, optimizer, state });
     this.#note(path, step);
@@ -192,12 +189,15 @@ export class RunCheckpoints {
     if (!checkpoint || path === undefined) return undefined;
     const state = readRunState(checkpoint.state);
     checkRunState(path, state, { seed, batchSize, optimizer: replica.optimizer.spec });
-    const step = stepNow(state, checkpoint.step, stepSamples);
+    const { step } = checkpoint;
     replica.restore(checkpoint, step);
-    const note = carriedOver(path, state, { trainedBy: this.#trainedBy, stepSamples, step });
+    const stepOffset = stepOffsetOf(state, step, stepSamples);
+    const note = carriedOver(path, state, {
+      ...{ trainedBy: this.#trainedBy, stepSamples, done: step - stepOffset },
+    });
     const { order, datasetLength } = state;
     return {
-      ...{ path, step, note },
+      ...{ path, step, stepOffset, note },
       place: { state: order, ...(datasetLength === undefined ? {} : { length: datasetLength }) },
     };
   }

@@ -157,7 +157,7 @@ export class Runner {
     });
     this.#home = new Map(replica.memory.parameters);
     this.#order = this.#checkpoints.begin();
-    if (this.#order) this.#stepsAhead = replica.step;
+    if (this.#order) this.#stepsAhead = replica.step - this.#checkpoints.stepOffset;
     if (this.#checkpoints.note !== undefined && parts.rank === 0) this.#log(this.#checkpoints.note);
     if (!trace || shared) return;
     const { gradients, parameters } = replica.memory;
@@ -183,6 +183,11 @@ export class Runner {
   /** Samples that all workers together go through in a step. */
   get stepSamples(): number {
     return this.#parts.shared?.stepSamples ?? this.#parts.config.batchSize ?? 32;
+  }
+
+  /** Steps of the replica that were made before, in another way to train, beyond those that this run would have made. */
+  get stepOffset(): number {
+    return this.#checkpoints.stepOffset;
   }
 
   /** How gradients travel; from the first step on, and undefined for one device. */
@@ -438,7 +443,7 @@ export class Runner {
   /** Of the next step. */
   get #rate(): number | undefined {
     const { replica, config } = this.#parts;
-    return config.schedule ? learningRateAt(config.schedule, replica.step) : undefined;
+    return config.schedule ? learningRateAt(config.schedule, replica.step - this.stepOffset) : undefined;
   }
 
   #checkLoss(loss: number): void {

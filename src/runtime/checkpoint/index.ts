@@ -16,7 +16,7 @@ export {
   isWithinEpoch,
   placeOf,
   readRunState,
-  stepNow,
+  stepOffsetOf,
   writeRunState,
 } from './run-state.ts';
 export type { RunState } from './run-state.ts';

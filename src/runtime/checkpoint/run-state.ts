@@ -15,6 +15,8 @@ export interface RunState {
   readonly batchSize: number | undefined;
   /** Samples that all who train go through in a step. Undefined: as many as are behind an update. */
   readonly stepSamples?: number | undefined;
+  /** Steps that were made before, in another way to train, beyond those that this one would have made. Default 0. */
+  readonly stepOffset?: number | undefined;
   /** Samples of the dataset, where that is known. */
   readonly datasetLength: number | undefined;
   readonly optimizer: JsonValue;
@@ -37,9 +39,10 @@ export type Wanted = Pick<RunState, 'seed' | 'optimizer'> &
 
 export function writeRunState(parts: RunStateParts): JsonValue {
   const { seed, batchSize, stepSamples = batchSize, datasetLength, optimizer, trainedBy } = parts;
-  const { schedule, order, evaluation } = parts;
+  const { schedule, order, evaluation, stepOffset = 0 } = parts;
   return {
-    ...{ seed, batchSize, stepSamples, datasetLength: datasetLength ?? null, optimizer, trainedBy },
+    ...{ seed, batchSize, stepSamples, stepOffset, datasetLength: datasetLength ?? null },
+    ...{ optimizer, trainedBy },
     schedule: (schedule ?? null) as JsonValue,
     order: order as unknown as JsonValue,
     metrics: (evaluation ? { ...evaluation } : null) as JsonValue,
@@ -50,8 +53,7 @@ type Stored = Partial<Record<string, JsonValue>>;
 
 export function readRunState(state: JsonValue): RunState {
   const stored = state as Stored;
-  const [batchSize, stepSamples] = [stored['batchSize'], stored['stepSamples']];
-  const { trainedBy } = stored;
+  const { batchSize, stepSamples, stepOffset, trainedBy } = stored;
   // Learners of earlier versions.
   const { done, samples } = stored;
   const length = stored['datasetLength'] ?? samples;
@@ -61,6 +63,7 @@ export function readRunState(state: JsonValue): RunState {
     seed: stored['seed'] as number,
     batchSize: typeof batchSize === 'number' ? batchSize : undefined,
     stepSamples: typeof stepSamples === 'number' ? stepSamples : undefined,
+    stepOffset: typeof stepOffset === 'number' ? stepOffset : undefined,
     datasetLength: typeof length === 'number' ? length : undefined,
     optimizer: stored['optimizer'] ?? null,
     order: isEarlier ? { ...order, ...placeOf(done as number[], batchSize, samples) } : order,
@@ -101,14 +104,14 @@ function samplesIn({ position, ahead = [] }: Pick<SampleOrderState, 'position' |
 }
 
 /**
- * The step that a checkpoint is of, where one step has so many samples. In another way to train they are counted by the place in the
- * samples: what is left of the epoch is left of its steps.
+ * Steps of a checkpoint that do not count as such where a step has so many samples. In another way to train they are counted by the
+ * place in the samples: what is left of the epoch is left of its steps.
  */
-export function stepNow(state: RunState, step: number, stepSamples: number): number {
-  const { datasetLength: length, order, batchSize = stepSamples } = state;
-  if (length === undefined || (state.stepSamples ?? batchSize) === stepSamples) return step;
+export function stepOffsetOf(state: RunState, step: number, stepSamples: number): number {
+  const { datasetLength: length, order, batchSize = stepSamples, stepOffset = 0 } = state;
+  if (length === undefined || (state.stepSamples ?? batchSize) === stepSamples) return stepOffset;
   const stepsOf = (samples: number) => Math.ceil(samples / stepSamples);
-  return (order.epoch + 1) * stepsOf(length) - stepsOf(length - samplesIn(order));
+  return step - ((order.epoch + 1) * stepsOf(length) - stepsOf(length - samplesIn(order)));
 }
 
 /** Whether it was made within an epoch: what is done of it is counted in batches of one size. */
@@ -144,13 +147,13 @@ export function checkRunState(path: string, state: RunState, wanted: Wanted): vo
 export function carriedOver(
   path: string,
   { trainedBy, batchSize, stepSamples = batchSize, order }: RunState,
-  now: { readonly trainedBy: string; readonly stepSamples: number; readonly step: number },
+  now: { readonly trainedBy: string; readonly stepSamples: number; readonly done: number },
 ): string | undefined {
   const isOther = stepSamples !== undefined && stepSamples !== now.stepSamples;
   if (!isOther && (trainedBy === undefined || trainedBy === now.trainedBy)) return undefined;
   const before = [trainedBy && ` by ${trainedBy}`, isOther && ` with ${stepSamples} samples a step`];
   const [who, size] = [now.trainedBy, isOther ? ` with ${now.stepSamples}` : ''];
-  const counted = isOther ? `, by which steps are counted from ${now.step} on` : '';
+  const counted = isOther ? `, which is that of ${now.done} such steps` : '';
   const { ahead = [] } = order;
   const passed = samplesIn({ position: 0, ahead });
   const skipped =
