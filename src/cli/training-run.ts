@@ -46,6 +46,8 @@ export interface TrainingRunParts {
   readonly io: CommandIo;
   /** Whether to go on from the newest checkpoint of the folder, if it has one. */
   readonly resume: boolean;
+  /** Whether values that servers have of an earlier training are replaced; the folder was emptied before. */
+  readonly overwrite: boolean;
   /** File for a Chrome trace of workers. Default: none. */
   readonly trace?: string | undefined;
 }
@@ -140,7 +142,7 @@ export class TrainingRun {
   }
 
   #train(on: On | undefined): Promise<FitResult> {
-    const { config, task, built, folder, io, resume, trace } = this.#parts;
+    const { config, task, built, folder, io, resume, overwrite, trace } = this.#parts;
     const trained = fit(built.model, {
       ...{ on, trace },
       log: (line) => this.#note(line),
@@ -159,7 +161,7 @@ export class TrainingRun {
       sparseUpdates: config.sparseUpdates,
       checkpointDirectory: folder.checkpoints,
       checkpointEverySteps: config.checkpointEverySteps,
-      resume,
+      ...{ resume, overwrite },
       signal: io.signal,
       session: { threads: config.threads ?? 1, provider: config.provider ?? 'cpu' },
       onEvent: (event) => this.#onEvent(event),

@@ -34,7 +34,7 @@ export interface OpenClientsOptions {
 }
 
 /** A wrong nonce or name of a service will not become right. */
-const REFUSED_MS = 5000;
+const REFUSED_MS = 3000;
 /** Options of plans, which clients do not have. */
 const PLANNED = [
   ...(['bucketBytes', 'averageDense', 'averageSparse', 'localAggregation'] as const),

@@ -134,7 +134,7 @@ async function train(target: string, given: Options, io: CommandIo): Promise<num
     run = new TrainingRun({
       ...{ config, kept, task: adapted, built, folder, reporter, io },
       // Not whether there is something to continue: all workers must ask for the same.
-      ...{ resume, trace },
+      ...{ resume, overwrite, trace },
     });
     return await run.run();
   } catch (error) {
