@@ -1,6 +1,9 @@
 /** Who trains: what is filled in, what the names of the literature stand for, and what is refused before anything starts. */
+import { readdirSync, readFileSync } from 'node:fs';
 import { availableParallelism } from 'node:os';
+import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
+import { packageFolder } from '../support/test-program.ts';
 import { resolveOn, type Clients, type LockStep, type On, type OnWorkers } from '../../src/runner/on.ts';
 
 const resolved = (on: unknown) => resolveOn(on as On, 'here');
@@ -92,6 +95,17 @@ describe('learners', () => {
       ...{ update: 'lock-free', appliedBy: 'server' },
     });
   });
+});
+
+it('is read by one function: nobody else tells workers and learners apart by their options', () => {
+  const sources = readdirSync(join(packageFolder, 'src'), { recursive: true, encoding: 'utf8' })
+    .filter((name) => name.endsWith('.ts'))
+    .map((name) => ({ name, text: readFileSync(join(packageFolder, 'src', name), 'utf8') }));
+  const naming = (words: RegExp) => sources.flatMap(({ name, text }) => (words.test(text) ? [name] : []));
+  expect(naming(/\b(WORKERS|LEARNERS)_OPTIONS\b/)).toEqual([join('runner', 'on.ts')]);
+  expect(naming(/ of workers and .* of learners\. Give either/)).toEqual([join('runner', 'on.ts')]);
+  const guards = /\b(checkTeam|checkMode|otherTeam|teamFaults|checkForWorkers|checkForLearners)\b/;
+  expect(naming(guards)).toEqual([]);
 });
 
 it('cannot be changed afterwards', () => {
