@@ -137,7 +137,7 @@ export function onOfFlags(given: WhoTrainsFlags, on: On, cwd: string): On {
   const earlier = 'learners' in before ? {} : before;
   if (given.learners === undefined && !isOfLearners) {
     if (!named) return on;
-    return withoutUndefined({ ...kept(given, earlier), ...ofWorkers });
+    return withoutUndefined({ ...kept(given, earlier), ...withoutUndefined(ofWorkers) });
   }
   if (named || given.learners === undefined) {
     const other = given.learners === undefined ? '--mode' : '--learners';

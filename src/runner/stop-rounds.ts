@@ -4,10 +4,9 @@
  * which may take as long as the slowest has for its steps. There is one for a runner's life, so that a run that is left
  * early leaves no round half done. Invariant: all decide by the words of the same round.
  */
-import type { CommunicationThread } from '../communication/index.ts';
+import type { CommunicationThread, TimedHandle } from '../communication/index.ts';
 import type { SomeWorkers } from '../exchange/index.ts';
 import type { Region } from '../memory/index.ts';
-import type { Handle } from '../progress/index.ts';
 
 /** Words of a round: their sum. */
 const [STOP, ENDED] = [1, 2];
@@ -17,7 +16,7 @@ export class StopRounds {
   readonly #group: number;
   readonly #own: Region<'int32'>;
   readonly #all: Region<'int32'>;
-  #round: Handle | undefined;
+  #round: TimedHandle | undefined;
   #isStopWanted = false;
   #haveAllEnded = false;
 
@@ -53,7 +52,7 @@ export class StopRounds {
     await this.#thread.free(this.#own, this.#all);
   }
 
-  #start(word: number): Handle {
+  #start(word: number): TimedHandle {
     this.#own.view[0] = word;
     const options = { group: this.#group, isPatient: true, name: 'whether to stop, and who has ended' };
     return this.#thread.allGather(this.#own, this.#all, options);

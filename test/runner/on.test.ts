@@ -97,15 +97,21 @@ describe('learners', () => {
   });
 });
 
-it('is read by one function: nobody else tells workers and learners apart by their options', () => {
-  const sources = readdirSync(join(packageFolder, 'src'), { recursive: true, encoding: 'utf8' })
+it('is read by one function: nothing else tells workers and learners apart by their names', () => {
+  const folder = join(packageFolder, 'src');
+  const sources = readdirSync(folder, { recursive: true, encoding: 'utf8' })
     .filter((name) => name.endsWith('.ts'))
-    .map((name) => ({ name, text: readFileSync(join(packageFolder, 'src', name), 'utf8') }));
-  const naming = (words: RegExp) => sources.flatMap(({ name, text }) => (words.test(text) ? [name] : []));
+    .map((name) => ({ name, text: readFileSync(join(folder, name), 'utf8') }));
+  const naming = (words: RegExp) =>
+    sources.flatMap(({ name, text }) => (words.test(text) ? [name] : [])).sort();
   expect(naming(/\b(WORKERS|LEARNERS)_OPTIONS\b/)).toEqual([join('runner', 'on.ts')]);
-  expect(naming(/ of workers and .* of learners\. Give either/)).toEqual([join('runner', 'on.ts')]);
   const guards = /\b(checkTeam|checkMode|otherTeam|teamFaults|checkForWorkers|checkForLearners)\b/;
   expect(naming(guards)).toEqual([]);
+  // Whoever trains is told what that function made of it.
+  expect(naming(/resolveOn\(/)).toEqual([
+    join('cli', 'who-trains.ts'),
+    ...['fit.ts', 'get-runner.ts', 'on.ts'].map((name) => join('runner', name)),
+  ]);
 });
 
 it('cannot be changed afterwards', () => {
