@@ -1,11 +1,9 @@
 /**
- * What a run of learners takes, tells and gives, and the one check of what it takes. No code that trains.
+ * What a run of learners takes, tells and gives. Types only; what `on` says is checked by `resolveOn`.
  * Invariant: events and result have the fields of those of `fit`, with the same meaning, and more where learners have more to say.
  */
-import { UsageError } from '../base/index.ts';
 import type { ScriptCommand } from '../launcher/index.ts';
 import type { Evaluation, Replica, UsedFolderOptions } from '../runtime/index.ts';
-import { MAX_LEARNERS } from './board.ts';
 import type { UpdateMode } from './update-mode.ts';
 
 /** What is the same as in the options of `fit` is explained there. */
@@ -146,36 +144,4 @@ export interface TrainResult extends Progress {
   /** Holds the trained parameters; `close` ends it. */
   readonly replica: Replica;
   close(): void;
-}
-
-export function checkTrainOptions(options: TrainOptions): void {
-  check(options, 'learners', `a whole number from 1 to ${MAX_LEARNERS}`, (value) =>
-    isCount(value, 1, MAX_LEARNERS),
-  );
-  for (const name of ['maxReplacements', 'maxRestarts'] as const) {
-    check(options, name, 'a whole number of 0 or more', (value) => isCount(value, 0));
-  }
-  check(options, 'checkpointEverySteps', 'a whole number of 1 or more', (value) => isCount(value, 1));
-  for (const name of ['stallMs', 'startMs'] as const) {
-    check(options, name, 'a number of milliseconds above 0', (value) => value > 0);
-  }
-}
-
-type NumberOption = {
-  [Name in keyof TrainOptions]-?: NonNullable<TrainOptions[Name]> extends number ? Name : never;
-}[keyof TrainOptions];
-
-function check(
-  options: TrainOptions,
-  name: NumberOption,
-  wanted: string,
-  isGood: (value: number) => boolean,
-): void {
-  const value = options[name];
-  if (value === undefined || isGood(value)) return;
-  throw new UsageError('INVALID_ARGUMENT', `${name} is ${value}; give ${wanted}`, { [name]: value });
-}
-
-function isCount(value: number, least: number, most = Infinity): boolean {
-  return Number.isInteger(value) && value >= least && value <= most;
 }

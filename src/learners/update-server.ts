@@ -1,6 +1,6 @@
 /**
  * The server of the modes that have one (GaDei, figure 5a): goes round the slots of all learners, applies what it finds to the
- * shared weights where both lie, and makes the slot free. Not a process; see `learner-process.ts`.
+ * shared weights where both lie, and makes the slot free. Not a process; see `learn.ts`.
  * Invariant: a gradient is applied by nobody else, and once.
  */
 import { learningRateAt } from '../base/index.ts';

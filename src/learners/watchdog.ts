@@ -23,7 +23,6 @@ import { createLearnerSegments } from './learner-segments.ts';
 import type { LearnerSegments } from './learner-segments.ts';
 import { identityOf } from './task-check.ts';
 import type { LearnerTask } from './task.ts';
-import { checkTrainOptions } from './train-options.ts';
 import type { Progress, TrainOptions, TrainResult } from './train-options.ts';
 import { hasServer, SLOTS } from './update-mode.ts';
 
@@ -33,7 +32,7 @@ const BEGINNING: Position = { step: 0, epoch: 0, done: [] };
 
 /** Of the process that the user has started; the learners come to `learnIfAssigned`. */
 export async function trainByLearners(task: LearnerTask, options: TrainOptions): Promise<TrainResult> {
-  checkTrainOptions(options);
+  checkSteps(options);
   const watchdog = new Watchdog(options, task);
   try {
     return await watchdog.run();
@@ -42,6 +41,15 @@ export async function trainByLearners(task: LearnerTask, options: TrainOptions):
     watchdog.close();
     throw watchdog.explained(error);
   }
+}
+
+function checkSteps({ checkpointEverySteps: steps }: TrainOptions): void {
+  if (steps === undefined || (Number.isInteger(steps) && steps >= 1)) return;
+  throw new UsageError(
+    'INVALID_ARGUMENT',
+    `checkpointEverySteps is ${steps}; give a whole number of 1 or more`,
+    { checkpointEverySteps: steps },
+  );
 }
 
 class Watchdog {
