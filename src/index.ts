@@ -18,11 +18,8 @@ export type { ErrorCode, Facts, PlateauOptions, PlateauState, ScheduleSpec, Stor
 export * from './graph/index.ts';
 export * from './data/index.ts';
 export * from './models/index.ts';
-// Not `argmax` of the runner: the graph's operation has that name.
-export { evaluate, fit, getRunner, oneDevice, Runner, shard } from './runner/index.ts';
+export { fit, getRunner, oneDevice, Runner, shard } from './runner/index.ts';
 export type {
-  EvaluateOptions,
-  Evaluation,
   FitEvent,
   FitOptions,
   FitResult,
@@ -38,7 +35,9 @@ export type {
   StepReport,
   Workers,
 } from './runner/index.ts';
+// Not `argmax`: the graph's operation has that name.
 export {
+  evaluate,
   Evaluator,
   Replica,
   CheckpointStore,
@@ -46,7 +45,15 @@ export {
   loadCheckpoint,
   parseSafetensors,
 } from './runtime/index.ts';
-export type { CheckpointData, ReplicaOptions, Snapshot, TensorData, Tensors } from './runtime/index.ts';
+export type {
+  CheckpointData,
+  EvaluateOptions,
+  Evaluation,
+  ReplicaOptions,
+  Snapshot,
+  TensorData,
+  Tensors,
+} from './runtime/index.ts';
 export type { OptimizerSpec } from './kernels/index.ts';
 export type { SessionOptions } from './compute/index.ts';
 export { OnnxCompute } from './compute/index.ts';
@@ -96,15 +103,6 @@ export type {
   Updater,
 } from './kvstore/index.ts';
 export type { ReductionChoice } from './plan/index.ts';
-export { trainWithLearners, UPDATE_MODES } from './learners/index.ts';
-export type {
-  LearnerTask,
-  TaskSource,
-  TrainEvent,
-  TrainOptions,
-  TrainResult,
-  UpdateMode,
-} from './learners/index.ts';
 export { ParameterServer } from './server/index.ts';
 export type {
   Combine,

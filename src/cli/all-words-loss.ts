@@ -4,7 +4,7 @@
  * Invariant: the loss is that of any other language model on the same text, so that they can be compared.
  */
 import type { Dataset } from '../data/index.ts';
-import { argmax, meanLoss, type Evaluation } from '../runner/index.ts';
+import { argmax, meanLoss, type Evaluation } from '../runtime/index.ts';
 import type { Replica } from '../runtime/index.ts';
 
 /** The loss is the mean over all positions. */

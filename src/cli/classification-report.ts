@@ -3,7 +3,7 @@
  * it. Invariant: `counts[truth * classes + answer]` sums to the number of samples.
  */
 import type { Dataset } from '../data/index.ts';
-import { argmax, meanLoss } from '../runner/index.ts';
+import { argmax, meanLoss } from '../runtime/index.ts';
 import type { Replica } from '../runtime/index.ts';
 import { percent, table, thousands } from './format.ts';
 

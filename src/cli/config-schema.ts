@@ -4,9 +4,8 @@
  * Invariant: the schemas accept what `TrainConfig` describes and nothing else.
  */
 import { z } from 'zod';
-import { UPDATE_MODES } from '../learners/index.ts';
+import { MAX_LEARNERS, UPDATE_MODES } from '../learners/index.ts';
 import { models } from '../models/index.ts';
-import { MAX_LEARNERS } from '../runner/index.ts';
 
 const path = () => z.string().min(1);
 const count = () => z.number().int().positive();

@@ -57,15 +57,10 @@ const MOST_BY_ITSELF = 8;
 const GOOD_EFFICIENCY = 0.8;
 
 export async function chooseLearners(facts: ChoiceFacts, measure: Measure): Promise<LearnerChoice> {
-  const { config, on } = facts;
+  const { on } = facts;
   const { learners } = on;
   const mode = updateModeOf(on);
   if (learners === 1) return alone(on);
-  const obstacle = obstacleOf(config);
-  if (obstacle !== undefined) {
-    const isWorthALine = learners !== 'auto' || mode !== 'auto' || 'build' in config.model;
-    return { learners: 1, ...(isWorthALine ? { note: `1 learner: ${obstacle}.` } : {}) };
-  }
   if (learners !== 'auto') return { learners, mode: mode === 'auto' ? DIRECT : mode };
   return canMatter(facts) ? tryOut(facts, measure) : alone(on);
 }
@@ -79,22 +74,16 @@ function alone(on: OnLearners): LearnerChoice {
   return { learners: 1, note: `1 learner: the mode ${mode} is one of several; ${next}.` };
 }
 
-/** Why several learners cannot train this, whatever was asked for. */
-function obstacleOf({ model, maxSteps }: ResolvedConfig): string | undefined {
-  if ('build' in model) return 'the model is a function, which other processes cannot build';
-  if (maxSteps !== undefined) return 'a run that stops after so many steps counts them in one process';
-  return undefined;
-}
-
 function canMatter(facts: ChoiceFacts): boolean {
-  const { config, cores, isShared, from } = facts;
+  const { config, cores, isShared } = facts;
   const { provider = 'cpu', threads = 1 } = config;
-  const isPlain = provider === 'cpu' && threads === 1 && from?.midEpoch !== 'fit';
+  const isPlain = provider === 'cpu' && threads === 1;
   return isPlain && isShared && cores > 1 && stepsLeft(facts) >= FEWEST_STEPS;
 }
 
 function stepsLeft({ config, samples, from }: ChoiceFacts): number {
-  return Math.ceil(samples / config.batchSize) * config.epochs - (from?.step ?? 0);
+  const { batchSize, epochs, maxSteps = Infinity } = config;
+  return Math.min(Math.ceil(samples / batchSize) * epochs, maxSteps) - (from?.step ?? 0);
 }
 
 async function tryOut(facts: ChoiceFacts, measure: Measure): Promise<LearnerChoice> {

@@ -3,12 +3,13 @@
  * afterwards. One learner is `fit` in this process, as it would train. Chooses nothing.
  * Invariant: leaves no process, no file and no weights behind, and ends by its deadline.
  */
-import { fit } from '../runner/index.ts';
-import { trainWithLearners, type UpdateMode } from '../learners/index.ts';
-import type { BuiltModel } from './build-model.ts';
-import { taskSource, type LearnerTaskData } from './learner-run.ts';
+import type { UpdateMode } from '../learners/index.ts';
+import type { Model } from '../graph/index.ts';
+import { fit, type FitEvent } from '../runner/index.ts';
+import type { ResolvedConfig } from './config.ts';
 import { resolveSchedule } from './schedule.ts';
 import type { Task } from './task.ts';
+import { updateOf } from './who-trains.ts';
 
 /** Who trains. */
 export interface Team {
@@ -24,8 +25,8 @@ export interface Measured {
 }
 
 export interface TrialOptions {
-  readonly task: LearnerTaskData;
-  readonly built: BuiltModel;
+  readonly config: ResolvedConfig;
+  readonly model: Model;
   readonly train: Task['train'];
   readonly signal: AbortSignal;
   /** Processes that have not all begun by then are not waited for. Default 8,000 milliseconds. */
@@ -41,45 +42,42 @@ const WINDOW_MS = 400;
 /** Undefined if nothing could be measured in time, or if the signal came. */
 export async function measureLearners(
   { learners, mode }: Team,
-  { task, built, train, signal, startMs = 8000 }: TrialOptions,
+  { config, model, train, signal, startMs = 8000 }: TrialOptions,
 ): Promise<Measured | undefined> {
-  const { config } = task;
   const meter = new StepMeter();
   const enough = new AbortController();
   const timer = setTimeout(() => enough.abort(), startMs + MOST_MS);
-  let meanStaleness = 0;
-  const onEvent = (event: {
-    readonly type: string;
-    readonly step?: number;
-    readonly ready?: number;
-    readonly meanStaleness?: number;
-  }) => {
-    const isComplete = (event.ready ?? learners) === learners;
-    if (event.type !== 'progress' || !isComplete) return;
-    meter.add(event.step ?? 0, performance.now());
-    ({ meanStaleness = 0 } = event);
+  let staleness = 0;
+  const onEvent = (event: FitEvent) => {
+    if (event.type !== 'progress') return;
+    const { step, ready = learners, meanStaleness = 0 } = event;
+    if (ready < learners) return;
+    meter.add(step, performance.now());
+    staleness = meanStaleness;
     if (meter.hasEnough()) enough.abort();
   };
-  const limits = { epochs: Infinity, signal: AbortSignal.any([signal, enough.signal]), onEvent };
   try {
-    const result =
-      learners === 1
-        ? await fit(built.model, {
-            ...{ train, optimizer: config.optimizer, schedule: resolveSchedule(config, train.length) },
-            ...{ batchSize: config.batchSize, seed: config.seed, sparseUpdates: config.sparseUpdates },
-            ...{ ...limits, progressIntervalMs: 50 },
-          })
-        : await trainWithLearners({
-            ...{ source: taskSource({ ...task, isTrial: true }), learners, mode },
-            ...{ ...limits, maxReplacements: 0, maxRestarts: 0 },
-          });
+    const result = await fit(model, {
+      ...{ train, optimizer: config.optimizer, schedule: resolveSchedule(config, train.length) },
+      ...{ batchSize: config.batchSize, seed: config.seed, sparseUpdates: config.sparseUpdates },
+      session: { threads: config.threads ?? 1, provider: config.provider ?? 'cpu' },
+      on:
+        learners === 1
+          ? undefined
+          : { learners, ...updateOf(mode ?? 'auto'), maxReplacements: 0, maxRestarts: 0 },
+      ...{ epochs: Infinity, signal: AbortSignal.any([signal, enough.signal]) },
+      ...{ onEvent, progressIntervalMs: 50 },
+    });
     await result.close();
   } finally {
     clearTimeout(timer);
   }
   const stepsPerSec = meter.stepsPerSec();
   if (signal.aborted || stepsPerSec === undefined) return undefined;
-  return { samplesPerSec: stepsPerSec * Math.min(config.batchSize, train.length), meanStaleness };
+  return {
+    samplesPerSec: stepsPerSec * Math.min(config.batchSize, train.length),
+    meanStaleness: staleness,
+  };
 }
 
 /** Steps by time; the best stretch counts, as first steps are slow. */

@@ -2,17 +2,13 @@
  * How a training run is shown: as a line of progress on a terminal, as plain lines in a pipe, or as one JSON object a
  * line. Reporters only consume events. Invariant: after `close` the cursor is visible and no half line is left.
  */
-import type { TrainEvent } from '../learners/index.ts';
 import type { FitEvent } from '../runner/index.ts';
 import { duration, lossText, percent, thousands } from './format.ts';
 import { bold, type CommandIo, type TextSink } from './io.ts';
 import { renderFrame } from './progress-bar.ts';
 
-/** What a run tells, whoever computes. */
-export type RunEvent = FitEvent | Extract<TrainEvent, { readonly type: 'learner-lost' | 'restarted' }>;
-
 export interface Reporter {
-  event(event: RunEvent): void;
+  event(event: FitEvent): void;
   /** A line for people; not part of the JSON form. */
   say(text: string): void;
   /** An object of the JSON form; nothing for people. */
@@ -60,7 +56,7 @@ class JsonReporter implements Reporter {
     this.#rhythm = new Rhythm(1000, now, true);
   }
 
-  event(event: RunEvent): void {
+  event(event: FitEvent): void {
     if (event.type === 'progress' && !this.#rhythm.due()) return;
     // Epochs count from 1 wherever people or scripts see them.
     this.record('epoch' in event ? { ...event, epoch: event.epoch + 1 } : event);
@@ -89,7 +85,7 @@ abstract class LineReporter implements Reporter {
     this.#epochStart = now();
   }
 
-  event(event: RunEvent): void {
+  event(event: FitEvent): void {
     switch (event.type) {
       case 'started': {
         this.#epochStart = this.now();
@@ -154,7 +150,7 @@ abstract class LineReporter implements Reporter {
   }
 
   abstract say(text: string): void;
-  protected abstract progress(event: Extract<RunEvent, { type: 'progress' }>): void;
+  protected abstract progress(event: Extract<FitEvent, { type: 'progress' }>): void;
 
   record(): void {}
 
@@ -173,7 +169,7 @@ class PlainReporter extends LineReporter {
     this.io.stdout.write(`${text}\n`);
   }
 
-  protected progress(event: Extract<RunEvent, { type: 'progress' }>): void {
+  protected progress(event: Extract<FitEvent, { type: 'progress' }>): void {
     // While learners start there is nothing to tell.
     if (Number.isNaN(event.remainingMs) || !this.#rhythm.due()) return;
     const share = Math.floor((100 * event.step) / event.totalSteps);
@@ -204,7 +200,7 @@ class TerminalReporter extends LineReporter {
     this.io.stdout.write(`${text}\n`);
   }
 
-  protected progress(event: Extract<RunEvent, { type: 'progress' }>): void {
+  protected progress(event: Extract<FitEvent, { type: 'progress' }>): void {
     if (!this.#rhythm.due()) return;
     const frame = renderFrame({ ...event, epoch: event.epoch + 1, epochs: this.epochs }, this.io.columns);
     this.#terminal.write(`${this.#drawn ? '' : HIDE_CURSOR}${CLEAR_LINE}${frame}`);

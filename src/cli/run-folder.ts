@@ -9,7 +9,7 @@ import { dirname, join } from 'node:path';
 import { makeDurableFolder, putInPlace, systemFiles, UsageError, writeNewFile } from '../base/index.ts';
 import { LabelSet, Vocabulary } from '../data/index.ts';
 import { FolderLock, lockableFiles } from '../memory/index.ts';
-import type { Evaluation } from '../runner/index.ts';
+import type { Evaluation } from '../runtime/index.ts';
 import { CONFIG_FILE, loadConfigFile, readStoredConfig } from './config-file.ts';
 import type { ResolvedConfig } from './config.ts';
 import { toJson } from './config-check.ts';

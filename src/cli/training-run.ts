@@ -9,30 +9,31 @@ import { join, relative } from 'node:path';
 import { PeerError } from '../base/index.ts';
 import { hasSharedMemory } from '../memory/index.ts';
 import {
-  evaluate,
   fit,
   samplesOfStep,
   WORKER_MARK,
-  type Evaluation,
+  type FitEvent,
+  type FitResult,
+  type On,
   type OnLearners,
   type OnWorkers,
 } from '../runner/index.ts';
+import { evaluate, type Evaluation } from '../runtime/index.ts';
 import { AVERAGE, type BuiltModel } from './build-model.ts';
 import type { ResolvedConfig } from './config.ts';
 import { duration, lossText, percent, thousands } from './format.ts';
 import { bold, exitCodeOf, ExitCode, type CommandIo } from './io.ts';
 import { chooseLearners, type LearnerChoice, type Measure } from './learner-choice.ts';
-import { runLearners, type LearnerTaskData, type Trained } from './learner-run.ts';
 import { measureLearners } from './learner-trial.ts';
-import type { Reporter, RunEvent } from './reporter.ts';
-import { checkForLearners, checkForWorkers, findResumePoint, type ResumePoint } from './resume-point.ts';
+import type { Reporter } from './reporter.ts';
+import { findResumePoint, type ResumePoint } from './resume-point.ts';
 import type { EpochMetrics, RunFolder } from './run-folder.ts';
 import { trustFlag } from './run-trust.ts';
 import { resolveSchedule } from './schedule.ts';
 import { SpeedGuard } from './speed-guard.ts';
 import type { Task } from './task.ts';
 import { exportTrained } from './trained-model.ts';
-import { whoTrains } from './who-trains.ts';
+import { updateOf, whoTrains } from './who-trains.ts';
 
 export interface TrainingRunParts {
   readonly config: ResolvedConfig;
@@ -79,19 +80,18 @@ export class TrainingRun {
       );
     }
     const on = whoTrains(config);
-    if (on.kind === 'workers') {
-      checkForWorkers(from);
-      this.#tellOfWorkers(on);
-    }
+    if (on.kind === 'workers') this.#tellOfWorkers(on);
     const choice = on.kind === 'learners' ? await this.#choose(on, from) : { learners: 1 };
     // A trial that was stopped has nothing to say.
     const note = io.signal.aborted ? undefined : choice.note;
     if (note !== undefined) reporter.say(note);
     if (note !== undefined || choice.learners > 1) reporter.record({ type: 'learners', ...choice });
+    const { learners, singleSamplesPerSec } = choice;
+    if (learners > 1 && singleSamplesPerSec !== undefined) {
+      this.#guard = new SpeedGuard({ learners, singleSamplesPerSec });
+    }
     const start = performance.now();
-    // Only learners know what to do with an epoch of which some batches are done.
-    const isByLearners = choice.learners > 1 || from?.midEpoch === 'learners';
-    const result = isByLearners ? await this.#byLearners(choice, from) : await this.#byFit();
+    const result = await this.#train(on.kind === 'workers' ? config.on : onOfChoice(config.on, choice));
     let code: number;
     try {
       code = result.finished ? this.#finish(result, choice, performance.now() - start) : this.#stop(result);
@@ -109,17 +109,10 @@ export class TrainingRun {
     return code;
   }
 
-  get #learnerTask(): LearnerTaskData {
-    const { config, task, built, folder, resume } = this.#parts;
-    const loaded = () => ({ model: built.model, train: task.train, test: task.test });
-    return { config, wordsFrom: resume ? folder.path : undefined, loaded };
-  }
-
   readonly #measure: Measure = (team) => {
-    const { built, task, io } = this.#parts;
-    return measureLearners(team, {
-      ...{ task: this.#learnerTask, built, train: task.train, signal: io.signal },
-    });
+    const { config, built, task, io } = this.#parts;
+    const { model } = built;
+    return measureLearners(team, { config, model, train: task.train, signal: io.signal });
   };
 
   /** It takes seconds until they are there. Those that were started have nothing to tell. */
@@ -131,7 +124,9 @@ export class TrainingRun {
   }
 
   #choose(on: OnLearners, from: ResumePoint | undefined): Promise<LearnerChoice> {
-    const { config, task, reporter } = this.#parts;
+    const { config, task, reporter, io } = this.#parts;
+    // One that was started as a learner is one, of whatever the first process tries out.
+    if (io.env[WORKER_MARK] === '1') return Promise.resolve({ learners: 2 });
     let isTold = false;
     const measure: Measure = (team) => {
       // That takes seconds in which nothing else is shown.
@@ -146,10 +141,10 @@ export class TrainingRun {
     return chooseLearners(facts, measure);
   }
 
-  #byFit(): Promise<Trained> {
+  #train(on: On | undefined): Promise<FitResult> {
     const { config, task, built, folder, io, resume, overwrite, trace } = this.#parts;
     const trained = fit(built.model, {
-      ...{ on: whoTrains(config).kind === 'workers' ? config.on : undefined, trace },
+      ...{ on, trace },
       log: (line) => this.#note(line),
       train: task.train,
       test: task.test,
@@ -188,31 +183,12 @@ export class TrainingRun {
     return new PeerError(error.code, `${error.message} ${next}`, error.facts, error);
   }
 
-  #byLearners(choice: LearnerChoice, from: ResumePoint | undefined): Promise<Trained> {
-    const { config, task, built, folder, io, resume } = this.#parts;
-    if (from) checkForLearners(from, config, folder);
-    const parameters = [...built.model.graph.parameters.values()].reduce(
-      (sum, { shape }) => sum + shape.reduce((a, b) => a * b, 1),
-      0,
-    );
-    const { learners, mode, singleSamplesPerSec } = choice;
-    if (learners > 1 && singleSamplesPerSec !== undefined) {
-      this.#guard = new SpeedGuard({ learners, singleSamplesPerSec });
-    }
-    return runLearners({
-      ...{ task: this.#learnerTask, learners, mode, parameters, from, resume },
-      batches: Math.ceil(task.train.length / config.batchSize),
-      checkpointDirectory: folder.checkpoints,
-      ...{ signal: io.signal, onEvent: (event) => this.#onEvent(event), log: (line) => this.#note(line) },
-    });
-  }
-
   #note(note: string): void {
     this.#parts.reporter.say(note);
     this.#parts.reporter.record({ type: 'note', note });
   }
 
-  #onEvent(event: RunEvent): void {
+  #onEvent(event: FitEvent): void {
     const { kept, task, folder, reporter } = this.#parts;
     // Only now: a checkpoint of another configuration must not have its own replaced before it is refused.
     if (event.type === 'started') {
@@ -236,7 +212,7 @@ export class TrainingRun {
     folder.writeMetrics({ epochs: this.#epochs });
   }
 
-  #stop(result: Trained): number {
+  #stop(result: FitResult): number {
     const { folder, reporter, io, kept } = this.#parts;
     const { steps, checkpointPath } = result;
     const trust = trustFlag(kept, { forTraining: true });
@@ -252,9 +228,9 @@ export class TrainingRun {
     return exitCodeOf(io.signal);
   }
 
-  #finish(result: Trained, { learners, mode, singleSamplesPerSec }: LearnerChoice, ms: number): number {
+  #finish(result: FitResult, { learners, mode, singleSamplesPerSec }: LearnerChoice, ms: number): number {
     const { config, task, built, folder, reporter, io } = this.#parts;
-    const { replica, steps, samplesPerSec, meanStaleness, workers = 1 } = result;
+    const { replica, steps, samplesPerSec, workers } = result;
     const on = whoTrains(config);
     const clients = on.kind === 'workers' && on.way.kind === 'clients' ? on.way : undefined;
     const average = config.movingAverage === undefined ? undefined : AVERAGE;
@@ -264,7 +240,7 @@ export class TrainingRun {
       learners > 1 && singleSamplesPerSec !== undefined ? samplesPerSec / singleSamplesPerSec : undefined;
     const final = {
       ...{ steps, seconds: ms / 1000, samplesPerSec, ...evaluation },
-      ...{ learners, mode, speedup, meanStaleness },
+      ...{ learners, mode, speedup, meanStaleness: result.learners?.meanStaleness },
       ...(workers > 1 ? { workers } : {}),
       ...(clients ? { mode: clients.mode, clients: clients.clients } : {}),
     };
@@ -304,7 +280,7 @@ export class TrainingRun {
   }
 
   /** The run has evaluated the plain parameters. */
-  #evaluate(result: Trained, average: string | undefined): Evaluation | undefined {
+  #evaluate(result: FitResult, average: string | undefined): Evaluation | undefined {
     const { test } = this.#parts.task;
     if (average === undefined) return result.evaluation;
     return test && evaluate(result.replica, test, { average });
@@ -320,6 +296,12 @@ export class TrainingRun {
         : `${command} ${join('path', 'to', 'images')}${trust}`;
     return task.kind === 'text' ? `${command} "your text"${trust}` : `${command} "The " --length 200${trust}`;
   }
+}
+
+/** `on` of a configuration by which learners train, with what was chosen. */
+function onOfChoice(on: On, { learners, mode }: LearnerChoice): On | undefined {
+  if (learners === 1) return undefined;
+  return { ...(typeof on === 'object' && 'learners' in on ? on : {}), learners, ...updateOf(mode ?? 'auto') };
 }
 
 /** A path as people write it from where they are. */

@@ -5,9 +5,14 @@
  */
 import { resolve } from 'node:path';
 import { UsageError } from '../base/index.ts';
-import { UPDATE_MODES, type UpdateMode } from '../learners/index.ts';
 import {
   MAX_LEARNERS,
+  UPDATE_MODES,
+  updateModeNamed,
+  updateModeParts,
+  type UpdateMode,
+} from '../learners/index.ts';
+import {
   MODES,
   resolveOn,
   type Learners,
@@ -112,16 +117,14 @@ function onOfEarlier({
 }
 
 /** How learners share the weights, by the name of a mode. */
-function updateOf(mode: UpdateMode | 'auto'): Partial<Learners> {
-  if (mode === 'auto') return {};
-  const [who, how] = mode.split(' ') as ['direct' | 'server', 'lock-free' | 'locked'];
-  return { update: how, appliedBy: who === 'server' ? 'server' : 'learner' };
+export function updateOf(mode: UpdateMode | 'auto'): Partial<Learners> {
+  return mode === 'auto' ? {} : updateModeParts(mode);
 }
 
 /** The name of it. */
 export function updateModeOf({ update, appliedBy }: OnLearners): UpdateMode | 'auto' {
   if (update === 'auto' || appliedBy === 'auto') return 'auto';
-  return `${appliedBy === 'server' ? 'server' : 'direct'} ${update}`;
+  return updateModeNamed(update, appliedBy);
 }
 
 /** `on` of the configuration with what the command line says of it. */

@@ -12,6 +12,8 @@ export interface SampleOrderState {
   readonly epoch: number;
   /** How many samples of this epoch are behind. */
   readonly position: number;
+  /** From where to where later samples of this epoch are behind as well, in order. Default: none. */
+  readonly ahead?: readonly (readonly [start: number, end: number])[] | undefined;
 }
 
 export interface SampleOrderOptions {
@@ -47,6 +49,8 @@ export class SampleOrder implements BatchOrder {
   readonly #order: Uint32Array;
   #epoch = 0;
   #position = 0;
+  /** See `SampleOrderState`. */
+  #ahead: NonNullable<SampleOrderState['ahead']> = [];
   /** The epoch that `#order` was shuffled for. */
   #shuffled = -1;
 
@@ -71,7 +75,7 @@ export class SampleOrder implements BatchOrder {
     state: unknown,
     options: Omit<SampleOrderOptions, 'seed'> = {},
   ): SampleOrder {
-    const { seed, epoch, position } = (state ?? {}) as Record<string, unknown>;
+    const { seed, epoch, position, ahead = [] } = (state ?? {}) as Record<string, unknown>;
     if (![seed, epoch, position].every(Number.isSafeInteger)) {
       throw bad(
         `The state of the sample order is ${JSON.stringify(state)}; expected whole numbers seed, epoch and position. Use one as it was stored.`,
@@ -86,13 +90,21 @@ export class SampleOrder implements BatchOrder {
         { epoch, position, length },
       );
     }
+    if (!isAhead(ahead, position as number, length)) {
+      throw bad(
+        `The state of the sample order has samples ahead in ${JSON.stringify(ahead)}; expected ranges behind ${String(position)}, in order. Use one as it was stored.`,
+        { ahead, position },
+      );
+    }
     order.#epoch = epoch as number;
     order.#position = position as number;
+    order.#ahead = ahead;
     return order;
   }
 
   get state(): SampleOrderState {
-    return { seed: this.seed, epoch: this.#epoch, position: this.#position };
+    const place = { seed: this.seed, epoch: this.#epoch, position: this.#position };
+    return this.#ahead.length === 0 ? place : { ...place, ahead: this.#ahead };
   }
 
   /** Goes on from a place of an epoch, whatever was drawn before. */
@@ -107,6 +119,7 @@ export class SampleOrder implements BatchOrder {
     }
     this.#epoch = epoch;
     this.#position = position;
+    this.#ahead = [];
     return this;
   }
 
@@ -127,17 +140,40 @@ export class SampleOrder implements BatchOrder {
     if (this.dropLast && this.length - this.#position < size) this.#nextEpoch();
     this.#prepare();
     const epoch = this.#epoch;
+    const samples = this.#ahead.length === 0 ? this.#take(size) : this.#takeAround(size);
+    const last = this.length - this.#position < (this.dropLast ? size : 1);
+    if (last) this.#nextEpoch();
+    return { samples, epoch, last };
+  }
+
+  #take(size: number): Uint32Array {
     const end = Math.min(this.length, this.#position + size);
     const samples = this.#order.slice(this.#position, end);
     this.#position = end;
-    const last = this.length - end < (this.dropLast ? size : 1);
-    if (last) this.#nextEpoch();
-    return { samples, epoch, last };
+    return samples;
+  }
+
+  /** Passes over what is behind already. */
+  #takeAround(size: number): Uint32Array {
+    const parts: number[] = [];
+    for (;;) {
+      // One may begin where another ends.
+      while (this.#ahead[0]?.[0] === this.#position) {
+        [, this.#position] = this.#ahead[0];
+        this.#ahead = this.#ahead.slice(1);
+      }
+      const end = this.#ahead[0]?.[0] ?? this.length;
+      const most = Math.min(size - parts.length, end - this.#position);
+      if (most === 0) break;
+      for (const sample of this.#take(most)) parts.push(sample);
+    }
+    return Uint32Array.from(parts);
   }
 
   #nextEpoch(): void {
     this.#epoch++;
     this.#position = 0;
+    this.#ahead = [];
   }
 
   #prepare(): void {
@@ -146,6 +182,23 @@ export class SampleOrder implements BatchOrder {
     if (this.shuffle) new Random(deriveSeed(this.seed, 'order', this.#epoch)).shuffle(this.#order);
     this.#shuffled = this.#epoch;
   }
+}
+
+/** Ranges, each behind the one before it. */
+function isAhead(
+  value: unknown,
+  position: number,
+  length: number,
+): value is NonNullable<SampleOrderState['ahead']> {
+  if (!Array.isArray(value)) return false;
+  let before = position;
+  for (const range of value as unknown[]) {
+    const [start, end] = (Array.isArray(range) ? range : []) as unknown[];
+    if (!Number.isSafeInteger(start) || !Number.isSafeInteger(end)) return false;
+    if ((start as number) < before || (end as number) <= (start as number)) return false;
+    before = end as number;
+  }
+  return before <= length;
 }
 
 /**

@@ -14,6 +14,7 @@ export type { OnnxModel } from './onnx/proto.ts';
 export * from './layers.ts';
 export * from './update.ts';
 export type { Model } from './model.ts';
+export { fingerprintOf } from './fingerprint.ts';
 export { forInference } from './inference.ts';
 export { importOnnx } from './onnx/import.ts';
 export type { ImportedModel, ImportOptions } from './onnx/import.ts';

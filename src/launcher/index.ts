@@ -6,4 +6,7 @@ export { tlsFilesSchema } from './tls-files.ts';
 export type { TlsFiles } from './tls-files.ts';
 export { MAX_WORKERS, takeWorkerPlace } from './worker-place.ts';
 export type { WorkerMachine, WorkerPlace, WorkerPlaceOptions } from './worker-place.ts';
-export { WORKER_MARK } from './worker-assignment.ts';
+export { learnerAssignment, WORKER_MARK } from './assignment.ts';
+export { claimFurtherProcesses } from './script-call.ts';
+export { ScriptProcess } from './script-process.ts';
+export type { ScriptCommand } from './script-process.ts';

@@ -9,9 +9,10 @@ import type { PeerError } from '../base/index.ts';
 import type { TransportChoice } from './join-cluster.ts';
 import type { TlsOptions } from '../sockets/index.ts';
 import { startSchedulerThread } from './scheduler-thread.ts';
+import { claimFurtherProcesses } from './script-call.ts';
 import { readTlsFiles } from './tls-files.ts';
 import type { TlsFiles } from './tls-files.ts';
-import { assignmentOfThisProcess } from './worker-assignment.ts';
+import { workerAssignment } from './assignment.ts';
 import { WorkerProcesses } from './worker-processes.ts';
 import type { WorkerProcessesOptions } from './worker-processes.ts';
 
@@ -62,7 +63,7 @@ export async function takeWorkerPlace(options: WorkerPlaceOptions): Promise<Work
       { workers },
     );
   }
-  const assigned = assignmentOfThisProcess();
+  const assigned = workerAssignment();
   if (assigned) {
     endWithTheFirst();
     return {
@@ -70,6 +71,7 @@ export async function takeWorkerPlace(options: WorkerPlaceOptions): Promise<Work
       ...{ failed: new Promise(() => undefined), close: () => Promise.resolve() },
     };
   }
+  if (!options.command) claimFurtherProcesses('workers');
   const tls = options.tls && readTlsFiles(options.tls);
   const secret = randomBytes(32).toString('hex');
   const isAlone = machines.length === 1;

@@ -9,6 +9,8 @@
  *   FREE -take-> COMPUTING -fill, publish-> PUBLISHED -accept-> APPLYING -finish-> DONE -recycle->     with a server
  *   COMPUTING -reclaim-> FREE, APPLYING -reclaim-> DONE                       the owner has died
  *
+ * A batch that is LATER stays so: a run that ends within an epoch holds it back.
+ *
  * Invariants: a gradient begins to be applied once at most for each batch and epoch; a batch that is DONE stays DONE until
  * the next epoch; only the owner that a word names moves it on, and the watchdog once that owner is surely dead.
  */
@@ -43,9 +45,11 @@ export interface Reclaimed {
   readonly torn: readonly number[];
 }
 
+/** What a word has room for. */
+export const MAX_LEARNERS = 254;
 export const SERVER = 255;
 
-const [FREE, COMPUTING, PUBLISHED, APPLYING, DONE] = [0, 1, 2, 3, 4] as const;
+const [FREE, COMPUTING, PUBLISHED, APPLYING, DONE, LATER] = [0, 1, 2, 3, 4, 5] as const;
 type Phase = typeof COMPUTING | typeof PUBLISHED | typeof APPLYING;
 
 const NUMBER_SHIFT = 3;
@@ -91,10 +95,11 @@ export class Board {
     return this.#words.load(EPOCH);
   }
 
-  /** Watchdog: whether every batch of the epoch has been applied. Goes on where it came to the last time: asked often. */
+  /** Watchdog: whether every batch that was given out has been applied. Goes on where it came to the last time: asked often. */
   get isDone(): boolean {
     const { batches } = this.shape;
-    while (this.#seenDone < batches && this.#words.load(this.#wordOf(this.#seenDone)) === DONE) {
+    const isOver = (word: number) => word === DONE || word === LATER;
+    while (this.#seenDone < batches && isOver(this.#words.load(this.#wordOf(this.#seenDone)))) {
       this.#seenDone++;
     }
     return this.#seenDone === batches;
@@ -105,10 +110,10 @@ export class Board {
   }
 
   /**
-   * Watchdog, when all batches are done or nobody is there: everything can be taken again but what a checkpoint contains. The
-   * epoch is written first: whoever takes a batch reads it afterwards.
+   * Watchdog, when all batches are done or nobody is there: everything can be taken again but what a checkpoint contains, and
+   * what is more than `most`. The epoch is written first: whoever takes a batch reads it afterwards.
    */
-  open(epoch: number, done: Iterable<number> = []): void {
+  open(epoch: number, done: Iterable<number> = [], most = Infinity): void {
     this.#words.store(EPOCH, epoch);
     this.#words.store(HINT, 0);
     this.#seenDone = 0;
@@ -116,8 +121,10 @@ export class Board {
     for (let slot = 0; slot < this.shape.learners * this.shape.slots; slot++) {
       this.#words.store(this.#slotWord(0, slot), 0);
     }
+    let given = 0;
     for (let batch = 0; batch < this.shape.batches; batch++) {
-      this.#words.store(this.#wordOf(batch), isDone.has(batch) ? DONE : FREE);
+      const word = isDone.has(batch) ? DONE : given++ < most ? FREE : LATER;
+      this.#words.store(this.#wordOf(batch), word);
     }
   }
 

@@ -3,13 +3,15 @@
  * others in their place. Knows nothing of epochs and checkpoints. Invariants: what a process held is taken from it only
  * once it is surely dead; time in which nobody looked is not held against a process.
  */
+import { PeerError } from '../base/index.ts';
 import type { ErrorCode } from '../base/index.ts';
+import type { ScriptCommand } from '../launcher/index.ts';
 import { SERVER } from './board.ts';
 import type { Identity, Reclaimed } from './board.ts';
 import { LearnerChild } from './learner-child.ts';
 import type { LearnerEnd } from './learner-child.ts';
 import type { LearnerMemory } from './learner-memory.ts';
-import type { LearnerAssignment } from './learner-process.ts';
+import type { LearnerAssignment } from './learn.ts';
 import type { Processes, TrainEvent } from './train-options.ts';
 
 export interface CrewOptions {
@@ -22,6 +24,8 @@ export interface CrewOptions {
   readonly stallMs: number;
   readonly startMs: number;
   readonly assign: (self: Identity) => LearnerAssignment;
+  /** Of the script. Default: that of this process. */
+  readonly command?: ScriptCommand | undefined;
   readonly onLost: (event: Extract<TrainEvent, { readonly type: 'learner-lost' }>) => void;
 }
 
@@ -131,7 +135,8 @@ export class Crew {
 
   #startNext(number: number): LearnerChild {
     const generation = (this.#children.get(number)?.self.generation ?? -1) + 1;
-    const child = new LearnerChild(this.#options.assign({ number, generation }));
+    const { assign, command } = this.#options;
+    const child = new LearnerChild(assign({ number, generation }), command);
     this.#children.set(number, child);
     this.#seen.set(number, this.#see(child, 0));
     return child;
@@ -164,6 +169,7 @@ export class Crew {
     const { self, pid, end } = child;
     const { error } = end!;
     if (error) throw error;
+    if (!end!.hasCome && end!.code !== null) throw notCome(child, end!);
     if (this.#reclaimed.has(child)) return;
     const { returned, torn } = this.#reclaim(child);
     this.#options.memory.ring();
@@ -212,6 +218,16 @@ export class Crew {
       why: `no learner has finished anything for ${Math.round(sinceMs)} ms${held}, ${after}`,
     };
   }
+}
+
+/** It would end so each time. */
+function notCome({ self, pid }: LearnerChild, { code, lastWords }: LearnerEnd): PeerError {
+  const who = self.number === SERVER ? 'the server' : `learner ${self.number}`;
+  return new PeerError(
+    'PEER_EXITED',
+    `${who} (process ${pid}), which runs this script from its beginning, ended with code ${code} before it came to the call that trains${lastWords}. Let every process come to the same call.`,
+    { learner: self.number === SERVER ? undefined : self.number, pid, code },
+  );
 }
 
 /** Follows the name of the process. */

@@ -1,16 +1,27 @@
 /**
- * The checkpoints of a run of learners: which batches of the epoch the weights contain, beside weights and optimizer. Written
- * while learners go on changing the weights. Decides nothing about when. Invariants: weights that are not finite
- * never get the name of a checkpoint; a checkpoint of another task is refused, never trained on.
+ * The checkpoints of a run of learners, in the form of all runs: which batches of the epoch the weights contain is a place in the
+ * samples with batches ahead of it. Written while learners go on changing the weights. Decides nothing about when.
+ * Invariants: weights that are not finite never get the name of a checkpoint; a checkpoint of another task is refused, never
+ * trained on.
  */
-import { isDeepStrictEqual } from 'node:util';
-import { UsageError } from '../base/index.ts';
-import { CheckpointStore } from '../runtime/index.ts';
+import { UsageError, type ScheduleSpec } from '../base/index.ts';
+import {
+  carriedOver,
+  checkRunState,
+  CheckpointStore,
+  doneBatches,
+  isWithinEpoch,
+  placeOf,
+  readRunState,
+  stepOffsetOf,
+  writeRunState,
+} from '../runtime/index.ts';
 import type {
   CheckpointStoreOptions,
-  JsonValue,
+  Evaluation,
   LatestCheckpoint,
   Replica,
+  RunState,
   UsedFolderOptions,
 } from '../runtime/index.ts';
 
@@ -24,19 +35,15 @@ export interface Position {
   readonly done: readonly number[];
 }
 
-/** What a checkpoint must agree on with a run that goes on from it. */
+/** What a checkpoint says of the task and of who trained. */
 export interface TaskFacts {
   readonly seed: number;
   /** Of an epoch. */
   readonly samples: number;
   readonly batchSize: number;
-}
-
-interface StoredState extends Partial<TaskFacts> {
-  readonly optimizer?: JsonValue;
-  /** `position`: how far one that goes through the samples in order was in the epoch; 0 with learners. */
-  readonly order?: { readonly position?: number };
-  readonly done?: readonly number[];
+  readonly schedule?: ScheduleSpec | undefined;
+  /** For people: '2 learners'. */
+  readonly trainedBy: string;
 }
 
 type Stored = NonNullable<LatestCheckpoint['checkpoint']>;
@@ -49,6 +56,10 @@ export class LearnerCheckpoints {
   readonly #paths: string[] = [];
   /** Newer ones that `resume` found and could not use. */
   skipped: LatestCheckpoint['skipped'] = [];
+  /** See `RunState`. */
+  stepOffset = 0;
+  /** What is carried over from others, for people, if others made the one to go on from. */
+  carried: string | undefined;
 
   /** Without a folder nothing is kept, and there is nothing to go on from. */
   constructor(
@@ -75,15 +86,18 @@ export class LearnerCheckpoints {
   }
 
   /** Gives its folder; undefined if none are kept. */
-  save({ step, epoch, done }: Position): string | undefined {
+  save({ step, epoch, done }: Position, evaluation?: Evaluation): string | undefined {
     this.#checkFinite(step);
     if (!this.#store) return undefined;
     const { tensors, optimizer } = this.#replica.snapshot();
-    const { seed, samples, batchSize } = this.#facts;
-    const state = {
-      ...{ seed, samples, batchSize, optimizer: this.#optimizer },
-      ...{ order: { seed, epoch, position: 0 }, done: [...done] },
-    };
+    const { seed, samples: datasetLength, batchSize, schedule, trainedBy } = this.#facts;
+    const state = writeRunState({
+      ...{ seed, batchSize, datasetLength, schedule, trainedBy, evaluation, stepOffset: this.stepOffset },
+      ...{
+        optimizer: this.#replica.optimizer.spec,
+        order: { seed, epoch, ...placeOf(done, batchSize, datasetLength) },
+      },
+    });
     // Learners go on while it is written, and what is not finite once stays so: if it is finite then, so is what was written.
     const path = this.#store.save({ step, epoch, tensors, optimizer, state }, () => this.#checkFinite(step));
     this.#paths.push(path);
@@ -107,9 +121,15 @@ export class LearnerCheckpoints {
     const { checkpoint, path, skipped = [] } = this.#store?.begin(options) ?? {};
     this.skipped = skipped;
     if (!checkpoint || path === undefined) return undefined;
-    this.#check(checkpoint, path);
+    const state = readRunState(checkpoint.state);
+    this.#check(state, path);
     this.#paths.push(path);
-    return this.#restore(checkpoint);
+    const position = this.#restore(checkpoint);
+    const { trainedBy, batchSize: stepSamples } = this.#facts;
+    this.stepOffset = stepOffsetOf(state, position.step, stepSamples);
+    const done = position.step - this.stepOffset;
+    this.carried = carriedOver(path, state, { trainedBy, stepSamples, done });
+    return position;
   }
 
   /** Puts the newest good checkpoint of this run into the weights; undefined if there is none. */
@@ -132,46 +152,25 @@ export class LearnerCheckpoints {
   }
 
   #restore(checkpoint: Stored): Position {
-    const { step, epoch } = checkpoint;
+    const { batchSize, samples } = this.#facts;
+    const { step } = checkpoint;
     this.#replica.restore(checkpoint, step);
-    return { step, epoch, done: (checkpoint.state as StoredState).done ?? [] };
-  }
-
-  get #optimizer(): JsonValue {
-    return this.#replica.optimizer.spec;
+    const { order } = readRunState(checkpoint.state);
+    return { step, epoch: order.epoch, done: doneBatches(order, batchSize, samples) ?? [] };
   }
 
   /** Shapes are compared when the weights are put in place. */
-  #check({ state, epoch }: Stored, path: string): void {
-    const { seed, samples, batchSize, optimizer, order, done = [] } = state as StoredState;
-    if ((order?.position ?? 0) > 0) {
-      throw mismatch(
-        path,
-        `was made in the middle of epoch ${epoch + 1} by one that goes through the samples in order; learners go on from the end of an epoch, or from a checkpoint of learners. Finish the epoch with the one that made it, or start in another folder.`,
-      );
-    }
-    const mine: StoredState = { ...this.#facts, optimizer: this.#optimizer };
-    const theirs: StoredState = { seed, samples, batchSize, optimizer };
+  #check(state: RunState, path: string): void {
+    const { seed, samples: datasetLength, batchSize } = this.#facts;
+    const isWithin = isWithinEpoch(state);
+    const wanted = { seed, optimizer: this.#replica.optimizer.spec, datasetLength };
     // Which batches are done means something only while batches are the same; between epochs they may change.
-    const names: (keyof TaskFacts | 'optimizer')[] = ['seed', 'optimizer'];
-    if (samples !== undefined) names.push('samples');
-    if (done.length > 0) names.push('batchSize');
-    const differing = names.filter((name) => !isDeepStrictEqual(plain(theirs[name]), plain(mine[name])));
-    if (differing.length === 0) return;
-    const what = (from: StoredState) =>
-      differing.map((name) => `${name} ${JSON.stringify(from[name]) ?? 'unknown'}`).join(', ');
-    throw mismatch(
-      path,
-      `was made with ${what(theirs)}; this run has ${what(mine)}. Use the task that it was made with, or start in another folder.`,
+    checkRunState(path, state, isWithin ? { ...wanted, batchSize } : wanted);
+    if (doneBatches(state.order, batchSize, datasetLength)) return;
+    throw new UsageError(
+      'CHECKPOINT_MISMATCH',
+      `${path} is ${state.order.position} samples into an epoch, which is no number of batches of ${batchSize}. Use the batch size that it was made with, or start in another folder.`,
+      { path, position: state.order.position, batchSize },
     );
   }
-}
-
-/** As it would come back from a file. */
-function plain(value: unknown): unknown {
-  return value === undefined ? undefined : (JSON.parse(JSON.stringify(value)) as unknown);
-}
-
-function mismatch(path: string, fault: string): UsageError {
-  return new UsageError('CHECKPOINT_MISMATCH', `The checkpoint ${path} ${fault}`, { path });
 }

@@ -1,14 +1,14 @@
 /**
- * One learner or server process as its watchdog sees it: starts it, hears what it says, and knows how it ended. Decides nothing.
+ * One learner or server process as its watchdog sees it: the script started again, what it says, and how it ended. Decides nothing.
  * Invariant: `ended` comes once, after the process is surely gone, so that what it held can be taken from it.
  */
-import { fork } from 'node:child_process';
-import type { ChildProcess } from 'node:child_process';
-import { fileURLToPath } from 'node:url';
 import { unpack } from '../base/index.ts';
 import type { TributaryError } from '../base/index.ts';
+import { ScriptProcess } from '../launcher/index.ts';
+import type { ScriptCommand } from '../launcher/index.ts';
+import { SERVER } from './board.ts';
 import type { Identity } from './board.ts';
-import type { LearnerAssignment, LearnerNews } from './learner-process.ts';
+import type { LearnerAssignment, LearnerNews } from './learn.ts';
 
 export interface LearnerEnd {
   readonly code: number | null;
@@ -17,47 +17,62 @@ export interface LearnerEnd {
   readonly cause?: Error | undefined;
   /** What it said before it ended by itself. */
   readonly error: TributaryError | undefined;
+  /** Whether its script came to the call that it was started for. */
+  readonly hasCome: boolean;
+  /** What it wrote to the error output at the end, to follow a sentence. */
+  readonly lastWords: string;
 }
+
+/** After its end, for what it said before. */
+const LAST_WORDS_MS = 1000;
 
 export class LearnerChild {
   readonly self: Identity;
-  /** Undefined: it could not be started. */
-  readonly pid: number | undefined;
   isReady = false;
   end: LearnerEnd | undefined;
   readonly ended: Promise<LearnerEnd>;
-  readonly #process: ChildProcess;
+  readonly #script: ScriptProcess;
   #error: TributaryError | undefined;
+  #hasCome = false;
 
-  constructor(assignment: LearnerAssignment) {
-    this.self = assignment.self;
-    // From the sources (tests) the program is TypeScript and needs a loader; built, it is JavaScript beside this file.
-    const fromSources = import.meta.url.endsWith('.ts');
-    const program = fileURLToPath(new URL(`./learner-process.${fromSources ? 'ts' : 'js'}`, import.meta.url));
-    this.#process = fork(program, [JSON.stringify(assignment)], {
-      execArgv: fromSources ? ['--import', import.meta.resolve('tsx')] : [],
-      // What it prints is for people who look for a fault.
-      stdio: ['ignore', 'ignore', 'inherit', 'ipc'],
+  constructor(assignment: LearnerAssignment, command: ScriptCommand | undefined) {
+    const { self } = assignment;
+    this.self = self;
+    const who = self.number === SERVER ? 'server' : `learner ${self.number}`;
+    this.#script = new ScriptProcess({
+      ...{ assignment: { learner: { ...assignment } }, command, hasChannel: true },
+      log: (line) => void process.stderr.write(`[${who}] ${line}\n`),
     });
-    this.pid = this.#process.pid;
-    this.#process.on('message', (news: LearnerNews) => {
-      if (news.kind === 'ready') this.isReady = true;
-      else this.#error = unpack(news.error);
+    const { child } = this.#script;
+    child.on('message', (news: LearnerNews) => {
+      if (news.kind === 'come') this.#hasCome = true;
+      else if (news.kind === 'ready') this.isReady = true;
+      else if (news.kind === 'failed') this.#error = unpack(news.error);
     });
     this.ended = new Promise((resolve) => {
       const end = (code: number | null, signal: string | null, cause?: Error) => {
         if (this.end) return;
-        this.end = { code, signal, error: this.#error, cause };
+        const { lastWords } = this.#script;
+        this.end = { code, signal, error: this.#error, cause, hasCome: this.#hasCome, lastWords };
         resolve(this.end);
       };
-      this.#process.once('exit', (code, signal) => end(code, signal));
-      this.#process.on('error', (cause) => {
+      child.once('exit', (code, signal) => {
+        // What it said last may still be on its way; what it held open may be held by others, too.
+        setTimeout(() => end(code, signal), LAST_WORDS_MS).unref();
+        child.once('close', () => end(code, signal));
+      });
+      child.on('error', (cause) => {
         if (this.pid === undefined) end(null, null, cause);
       });
     });
   }
 
+  /** Undefined: it could not be started. */
+  get pid(): number | undefined {
+    return this.#script.pid;
+  }
+
   kill(): void {
-    this.#process.kill('SIGKILL');
+    this.#script.kill();
   }
 }

@@ -218,10 +218,13 @@ export class LearnerMemory {
     return this.#slots.view.subarray(at, at + words);
   }
 
-  /** Watchdog: a new epoch; `done` are batches that the weights contain already, whose losses nobody knows any more. */
-  open(epoch: number, done: Iterable<number> = []): void {
+  /**
+   * Watchdog: a new epoch; `done` are batches that the weights contain already, whose losses nobody knows any more. Of the others
+   * at most so many are given out.
+   */
+  open(epoch: number, done: Iterable<number> = [], most = Infinity): void {
     this.#losses.view.fill(NaN);
-    this.board.open(epoch, done);
+    this.board.open(epoch, done, most);
   }
 
   /** Learner, before the gradient of the batch can begin to be applied: whatever is applied has its loss here. */

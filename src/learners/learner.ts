@@ -3,7 +3,7 @@
  * lie (HogWild!: learners overwrite each other's elements now and then, which small batches forgive); locked, on a copy
  * that is renewed when there is something new. It applies its own gradients, straight from where the backward pass wrote
  * them, or leaves them for the server in slots that both map: no gradient is ever copied. States of the model (running statistics)
- * it writes itself in every mode. Not a process; see `learner-process.ts`. Invariant: of a batch whose loss is not finite neither
+ * it writes itself in every mode. Not a process; see `learn.ts`. Invariant: of a batch whose loss is not finite neither
  * gradient nor states reach the shared weights.
  */
 import { learningRateAt, UsageError } from '../base/index.ts';
@@ -29,6 +29,8 @@ export interface LearnerOptions {
   readonly name: string;
   /** Where they are. */
   readonly segments: SegmentOptions;
+  /** Updates that the schedule does not count. */
+  readonly stepOffset: number;
 }
 
 export class Learner {
@@ -122,8 +124,9 @@ export class Learner {
     const [own] = this.#replicas;
     if (applier !== own) rowCounts(applier, rowCounts(own!));
     applier.step = update - 1;
-    const { schedule } = this.#options.task;
-    applier.update(schedule ? learningRateAt(schedule, update - 1) : undefined);
+    const { task, stepOffset } = this.#options;
+    const { schedule } = task;
+    applier.update(schedule ? learningRateAt(schedule, update - 1 - stepOffset) : undefined);
     this.#memory.countWork(this.#self, update - 1 - seen);
     board.finish(this.#self, batch);
   }

@@ -1,10 +1,11 @@
 /**
- * What the tasks that the processes of a run build must have in common, as text that can be sent. A task that is built from chance, the
- * environment or files that changed would train other weights in the same places. Compares; builds nothing.
- * Invariant: a difference is an error that names it, before the process takes its first batch.
+ * What the processes of a run must have in common when they come to the call, as text that can be sent. A script that builds its model
+ * or loads its data by chance would train other weights in the same places, or test on samples that others train on.
+ * Compares; builds nothing. Invariant: a difference is an error that names it, before the process takes its first batch.
  */
-import { UsageError } from '../base/index.ts';
-import { fingerprintOf } from '../runner/index.ts';
+import { packageVersion, UsageError } from '../base/index.ts';
+import { fingerprintOf } from '../graph/index.ts';
+import { someSamples } from '../runtime/index.ts';
 import { SERVER } from './board.ts';
 import type { Identity } from './board.ts';
 import type { LearnerTask } from './task.ts';
@@ -12,13 +13,20 @@ import type { LearnerTask } from './task.ts';
 /** By what people call it. */
 export type TaskIdentity = Readonly<Record<string, string>>;
 
-/** To be asked for before anybody adds gradients to the model's graph. */
+/** What is compared as a text that tells people nothing. */
+const OPAQUE: readonly string[] = ['model', 'samples'];
+
 export function identityOf(task: LearnerTask): TaskIdentity {
   const { model, train, optimizer, schedule, batchSize = 32, seed = 0, sparseUpdates = 'exact' } = task;
   const columns = train.columns.map(({ name, sampleShape }) => `${name}[${sampleShape.join(', ')}]`);
   return {
+    'version of Tributary': packageVersion(),
     model: fingerprintOf(model),
     'training data': `${train.length} samples of ${columns.join(', ')}`,
+    samples: someSamples(
+      train,
+      train.columns.map(({ name }) => name),
+    ),
     optimizer: JSON.stringify(optimizer),
     schedule: JSON.stringify(schedule ?? 'none'),
     'batch size': String(batchSize),
@@ -32,11 +40,11 @@ export function checkSameTask({ number }: Identity, mine: TaskIdentity, wanted: 
   if (differing.length === 0) return;
   const who = number === SERVER ? 'the server' : `learner ${number}`;
   const details = differing
-    .map((what) => (what === 'model' ? what : `${what} (${mine[what]} instead of ${wanted[what]})`))
+    .map((what) => (OPAQUE.includes(what) ? what : `${what} (${mine[what]} instead of ${wanted[what]})`))
     .join(', ');
   throw new UsageError(
     'INVALID_GRAPH',
-    `buildTask gave ${who} another task than the process that started the run: ${details}. Build the task alike in every process: from its data alone, without chance, time or environment.`,
+    `${who} came to the call with something else than the process that started the run: ${details}. Build the model and load the data alike in every process: without chance, time or environment, and with a seed where samples are shuffled or split.`,
     { learner: number, differing },
   );
 }

@@ -1,22 +1,20 @@
 /**
- * What `trainWithLearners` takes, tells and gives, and the one check of what it takes. No code that trains.
- * Invariant: an option that passes the check means what its sentence says, whatever the others are.
+ * What a run of learners takes, tells and gives. Types only; what `on` says is checked by `resolveOn`.
+ * Invariant: events and result have the fields of those of `fit`, with the same meaning, and more where learners have more to say.
  */
-import { refuseUnknownOptions, UsageError, type OptionNames } from '../base/index.ts';
-import { MAX_LEARNERS, type Evaluation } from '../runner/index.ts';
-import type { Replica, UsedFolderOptions } from '../runtime/index.ts';
-import type { TaskSource } from './task.ts';
-import { UPDATE_MODES } from './update-mode.ts';
+import type { ScriptCommand } from '../launcher/index.ts';
+import type { Evaluation, Replica, UsedFolderOptions } from '../runtime/index.ts';
 import type { UpdateMode } from './update-mode.ts';
 
+/** What is the same as in the options of `fit` is explained there. */
 export interface TrainOptions extends UsedFolderOptions {
-  readonly source: TaskSource;
   /** Processes that train at the same time; more than cores is allowed. */
   readonly learners: number;
   /** Who applies gradients, and how. Default 'direct lock-free'. */
   readonly mode?: UpdateMode | undefined;
   /** Default 1. */
   readonly epochs?: number | undefined;
+  readonly maxSteps?: number | undefined;
   /** Processes started in place of ones that died, at most, from the beginning or the last restart. Default 8. */
   readonly maxReplacements?: number | undefined;
   /**
@@ -26,48 +24,24 @@ export interface TrainOptions extends UsedFolderOptions {
   readonly maxRestarts?: number | undefined;
   /** A learner that finishes no batch for so long is ended and replaced. Default 60,000 milliseconds. */
   readonly stallMs?: number | undefined;
-  /** A process that has not built its task after so long is ended and replaced. Default 600,000 milliseconds. */
+  /** A process that has not come to the call after so long is ended and replaced. Default 600,000 milliseconds. */
   readonly startMs?: number | undefined;
-  /** Folder for checkpoints. Default: none are written. */
   readonly checkpointDirectory?: string | undefined;
-  /** Between two checkpoints within an epoch, in milliseconds. Default: at the end of epochs only. */
-  readonly checkpointEveryMs?: number | undefined;
-  /**
-   * Steps between two checkpoints within an epoch; the time or the steps, whichever comes first. Default: at the end
-   * of epochs only.
-   */
   readonly checkpointEverySteps?: number | undefined;
   /**
    * Folder of this user (mode 0700) on a shared-memory file system, for weights and gradients. Default
    * /dev/shm/tributary-<uid>.
    */
   readonly segmentDirectory?: string | undefined;
+  /** Program and arguments of the processes. Default: those of this one, so that they run the same script. */
+  readonly command?: ScriptCommand | undefined;
+  readonly progressIntervalMs?: number | undefined;
   /** Logs lines for people. Default: to the error output. */
   readonly log?: ((line: string) => void) | undefined;
   /** Stops after the batches under way, with a checkpoint. */
   readonly signal?: AbortSignal | undefined;
   readonly onEvent?: ((event: TrainEvent) => void) | undefined;
 }
-
-const OPTION_NAMES: OptionNames<TrainOptions> = {
-  source: true,
-  learners: true,
-  mode: true,
-  epochs: true,
-  maxReplacements: true,
-  maxRestarts: true,
-  stallMs: true,
-  startMs: true,
-  checkpointDirectory: true,
-  checkpointEveryMs: true,
-  checkpointEverySteps: true,
-  resume: true,
-  overwrite: true,
-  segmentDirectory: true,
-  log: true,
-  signal: true,
-  onEvent: true,
-};
 
 /** The processes of a run, by their ids. */
 export type Processes = {
@@ -78,18 +52,22 @@ export type Processes = {
 };
 
 export type TrainEvent =
+  | { readonly type: 'resumed'; readonly path: string; readonly step: number }
   | ({
       readonly type: 'started';
-      /** Of an epoch. */
-      readonly batches: number;
       readonly epoch: number;
       /** Steps that the weights contain already. */
       readonly step: number;
+      readonly totalSteps: number;
+      /** Elements of all. */
+      readonly parameters: number;
     } & Processes)
   | ({
       readonly type: 'progress';
       readonly epoch: number;
       readonly step: number;
+      readonly totalSteps: number;
+      readonly remainingMs: number;
       /** Learners that have begun to train. */
       readonly ready: number;
     } & Progress)
@@ -124,8 +102,9 @@ export type TrainEvent =
       readonly epoch: number;
       readonly step: number;
       readonly loss: number;
-      readonly evaluation: Evaluation | undefined;
+      readonly evaluation?: Evaluation;
     }
+  | { readonly type: 'stopped'; readonly step: number }
   | { readonly type: 'checkpoint'; readonly path: string; readonly step: number }
   | {
       /** A newer checkpoint than the one that the run goes on from was damaged. */
@@ -165,44 +144,4 @@ export interface TrainResult extends Progress {
   /** Holds the trained parameters; `close` ends it. */
   readonly replica: Replica;
   close(): void;
-}
-
-export function checkTrainOptions(options: TrainOptions): void {
-  refuseUnknownOptions('trainWithLearners', options, OPTION_NAMES);
-  const { mode } = options;
-  check(options, 'learners', `a whole number from 1 to ${MAX_LEARNERS}`, (value) =>
-    isCount(value, 1, MAX_LEARNERS),
-  );
-  for (const name of ['maxReplacements', 'maxRestarts'] as const) {
-    check(options, name, 'a whole number of 0 or more', (value) => isCount(value, 0));
-  }
-  check(options, 'checkpointEverySteps', 'a whole number of 1 or more', (value) => isCount(value, 1));
-  for (const name of ['stallMs', 'startMs', 'checkpointEveryMs'] as const) {
-    check(options, name, 'a number of milliseconds above 0', (value) => value > 0);
-  }
-  if (mode === undefined || UPDATE_MODES.includes(mode)) return;
-  throw new UsageError(
-    'INVALID_ARGUMENT',
-    `there is no mode '${String(mode)}'; give one of ${UPDATE_MODES.join(', ')}`,
-    { mode },
-  );
-}
-
-type NumberOption = {
-  [Name in keyof TrainOptions]-?: NonNullable<TrainOptions[Name]> extends number ? Name : never;
-}[keyof TrainOptions];
-
-function check(
-  options: TrainOptions,
-  name: NumberOption,
-  wanted: string,
-  isGood: (value: number) => boolean,
-): void {
-  const value = options[name];
-  if (value === undefined || isGood(value)) return;
-  throw new UsageError('INVALID_ARGUMENT', `${name} is ${value}; give ${wanted}`, { [name]: value });
-}
-
-function isCount(value: number, least: number, most = Infinity): boolean {
-  return Number.isInteger(value) && value >= least && value <= most;
 }

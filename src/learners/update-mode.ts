@@ -16,6 +16,26 @@ export const UPDATE_MODES = [
 ] as const;
 export type UpdateMode = (typeof UPDATE_MODES)[number];
 
+/** By the names of `on`; of who did not choose, the default. */
+export function updateModeNamed(
+  update: 'lock-free' | 'locked' | 'auto',
+  appliedBy: 'learner' | 'server' | 'auto',
+): UpdateMode {
+  const who = appliedBy === 'server' ? 'server' : 'direct';
+  return `${who} ${update === 'locked' ? 'locked' : 'lock-free'}`;
+}
+
+/** The other way round. */
+export function updateModeParts(mode: UpdateMode): {
+  readonly update: 'lock-free' | 'locked';
+  readonly appliedBy: 'learner' | 'server';
+} {
+  return {
+    update: isLocked(mode) ? 'locked' : 'lock-free',
+    appliedBy: hasServer(mode) ? 'server' : 'learner',
+  };
+}
+
 export function hasServer(mode: UpdateMode): boolean {
   return mode.startsWith('server');
 }

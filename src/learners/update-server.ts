@@ -1,6 +1,6 @@
 /**
  * The server of the modes that have one (GaDei, figure 5a): goes round the slots of all learners, applies what it finds to the
- * shared weights where both lie, and makes the slot free. Not a process; see `learner-process.ts`.
+ * shared weights where both lie, and makes the slot free. Not a process; see `learn.ts`.
  * Invariant: a gradient is applied by nobody else, and once.
  */
 import { learningRateAt } from '../base/index.ts';
@@ -24,20 +24,24 @@ export interface UpdateServerOptions {
   readonly name: string;
   /** Where they are. */
   readonly segments: SegmentOptions;
+  /** Updates that the schedule does not count. */
+  readonly stepOffset: number;
 }
 
 export class UpdateServer {
   readonly #self: Identity;
   readonly #task: LearnerTask;
+  readonly #stepOffset: number;
   readonly #memory: LearnerMemory;
   readonly #compute: OnnxCompute;
   /** By learner, then slot: the shared weights with the gradients of that slot. */
   readonly #replicas: readonly (readonly Replica[])[];
 
-  constructor({ self, task, mode, space, memory, name, segments }: UpdateServerOptions) {
+  constructor({ self, task, mode, space, memory, name, segments, stepOffset }: UpdateServerOptions) {
     const { model, optimizer, batchSize = 32, sparseUpdates = 'exact' } = task;
     this.#self = self;
     this.#task = task;
+    this.#stepOffset = stepOffset;
     this.#memory = memory;
     this.#compute = new OnnxCompute(task.session);
     const guard = isLocked(mode)
@@ -81,7 +85,7 @@ export class UpdateServer {
     const update = this.#memory.countUpdate();
     replica.step = update - 1;
     const { schedule } = this.#task;
-    replica.update(schedule ? learningRateAt(schedule, update - 1) : undefined);
+    replica.update(schedule ? learningRateAt(schedule, update - 1 - this.#stepOffset) : undefined);
     this.#memory.countWork(this.#self, update - 1 - seen);
     this.#memory.board.finish(this.#self, batch);
   }

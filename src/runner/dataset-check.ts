@@ -3,11 +3,11 @@
  * splits by chance would train on samples that another one tests on. Some samples of every column stand for all.
  * Invariant: a difference is an error on all workers alike, before the first step.
  */
-import { createHash } from 'node:crypto';
 import { UsageError } from '../base/index.ts';
 import type { CommunicationThread } from '../communication/index.ts';
 import type { Dataset } from '../data/index.ts';
 import { tellAllTexts } from '../exchange/index.ts';
+import { someSamples } from '../runtime/index.ts';
 
 export interface RunData {
   readonly dataset: Dataset;
@@ -17,8 +17,6 @@ export interface RunData {
   /** Whether workers share its batches out; otherwise each has samples of its own. */
   readonly isShared: boolean;
 }
-
-const LOOKED_AT = 32;
 
 /** All workers call it when a run begins. True if each was to have samples of its own, and all have the same. */
 export function compareData(
@@ -45,20 +43,4 @@ export function compareData(
     );
   }
   return isApart && others.every((other) => differing(other, Object.keys(own)) === undefined);
-}
-
-/** A fingerprint of samples from all over the dataset. */
-function someSamples(dataset: Dataset, columns: readonly string[]): string {
-  const hash = createHash('sha256');
-  const count = Math.min(LOOKED_AT, dataset.length);
-  const places = Array.from({ length: count }, (_, i) => Math.floor((i * dataset.length) / count));
-  for (const name of columns) {
-    const { data } = dataset.column(name);
-    const size = data.length / dataset.length;
-    for (const place of places) {
-      const { buffer, byteOffset, byteLength } = data.subarray(place * size, (place + 1) * size);
-      hash.update(new Uint8Array(buffer, byteOffset, byteLength));
-    }
-  }
-  return hash.digest('hex');
 }

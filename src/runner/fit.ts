@@ -8,14 +8,13 @@ import { setImmediate as yieldToEvents } from 'node:timers/promises';
 import { refuseUnknownOptions, type OptionNames } from '../base/index.ts';
 import type { Dataset } from '../data/index.ts';
 import type { Model } from '../graph/index.ts';
-import type { Replica } from '../runtime/index.ts';
-import { checkRunData } from './column-check.ts';
-import type { Evaluation } from './evaluate.ts';
-import { openRunnerOn, resolveProcesses } from './get-runner.ts';
+import { beyondEnd, checkRunData, type Evaluation, type Replica } from '../runtime/index.ts';
+import { fitByLearners, type LearnersReport, type LearnersEvent } from './fit-learners.ts';
+import { openRunnerOn } from './get-runner.ts';
 import { RUN_OPTIONS, RUNNER_OPTIONS } from './option-names.ts';
 import { Pace } from './pace.ts';
-import type { On } from './on.ts';
-import { beyondEnd, type CheckpointEvent } from './run-checkpoints.ts';
+import { resolveOn, type On } from './on.ts';
+import type { CheckpointEvent } from './run-checkpoints.ts';
 import type { Runner, RunnerConfig, RunOptions } from './runner.ts';
 import { shard } from './shard.ts';
 
@@ -24,8 +23,8 @@ export interface FitOptions extends RunnerConfig, RunOptions {
   /** Evaluated after every epoch. */
   readonly test?: Dataset | undefined;
   /**
-   * Who trains. With workers the script is started again in each further one, comes to this call there, and ends in it:
-   * a script can do so once, and with no other runner open. Default: this process.
+   * Who trains. With workers or learners the script is started again in each further process, comes to this call
+   * there, and ends in it: a script can do so once, and with no other runner open. Default: this process.
    */
   readonly on?: On | undefined;
   /** Milliseconds between two `progress` events. Default 100. */
@@ -42,21 +41,32 @@ const FIT_OPTIONS: OptionNames<FitOptions> = {
 
 export type FitEvent =
   | CheckpointEvent
+  | LearnersEvent
   | {
       readonly type: 'started';
       readonly step: number;
       readonly totalSteps: number;
+      /** Elements of all. */
       readonly parameters: number;
+      /** Process ids of learners, where they train. */
+      readonly learners?: readonly number[];
+      /** That of their server, where they have one. */
+      readonly server?: number | undefined;
     }
   | {
       readonly type: 'progress';
       readonly step: number;
       readonly totalSteps: number;
       readonly epoch: number;
-      /** Mean over the last steps. */
+      /** Mean over the last steps; of learners since the epoch began. */
       readonly loss: number;
       readonly samplesPerSec: number;
+      /** NaN until it is known. */
       readonly remainingMs: number;
+      /** Learners that have begun to train. */
+      readonly ready?: number;
+      /** Of learners: updates by others between reading the weights and applying a gradient, mean over all batches. */
+      readonly meanStaleness?: number;
     }
   | {
       readonly type: 'epoch';
@@ -75,7 +85,10 @@ export interface FitResult {
   readonly finished: boolean;
   readonly evaluation: Evaluation | undefined;
   readonly samplesPerSec: number;
+  /** 1 with learners, of which `learners` tells. */
   readonly workers: number;
+  /** Where learners trained. */
+  readonly learners?: LearnersReport;
   readonly checkpointPath: string | undefined;
   close(): Promise<void>;
 }
@@ -88,16 +101,17 @@ export async function fit(model: Model, options: FitOptions): Promise<FitResult>
     log = (line: string) => process.stderr.write(`${line}\n`),
   } = options;
   checkRunData(model, options);
+  const resolved = resolveOn(options.on, 'here');
+  if (resolved.kind === 'learners') return fitByLearners(model, options, resolved);
   const pace = new Pace(progressIntervalMs);
-  const { on, ...config } = options;
   const observed = {
-    ...config,
+    ...options,
     onEvent: (event: CheckpointEvent) => {
       onEvent(event);
       pace.pause();
     },
   };
-  const runner = await openRunnerOn(model, observed, resolveProcesses('fit', on, 'here'), { isAlone: true });
+  const runner = await openRunnerOn(model, observed, resolved, { isAlone: true });
   try {
     const { replica, workers, rank } = runner;
     const note = beyondEnd(runner.checkpointPath, replica.step, totalStepsOf(runner, options));

@@ -19,7 +19,7 @@ import { checkModel, compareWorkers } from './model-checks.ts';
 import { checkClients, openClients } from './open-clients.ts';
 import { openExchange } from './open-exchange.ts';
 import { RUNNER_OPTIONS } from './option-names.ts';
-import { resolveOn, type Clients, type On, type OnByDefault, type OnHere, type OnWorkers } from './on.ts';
+import { resolveOn, type Clients, type On, type OnHere, type OnWorkers } from './on.ts';
 import { programOf } from './run-program.ts';
 import { serverTablesOf } from './server-tables.ts';
 import { Runner, type RunnerConfig, type RunnerParts } from './runner.ts';
@@ -60,21 +60,11 @@ const GET_RUNNER_OPTIONS: OptionNames<GetRunnerOptions> = { ...RUNNER_OPTIONS, o
 export async function getRunner(model: Model, options: GetRunnerOptions): Promise<Runner> {
   refuseUnknownOptions('getRunner', options, GET_RUNNER_OPTIONS);
   const { on, ...config } = options;
-  return openRunnerOn(model, config, resolveProcesses('getRunner', on, 'all processors'));
-}
-
-/** Who trains, for those who can use workers and this process only. */
-export function resolveProcesses(
-  caller: string,
-  on: On | undefined,
-  byDefault: OnByDefault,
-): OnHere | OnWorkers {
-  const resolved = resolveOn(on, byDefault);
-  if (resolved.kind !== 'learners') return resolved;
-  if (resolved.learners === 1) return { kind: 'here' };
+  const resolved = resolveOn(on, 'all processors');
+  if (resolved.kind !== 'learners') return openRunnerOn(model, config, resolved);
   throw new UsageError(
     'INVALID_ARGUMENT',
-    `${caller} trains in this process or on workers, and on asks for learners; give { workers: 2 }, or use trainWithLearners or tributary train`,
+    'getRunner makes steps on workers or in this process, and on asks for learners, which make none together; give { workers: 2 }, or use fit',
     { on },
   );
 }

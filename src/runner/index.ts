@@ -1,14 +1,10 @@
 export { fit } from './fit.ts';
 export type { FitEvent, FitOptions, FitResult } from './fit.ts';
 export { WORKER_MARK } from '../launcher/index.ts';
-export { beyondEnd } from './run-checkpoints.ts';
 export type { CheckpointEvent, CheckpointOptions } from './run-checkpoints.ts';
 export { samplesOfStep } from './client-layout.ts';
-export { checkRunData } from './column-check.ts';
-export { argmax, evaluate, meanLoss } from './evaluate.ts';
-export type { Evaluation, EvaluateOptions } from './evaluate.ts';
 export { getRunner, oneDevice } from './get-runner.ts';
-export { MAX_LEARNERS, MODES, resolveOn } from './on.ts';
+export { MODES, resolveOn } from './on.ts';
 export type { GetRunnerOptions } from './get-runner.ts';
 export type {
   Clients,
@@ -24,7 +20,6 @@ export type {
   Workers,
 } from './on.ts';
 export type { Machine } from './resources.ts';
-export { fingerprintOf } from './model-checks.ts';
 export { Runner } from './runner.ts';
 export type { RunnerConfig, RunOptions, StepReport } from './runner.ts';
 export { shard, Shard } from './shard.ts';

@@ -2,11 +2,10 @@
  * What must hold before workers train together: the model can be trained, there is something for everybody to do, and all have the
  * same model and the same versions. Invariant: every fault is an error that names it, before the first step.
  */
-import { createHash } from 'node:crypto';
 import { packageVersion, UsageError } from '../base/index.ts';
 import type { CommunicationThread } from '../communication/index.ts';
 import { tellAllTexts } from '../exchange/index.ts';
-import { gradients, type Model } from '../graph/index.ts';
+import { fingerprintOf, gradients, type Model } from '../graph/index.ts';
 import type { RunnerConfig } from './runner.ts';
 
 export function checkModel(model: Model, config: RunnerConfig, workers: number): void {
@@ -69,28 +68,3 @@ const remedies = {
   node: 'install the same on all machines',
   model: 'build it alike in every process, from the same files and without chance',
 } as const;
-
-/** A text of every number of an array would take seconds for a large table. */
-function withoutBytes(_: string, value: unknown): unknown {
-  if (!ArrayBuffer.isView(value)) return value;
-  return createHash('sha256')
-    .update(new Uint8Array(value.buffer, value.byteOffset, value.byteLength))
-    .digest('hex');
-}
-
-/** Equal for models with the same nodes, parameters and first values, also when gradients were added to the graph of one of them. */
-export function fingerprintOf({ graph, loss, outputs }: Model): string {
-  const values = graph.stateUpdates.map(({ value }) => value);
-  const used = new Set([loss, ...Object.values(outputs), ...values].map(({ node }) => node));
-  // A set goes on with what is added while it is gone through.
-  for (const node of used) for (const input of node.inputs) used.add(input.node);
-  const parameters = [...graph.parameters.values()].map(({ name, shape, trainable, initialiser }) => [
-    ...[name, shape, trainable, initialiser],
-  ]);
-  const nodes = graph.nodes
-    .filter((node) => used.has(node))
-    .map(({ id, op, attributes, inputs }) => [id, op, attributes, inputs.map(({ node }) => node.id)]);
-  return createHash('sha256')
-    .update(JSON.stringify([parameters, nodes], withoutBytes))
-    .digest('hex');
-}

@@ -6,6 +6,7 @@
 import { didYouMean, refuseUnknownOptions, type OptionNames } from '../base/index.ts';
 import { STORE_TYPES, type StoreType } from '../kvstore/index.ts';
 import type { TlsFiles, TransportChoice } from '../launcher/index.ts';
+import { MAX_LEARNERS } from '../learners/index.ts';
 import type { Merging, Strategy } from '../plan/index.ts';
 import { checkChoice, fault, isWithin, list, print } from './on-faults.ts';
 import { resolveWorkers } from './on-workers.ts';
@@ -81,6 +82,22 @@ export interface Learners {
   readonly update?: 'lock-free' | 'locked' | undefined;
   /** Who applies gradients: each learner, or one process for all. Default: as a trial finds, or 'learner'. */
   readonly appliedBy?: 'learner' | 'server' | undefined;
+  /** Processes started in place of ones that died, at most, from the beginning or the last restart. Default 8. */
+  readonly maxReplacements?: number | undefined;
+  /**
+   * How often all processes are started again from the last checkpoint when no learner is left or nothing moves. Default
+   * 1.
+   */
+  readonly maxRestarts?: number | undefined;
+  /** A learner that finishes no batch for so long is ended and replaced. Default 60,000 milliseconds. */
+  readonly stallMs?: number | undefined;
+  /** A process that has not come to the call after so long is ended and replaced. Default 600,000 milliseconds. */
+  readonly startMs?: number | undefined;
+  /**
+   * Folder of this user (mode 0700) on a shared-memory file system, for weights and gradients. Default
+   * /dev/shm/tributary-<uid>.
+   */
+  readonly segmentDirectory?: string | undefined;
 }
 
 export type ResolvedOn = OnHere | OnLearners | OnWorkers;
@@ -94,6 +111,12 @@ export interface OnLearners {
   readonly learners: number | 'auto';
   readonly update: 'lock-free' | 'locked' | 'auto';
   readonly appliedBy: 'learner' | 'server' | 'auto';
+  readonly maxReplacements: number;
+  readonly maxRestarts: number;
+  readonly stallMs: number;
+  readonly startMs: number;
+  /** Undefined: the usual one. */
+  readonly segmentDirectory: string | undefined;
 }
 
 export interface OnWorkers {
@@ -128,15 +151,15 @@ export interface Clients {
   readonly access: ServerAccess | undefined;
 }
 
-/** What `learners` cannot be above; a board has so many seats. */
-export const MAX_LEARNERS = 254;
-
 export const WORKERS_OPTIONS: OptionNames<Workers> = {
   ...{ mode: true, workers: true, machines: true, transport: true, tls: true },
   ...{ servers: true, serverCores: true, access: true, clients: true },
   ...{ strategy: true, merging: true, consistency: true },
 };
-export const LEARNERS_OPTIONS: OptionNames<Learners> = { learners: true, update: true, appliedBy: true };
+export const LEARNERS_OPTIONS: OptionNames<Learners> = {
+  ...{ learners: true, update: true, appliedBy: true, maxReplacements: true, maxRestarts: true },
+  ...{ stallMs: true, startMs: true, segmentDirectory: true },
+};
 
 /** The same as `on`, where that was not given: 'here' is this process. */
 export type OnByDefault = 'here' | 'auto' | 'all processors';
@@ -166,7 +189,9 @@ export function resolveOn(on: On | undefined, byDefault: OnByDefault): ResolvedO
   );
 }
 
-function resolveLearners({ learners, update, appliedBy }: Learners): OnLearners {
+function resolveLearners(given: Learners): OnHere | OnLearners {
+  const { learners, update, appliedBy, segmentDirectory } = given;
+  const { maxReplacements = 8, maxRestarts = 1, stallMs = 60_000, startMs = 600_000 } = given;
   const isCount = learners === 'auto' || isWithin(learners, MAX_LEARNERS);
   if (!isCount) {
     throw fault(`learners is ${print(learners)}; give 'auto' or a whole number from 1 to ${MAX_LEARNERS}`);
@@ -175,7 +200,20 @@ function resolveLearners({ learners, update, appliedBy }: Learners): OnLearners 
   if (appliedBy !== undefined) checkChoice('appliedBy', appliedBy, ['learner', 'server']);
   // Whoever says one of them has chosen; a trial looks for the best of both otherwise.
   const isOpen = update === undefined && appliedBy === undefined;
+  for (const [name, value] of Object.entries({ maxReplacements, maxRestarts })) {
+    if (value !== 0 && !isWithin(value, Number.MAX_SAFE_INTEGER)) {
+      throw fault(`${name} is ${print(value)}; give a whole number of 0 or more`);
+    }
+  }
+  for (const [name, value] of Object.entries({ stallMs, startMs })) {
+    if (!(typeof value === 'number' && value > 0)) {
+      throw fault(`${name} is ${print(value)}; give a number of milliseconds above 0`);
+    }
+  }
+  // Alone it shares nothing with anybody.
+  if (learners === 1 && isOpen) return { kind: 'here' };
   return {
+    ...{ maxReplacements, maxRestarts, stallMs, startMs, segmentDirectory },
     ...{ kind: 'learners', learners },
     update: isOpen ? 'auto' : (update ?? 'lock-free'),
     appliedBy: isOpen ? 'auto' : (appliedBy ?? 'learner'),

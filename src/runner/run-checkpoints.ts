@@ -10,8 +10,13 @@ import type { SampleOrderState } from '../data/index.ts';
 import { agree, NO_TABLES, type Exchange } from '../exchange/index.ts';
 import type { Region } from '../memory/index.ts';
 import {
+  carriedOver,
+  checkRunState,
   CheckpointStore,
-  type JsonValue,
+  readRunState,
+  stepOffsetOf,
+  writeRunState,
+  type Evaluation,
   type LatestCheckpoint,
   type LoadedCheckpoint,
   type Replica,
@@ -19,7 +24,6 @@ import {
   type StreamedTensor,
   type UsedFolderOptions,
 } from '../runtime/index.ts';
-import type { Evaluation } from './evaluate.ts';
 import { attemptTogether } from './joint-attempt.ts';
 
 export interface CheckpointOptions extends UsedFolderOptions {
@@ -153,13 +157,10 @@ export class RunCheckpoints {
     }
     if (!replica.isFinite()) throw this.notANumber(NaN);
     const { tensors, optimizer } = replica.snapshotHere();
-    const state = {
-      ...{ seed, batchSize, stepSamples, stepOffset: this.stepOffset, datasetLength: length ?? null },
-      optimizer: replica.optimizer.spec as unknown as JsonValue,
-      schedule: (schedule ?? null) as JsonValue,
-      order: order as unknown as JsonValue,
-      metrics: (evaluation ? { ...evaluation } : null) as JsonValue,
-    };
+    const state = writeRunState({
+      ...{ seed, batchSize, stepSamples, datasetLength: length, optimizer: replica.optimizer.spec },
+      ...{ schedule, order, evaluation, trainedBy: this.#trainedBy, stepOffset: this.stepOffset },
+    });
     const common = { step, epoch: order.epoch, state };
     const path =
       tables.size === 0
@@ -189,6 +190,11 @@ export class RunCheckpoints {
     );
   }
 
+  get #trainedBy(): string {
+    const { thread } = this.#parts;
+    return thread ? `${thread.world.size} workers` : 'one process';
+  }
+
   get #isFirst(): boolean {
     const { thread } = this.#parts;
     return !thread || thread.world.rank === 0;
@@ -200,37 +206,19 @@ export class RunCheckpoints {
     for (const { path: bad, reason } of skipped)
       this.#tell({ type: 'checkpoint-skipped', path: bad, reason });
     if (!checkpoint || path === undefined) return undefined;
-    const state = checkpoint.state as Partial<Record<string, JsonValue>>;
-    const { spec } = replica.optimizer;
-    const mine = JSON.stringify({ seed, batchSize, optimizer: spec });
-    const theirs = JSON.stringify({
-      // Checkpoints of earlier versions do not say the size of a batch.
-      ...{ seed: state['seed'], batchSize: state['batchSize'] ?? batchSize },
-      optimizer: sortedLike(state['optimizer'], spec),
-    });
-    if (mine !== theirs) {
-      throw new UsageError(
-        'CHECKPOINT_MISMATCH',
-        `${path} was made with ${theirs}, this run has ${mine}. Use the same seed, batch size and optimizer, or start in another folder.`,
-      );
-    }
-    const length = state['datasetLength'];
-    const order = state['order'] as unknown as SampleOrderState;
-    const before = (state['stepSamples'] ?? batchSize) as number;
-    const isOther = typeof length === 'number' && before !== stepSamples;
+    const state = readRunState(checkpoint.state);
+    checkRunState(path, state, { seed, batchSize, optimizer: replica.optimizer.spec });
     const { step } = checkpoint;
-    // In another way to train a step has another number of samples: what is done is known by the place in them.
-    const done = isOther ? stepsTo(order, length, stepSamples) : undefined;
-    const stepOffset = done === undefined ? ((state['stepOffset'] ?? 0) as number) : step - done;
     replica.restore(checkpoint, step);
     this.#takeStored(path, checkpoint);
-    const note =
-      done === undefined
-        ? undefined
-        : `the checkpoint of step ${step} was made with ${before} samples a step, and this run has ${stepSamples}: parameters, the optimizer's state and the place in the samples are carried over; that place is where this run would be after ${done} steps of its own`;
+    const stepOffset = stepOffsetOf(state, step, stepSamples);
+    const note = carriedOver(path, state, {
+      ...{ trainedBy: this.#trainedBy, stepSamples, done: step - stepOffset },
+    });
+    const { order, datasetLength } = state;
     return {
       ...{ path, step, stepOffset, note },
-      place: { state: order, ...(typeof length === 'number' ? { length } : {}) },
+      place: { state: order, ...(datasetLength === undefined ? {} : { length: datasetLength }) },
     };
   }
 
@@ -335,11 +323,6 @@ export class RunCheckpoints {
   }
 }
 
-/** Steps of so many samples that lead to a place; one that is half done counts. */
-function stepsTo({ epoch, position }: SampleOrderState, length: number, stepSamples: number): number {
-  return epoch * Math.ceil(length / stepSamples) + Math.ceil(position / stepSamples);
-}
-
 function bytesOf({ view }: Region<'float32'>): Uint8Array {
   return new Uint8Array(view.buffer, view.byteOffset, view.byteLength);
 }
@@ -349,19 +332,5 @@ function notHere(): never {
   throw new UsageError(
     'INVALID_ARGUMENT',
     'Before the first step only worker 0 can read the tables of the checkpoint that the run goes on from (serverTables). Evaluate shard(data) instead of the whole dataset, or after a step.',
-  );
-}
-
-/** For people: a run has more steps than it is now asked for. Undefined if it has not. */
-export function beyondEnd(path: string | undefined, step: number, totalSteps: number): string | undefined {
-  if (path === undefined || step <= totalSteps) return undefined;
-  return `${path} has ${step} steps, more than the ${totalSteps} asked for: nothing is trained, and the result is that of step ${step}. Ask for more epochs or steps to go on with this run, or for another folder if another run was meant.`;
-}
-
-/** The stored specification with the keys in our order, so that texts compare. */
-function sortedLike(stored: JsonValue | undefined, like: object): unknown {
-  if (typeof stored !== 'object' || stored === null) return stored;
-  return Object.fromEntries(
-    Object.keys(like).map((key) => [key, (stored as Record<string, JsonValue>)[key]]),
   );
 }

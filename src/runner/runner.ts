@@ -17,19 +17,18 @@ import type { Compute, SessionOptions } from '../compute/index.ts';
 import { openLoader, SampleOrder, type Batch, type Dataset } from '../data/index.ts';
 import { NO_TABLES, tellAll, type Exchange } from '../exchange/index.ts';
 import type { OptimizerSpec } from '../kernels/index.ts';
-import type { ExchangePlan, Merging, StepProgram } from '../plan/index.ts';
-import { namesInShort } from '../plan/index.ts';
-import type { Replica } from '../runtime/index.ts';
-import { checkColumns } from './column-check.ts';
-import { compareData } from './dataset-check.ts';
+import { namesInShort, type ExchangePlan, type Merging, type StepProgram } from '../plan/index.ts';
 import {
+  checkColumns,
   evaluate,
   evaluateRemotely,
   evaluationOf,
   NOTHING_EVALUATED,
   type EvaluateOptions,
   type Evaluation,
-} from './evaluate.ts';
+  type Replica,
+} from '../runtime/index.ts';
+import { compareData } from './dataset-check.ts';
 import { attemptTogether } from './joint-attempt.ts';
 import type { JointStep, StepOutcome } from './joint-step.ts';
 import { RUN_OPTIONS } from './option-names.ts';
@@ -451,8 +450,9 @@ export class Runner {
     if (!this.#order) return new SampleOrder(length, { seed });
     const { state, length: before = length } = this.#order;
     if (before === length) return SampleOrder.restore(length, state);
-    const { epoch, position } = SampleOrder.restore(before, state).state;
-    return new SampleOrder(length, { seed }).seek(position > 0 ? epoch + 1 : epoch, 0);
+    const { epoch, position, ahead = [] } = SampleOrder.restore(before, state).state;
+    const isWithin = position > 0 || ahead.length > 0;
+    return new SampleOrder(length, { seed }).seek(isWithin ? epoch + 1 : epoch, 0);
   }
 
   async #stepTogether(

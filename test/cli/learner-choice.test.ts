@@ -3,7 +3,6 @@ import { describe, expect, test } from 'vitest';
 import { checkConfig } from '../../src/cli/config-check.ts';
 import type { ResolvedConfig } from '../../src/cli/config.ts';
 import { chooseLearners, type ChoiceFacts } from '../../src/cli/learner-choice.ts';
-import { translator } from '../../src/cli/learner-run.ts';
 import { StepMeter } from '../../src/cli/learner-trial.ts';
 import type { ResumePoint } from '../../src/cli/resume-point.ts';
 import { SpeedGuard } from '../../src/cli/speed-guard.ts';
@@ -16,7 +15,7 @@ const config = (changes: object = {}): ResolvedConfig =>
     { source: '/project/tributary.config.ts', defaultName: 'tributary' },
   );
 const point = (changes: Partial<ResumePoint>): ResumePoint => ({
-  ...{ path: 'c', step: 0, epoch: 0, midEpoch: undefined, seed: 0, optimizer: {} },
+  ...{ path: 'c', step: 0 },
   ...changes,
 });
 
@@ -80,9 +79,7 @@ describe('the number of learners', () => {
     ['memory cannot be shared', { isShared: false }, []],
     ['operations run elsewhere', { config: config({ provider: 'cuda' }) }, []],
     ['operations share threads', { config: config({ threads: 2 }) }, []],
-    ['the steps are counted', { config: config({ maxSteps: 1000 }) }, []],
-    ['one was asked for', { config: config({ learners: 1 }) }, []],
-    ['fit was in the middle of an epoch', { from: point({ midEpoch: 'fit', step: 5 }) }, []],
+    ['few steps are counted', { config: config({ maxSteps: 60 }) }, []],
     ['almost all is done', { from: point({ step: 3990 }) }, []],
     ['there are few steps', { samples: 100 }, []],
     ['an epoch is a moment', { samples: 150, config: config({ epochs: 40 }) }, ['1']],
@@ -92,17 +89,15 @@ describe('the number of learners', () => {
     expect((await choose({ 1: 200, 2: 400 }, facts)).note).toBeUndefined();
   });
 
-  test('is what was asked for, unless that cannot be; then it says why', async () => {
-    const asked = await choose({}, { config: config({ learners: 7 }), cores: 1 });
+  test('is what was asked for', async () => {
+    const changes = { learners: 7, maxSteps: 3, model: () => undefined };
+    const asked = await choose({}, { config: config(changes), cores: 1 });
     expect(asked).toEqual({ learners: 7, mode: 'direct lock-free', tried: [] });
-    const counted = await choose({}, { config: config({ learners: 7, maxSteps: 3 }) });
-    expect(counted).toMatchObject({ learners: 1, tried: [] });
-    expect(counted.note).toContain('stops after so many steps');
-    for (const learners of ['auto', 2]) {
-      const built = await choose({}, { config: config({ learners, model: () => undefined }) });
-      expect(built).toMatchObject({ learners: 1, tried: [] });
-      expect(built.note).toContain('the model is a function');
-    }
+  });
+
+  test('is tried out for models that are functions, too', async () => {
+    const built = await choose({ 1: 100, 2: 190 }, { config: config({ model: () => undefined }) });
+    expect(built).toMatchObject({ learners: 2, tried: ['1', '2', '1'] });
   });
 
   test('is one where the trial fails', async () => {
@@ -173,8 +168,6 @@ describe('the mode', () => {
     expect(one.note).toContain('the mode server locked is one of several; ask for more by --learners');
     const small = await choose({}, { config: config({ learnerMode: 'direct locked' }), samples: 100 });
     expect(small.note).toContain('more would not pay here');
-    const counted = await choose({}, { config: config({ learnerMode: 'direct locked', maxSteps: 9 }) });
-    expect(counted.note).toContain('stops after so many steps');
   });
 });
 
@@ -223,29 +216,5 @@ describe('a trial', () => {
     meter.add(5, 2000);
     expect(meter.hasEnough()).toBe(true);
     expect(meter.stepsPerSec()).toBeCloseTo(2);
-  });
-});
-
-test('events of learners become those of a run by one, with the time that is left', () => {
-  let now = 0;
-  const task = { config: config() };
-  const from = point({ step: 100, epoch: 1 });
-  const translate = translator({ task, batches: 100, parameters: 5, from }, () => now);
-  const begin = { ...{ learners: [1, 2], server: undefined, batches: 100, epoch: 1, step: 100 } };
-  expect(translate({ type: 'started', ...begin })).toEqual({
-    ...{ type: 'started', step: 100, totalSteps: 400, parameters: 5 },
-  });
-  const progress = (step: number) =>
-    translate({
-      ...{ type: 'progress', step, epoch: 1, ready: 2 },
-      ...{ loss: 1, samplesPerSec: 10, meanStaleness: 1 },
-    });
-  expect(progress(100)).toMatchObject({ totalSteps: 400, remainingMs: NaN });
-  now = 1000;
-  expect(progress(110)).toMatchObject({ remainingMs: NaN });
-  now = 2000;
-  expect(progress(120)).toMatchObject({ step: 120, remainingMs: 28_000 });
-  expect(translate({ type: 'epoch', epoch: 1, step: 200, loss: 1, evaluation: undefined })).toEqual({
-    ...{ type: 'epoch', epoch: 1, step: 200, loss: 1 },
   });
 });

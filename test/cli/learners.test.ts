@@ -1,29 +1,29 @@
 /** `tributary train` by learner processes: what it writes, stops and resumes is as with one, and each takes over from the other. */
-import { existsSync, readdirSync, readFileSync } from 'node:fs';
+import { spawnSync } from 'node:child_process';
+import { existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { afterEach, describe, expect, test, vi } from 'vitest';
-import { buildModel } from '../../src/cli/build-model.ts';
-import { loadConfigFile } from '../../src/cli/config-file.ts';
-import { taskSource } from '../../src/cli/learner-run.ts';
-import { buildTask } from '../../src/cli/learner-task.ts';
-import { measureLearners } from '../../src/cli/learner-trial.ts';
-import { runCommand } from '../../src/cli/run-command.ts';
-import { loadTask } from '../../src/cli/task.ts';
+import { fileURLToPath } from 'node:url';
+import { describe, expect, test } from 'vitest';
 import { hasSharedMemory } from '../../src/memory/index.ts';
 import { temporaryFolders } from '../data/temporary-folder.ts';
-import { fakeIo, run } from './fake-io.ts';
-import { parse, type ProgramEvent } from './program.ts';
-import { rows, writeTinyRun } from './tiny-run.ts';
+import { programOf } from '../support/test-program.ts';
 import { segmentFiles } from '../support/segment-files.ts';
+import { run } from './fake-io.ts';
+import { parse, start, type ProgramEvent } from './program.ts';
+import { rows, writeTinyRun } from './tiny-run.ts';
 
 const folder = temporaryFolders();
 const BATCHES = 75;
 const larger = { train: rows(8 * BATCHES, 1) };
 
-afterEach(() => {
-  const left = segmentFiles().filter((name) => name.includes(`learners-${process.pid}-`));
+/** Learners run the program from its beginning, so it is one of its own. */
+async function program(args: readonly string[], cwd: string) {
+  const started = start(['train', ...args], cwd);
+  const ended = await started.ended;
+  const left = segmentFiles().filter((name) => name.includes(`learners-${started.child.pid}-`));
   expect(left).toEqual([]);
-});
+  return { ...ended, stdout: ended.lines.join('\n') };
+}
 
 const events = (stdout: string): ProgramEvent[] => stdout.trimEnd().split('\n').map(parse);
 const metricsIn = (cwd: string, output: string) =>
@@ -37,8 +37,7 @@ describe.skipIf(!hasSharedMemory())('a run by learners', () => {
     const cwd = folder();
     const config = { epochs: 6, movingAverage: 0.9, clipGlobalNorm: 5, schedule: undefined };
     writeTinyRun(cwd, { ...larger, config });
-    const train = (...args: string[]) =>
-      run(['train', 'tiny.json', '--output', 'out', '--json', ...args], { cwd });
+    const train = (...args: string[]) => program(['tiny.json', '--output', 'out', '--json', ...args], cwd);
 
     const first = await train('--learners', '2', '--epochs', '3');
     expect(first.code, first.stderr).toBe(0);
@@ -57,6 +56,7 @@ describe.skipIf(!hasSharedMemory())('a run by learners', () => {
     );
     expect(final).toMatchObject({ learners: 2, mode: 'direct lock-free', accuracy: 1 });
     expect(final['meanStaleness']).toBeGreaterThanOrEqual(0);
+    expect(first.stderr).toBe('');
     const evaluated = await run(['evaluate', 'out', '--json'], { cwd });
     const { loss } = JSON.parse(evaluated.stdout) as { loss: number };
     // By the moving average, which learners keep as one does.
@@ -74,6 +74,12 @@ describe.skipIf(!hasSharedMemory())('a run by learners', () => {
       expect(resumed).toMatchObject({ step: (epoch - 1) * BATCHES });
       expect(events(result.stdout).at(-1)).toMatchObject({ steps: epoch * BATCHES, accuracy: 1 });
     }
+    const carried = (result: { stdout: string }) =>
+      events(result.stdout).find(({ type }) => type === 'note')?.['note'];
+    expect(carried(byOne)).toMatch(
+      /was made by 2 learners\. Carried over to one process: parameters, states/,
+    );
+    expect(carried(byTwo)).toMatch(/was made by one process\. Carried over to 2 learners: parameters/);
     expect(metricsIn(cwd, 'out').epochs.map(({ epoch }) => epoch)).toEqual([1, 2, 3, 4, 5]);
     expect(metricsIn(cwd, 'out').final).toMatchObject({ learners: 2, mode: 'server locked' });
     const stored = JSON.parse(readFileSync(join(cwd, 'out', 'config.json'), 'utf8')) as unknown;
@@ -84,7 +90,7 @@ describe.skipIf(!hasSharedMemory())('a run by learners', () => {
     expect(otherSeed.stdout).toContain('CHECKPOINT_MISMATCH');
   });
 
-  test('stopped in the middle of an epoch keeps a checkpoint; one learner finishes the batches that are left', async () => {
+  test('stopped in the middle of an epoch keeps a checkpoint; others finish the batches that are left', async () => {
     const cwd = folder();
     const batches = 1000;
     const model = { name: 'text-cnn', size: 32, widths: [2, 3, 4], filters: 64 };
@@ -92,87 +98,83 @@ describe.skipIf(!hasSharedMemory())('a run by learners', () => {
       train: rows(8 * batches, 1),
       config: { epochs: 1, model, checkpointEverySteps: 50 },
     });
-    const controller = new AbortController();
-    const io = fakeIo({ cwd, isTerminal: true, signal: controller.signal });
-    const ended = runCommand(['train', 'tiny.json', '--output', 'cut', '--learners', '2'], io);
-    await vi.waitFor(() => expect(io.written.terminal).toMatch(/ [1-9]\d?% /), {
-      ...{ timeout: 20_000, interval: 10 },
-    });
-    controller.abort('SIGINT');
-    expect(await ended, io.written.stderr).toBe(130);
-    const [, stopped] = /^Stopped at step (\d+); the checkpoint is cut/m.exec(io.written.stdout)!;
-    expect(Number(stopped)).toBeGreaterThan(0);
-    expect(Number(stopped)).toBeLessThan(batches);
+    const cut = start(['train', 'tiny.json', '--output', 'cut', '--learners', '2', '--json'], cwd);
+    await cut.waitFor('checkpoint');
+    cut.child.kill('SIGINT');
+    const interrupted = await cut.ended;
+    expect(interrupted.code, interrupted.stderr).toBe(130);
+    const { type, step } = parse(interrupted.lines.at(-1)!);
+    expect(type).toBe('interrupted');
+    const stopped = Number(step);
+    expect(stopped).toBeGreaterThanOrEqual(50 - 1);
+    expect(stopped).toBeLessThan(batches);
     expect(existsSync(join(cwd, 'cut', 'model.onnx'))).toBe(false);
 
-    const counted = await run(['train', 'cut', '--resume', '--max-steps', '5'], { cwd });
-    expect(counted.stderr).toContain('Leave out --max-steps');
-    const otherBatch = await run(['train', 'cut', '--resume', '--batch-size', '4'], { cwd });
+    const otherBatch = await program(['cut', '--resume', '--batch-size', '4'], cwd);
     expect(otherBatch.stderr).toContain('error [CHECKPOINT_MISMATCH]');
-    expect(otherBatch.stderr).toContain('batches of 8, this run has 4');
+    expect(otherBatch.stderr).toContain('batchSize 8; this run has batchSize 4');
 
-    const resumed = await run(['train', 'cut', '--resume', '--learners', '1', '--json'], { cwd });
-    expect(resumed.code, resumed.stderr).toBe(0);
-    const told = events(resumed.stdout);
-    expect(told.find(({ type }) => type === 'resumed')?.['step']).toBe(Number(stopped));
-    expect(told.at(-1)).toMatchObject({ type: 'finished', steps: batches, accuracy: 1 });
-    const kept = told.filter(({ type }) => type === 'checkpoint').map(({ step }) => Number(step));
-    expect(kept.length).toBeGreaterThan(1);
-    expect(kept.at(-1)).toBe(batches);
-    const between = kept.slice(0, -1).map((step, i) => step - (kept[i - 1] ?? Number(stopped)));
-    // The batch that is being applied when a checkpoint is due is not in it.
-    expect(Math.min(...between)).toBeGreaterThanOrEqual(50 - 1);
-  });
-
-  test('is measured by a trial that leaves nothing behind', async () => {
-    const cwd = folder();
-    const config = await loadConfigFile(writeTinyRun(cwd, larger), cwd);
-    const task = loadTask(config.data, config.seed);
-    const built = buildModel(config, task);
-    const { signal } = new AbortController();
-    const options = { task: { config }, built, train: task.train, signal, startMs: 60_000 };
-    for (const team of [
-      { learners: 1 },
-      { learners: 2 },
-      { learners: 2, mode: 'server lock-free' },
-    ] as const) {
-      const measured = await measureLearners(team, options);
-      expect(measured?.samplesPerSec).toBeGreaterThan(0);
+    // Each goes on within the epoch: learners up to a step, workers, and one process, which ends it.
+    const ends = [stopped + 100, stopped + 200, batches] as const;
+    const ways = [
+      ['--learners', '2', '--mode', 'server lock-free', '--max-steps', String(ends[0])],
+      ['--workers', '2', '--max-steps', String(ends[1])],
+      ['--learners', '1'],
+    ] as const;
+    for (const [i, way] of ways.entries()) {
+      const resumed = await program(['cut', '--resume', '--json', ...way], cwd);
+      expect(resumed.code, resumed.stderr).toBe(0);
+      const told = events(resumed.stdout);
+      expect(told.find((event) => event.type === 'resumed')?.['step']).toBe(ends[i - 1] ?? stopped);
+      expect(told.at(-1)).toMatchObject({ type: 'finished', steps: ends[i] });
+      const kept = told.filter((event) => event.type === 'checkpoint').map((event) => Number(event['step']));
+      expect(kept.at(-1)).toBe(ends[i]);
     }
-    expect(readdirSync(cwd).sort()).toEqual(['test.csv', 'tiny.json', 'train.csv']);
-    expect(
-      await measureLearners({ learners: 1 }, { ...options, signal: AbortSignal.abort() }),
-    ).toBeUndefined();
-  });
+    expect(metricsIn(cwd, 'cut').final).toMatchObject({ steps: batches, accuracy: 1 });
+  }, 120_000);
 
-  test('uses what its process has loaded; other processes are told the configuration only', async () => {
-    const cwd = folder();
-    const config = await loadConfigFile(writeTinyRun(cwd), cwd);
-    const first = buildTask({ config });
-    const data = { config, loaded: () => first };
-    const [again, trial] = [buildTask(data), buildTask({ ...data, isTrial: true })];
-    expect(again).toEqual(first);
-    for (const { model, train } of [again, trial]) {
-      expect([model === first.model, train === first.train]).toEqual([true, true]);
-    }
-    expect(trial.test).toBeUndefined();
-    const sent = JSON.parse(JSON.stringify(taskSource(data))) as unknown;
-    expect(sent).toEqual(JSON.parse(JSON.stringify(taskSource({ config }))));
-  });
-
-  test('does not go on from the middle of an epoch of one learner, and says what does', async () => {
+  test('goes on within an epoch of one process, in the order that this one has', async () => {
     const cwd = folder();
     writeTinyRun(cwd);
-    const stopped = await run(['train', 'tiny.json', '--max-steps', '5', '--learners', '2'], { cwd });
-    expect(stopped.code).toBe(0);
-    expect(stopped.stdout).toMatch(/^1 learner: a run that stops after so many steps/m);
-    const refused = await run(['train', 'tiny.json', '--resume', '--learners', '2'], { cwd });
-    expect(refused.code).toBe(1);
-    expect(refused.stderr).toContain('error [CHECKPOINT_MISMATCH]');
-    expect(refused.stderr).toContain('in the middle of epoch 1');
-    expect(refused.stderr).toContain('--learners 1');
-    const auto = await run(['train', 'tiny.json', '--resume', '--learners', 'auto'], { cwd });
-    expect(auto.code).toBe(0);
-    expect(auto.stdout).toContain('Done: accuracy');
+    expect((await run(['train', 'tiny.json', '--max-steps', '5'], { cwd })).code).toBe(0);
+    const resumed = await program(['tiny.json', '--resume', '--learners', '2'], cwd);
+    expect(resumed.code, resumed.stderr).toBe(0);
+    expect(resumed.stdout).toMatch(/step-00000005 was made by one process\. Carried over to 2 learners: /);
+    expect(resumed.stdout).toMatch(/11 steps \(16 in all\)/);
   });
+
+  test('has a model that is a function, with all that it refers to', async () => {
+    const cwd = folder();
+    writeTinyRun(cwd, larger);
+    const tiny = JSON.parse(readFileSync(join(cwd, 'tiny.json'), 'utf8')) as object;
+    writeFileSync(
+      join(cwd, 'own.ts'),
+      `import { textCnn } from 'tributary';
+const size: number = [4, 4].reduce((a, b) => a + b);
+export default {
+  ...${JSON.stringify({ ...tiny, on: { learners: 2 }, model: undefined })},
+  model: (facts: object) => textCnn({ ...facts, size, widths: [2, 3], filters: 8 } as never),
+};
+`,
+    );
+    const { code, stderr, stdout } = await program(['own.ts', '--output', 'own', '--json'], cwd);
+    expect(code, stderr).toBe(0);
+    expect(events(stdout).at(-1)).toMatchObject({ type: 'finished', learners: 2, accuracy: 1 });
+  });
+
+  test('is measured by a trial that leaves nothing behind', () => {
+    const cwd = folder();
+    const config = writeTinyRun(cwd, larger);
+    const trial = fileURLToPath(new URL('./learner-trial-program.ts', import.meta.url));
+    const { stdout, stderr, pid } = spawnSync(process.execPath, [...programOf(trial), config], {
+      ...{ encoding: 'utf8', timeout: 100_000 },
+    });
+    expect(stderr).toBe('');
+    const { speeds, isStopped } = JSON.parse(stdout) as { speeds: number[]; isStopped: boolean };
+    expect(speeds).toHaveLength(3);
+    for (const speed of speeds) expect(speed).toBeGreaterThan(0);
+    expect(isStopped).toBe(true);
+    expect(readdirSync(cwd).sort()).toEqual(['test.csv', 'tiny.json', 'train.csv']);
+    expect(segmentFiles().filter((name) => name.includes(`learners-${pid}-`))).toEqual([]);
+  }, 110_000);
 });

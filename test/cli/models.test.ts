@@ -10,7 +10,7 @@ import { drawPicture } from '../../src/cli/picture.ts';
 import { openTrainedModel } from '../../src/cli/trained-model.ts';
 import { OnnxRuntime, PROVIDERS, type Provider } from '../../src/compute/index.ts';
 import { importOnnx } from '../../src/graph/index.ts';
-import { evaluate } from '../../src/runner/index.ts';
+import { evaluate } from '../../src/runtime/index.ts';
 import { temporaryFolders } from '../data/temporary-folder.ts';
 import { run } from './fake-io.ts';
 import { writeTinyRun } from './tiny-run.ts';

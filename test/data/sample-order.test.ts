@@ -62,6 +62,54 @@ describe('SampleOrder', () => {
     expect(epoch(new SampleOrder(4, { shuffle: false }), 3)).toEqual([0, 1, 2, 3]);
   });
 
+  it('passes over what is behind already, whatever the size of a batch, and ends the epoch with the rest', () => {
+    const whole = new SampleOrder(10, { seed: 4 }).draw(10).samples;
+    const behind = [
+      [2, 4],
+      [4, 5],
+      [8, 10],
+    ] as const;
+    const left = [1, 5, 6, 7].map((place) => whole[place]);
+    for (const size of [1, 2, 3, 10]) {
+      const order = SampleOrder.restore(10, { seed: 4, epoch: 0, position: 1, ahead: behind });
+      const drawn: number[] = [];
+      for (let last = false; !last;) {
+        const draw = order.draw(size);
+        expect(draw.epoch).toBe(0);
+        drawn.push(...draw.samples);
+        ({ last } = draw);
+      }
+      expect(drawn).toEqual(left);
+      expect(order.state).toEqual({ seed: 4, epoch: 1, position: 0 });
+    }
+    const order = SampleOrder.restore(10, { seed: 4, epoch: 0, position: 1, ahead: behind });
+    order.draw(1);
+    expect(order.state).toEqual({ seed: 4, epoch: 0, position: 5, ahead: [[8, 10]] });
+    expect([...SampleOrder.restore(10, order.state).draw(9).samples]).toEqual(left.slice(1));
+    expect(order.seek(0, 1).state).toEqual({ seed: 4, epoch: 0, position: 1 });
+  });
+
+  it('refuses samples ahead that are not ranges behind its place', () => {
+    for (const ahead of [
+      'x',
+      [3],
+      [[4, 4]],
+      [[0, 2]],
+      [
+        [2, 3],
+        [1, 2],
+      ],
+      [[2, 11]],
+      [[2, 3.5]],
+    ]) {
+      expectError(
+        () => SampleOrder.restore(10, { seed: 4, epoch: 0, position: 1, ahead }),
+        'INVALID_ARGUMENT',
+        'samples ahead',
+      );
+    }
+  });
+
   it('gives batches that later draws do not change', () => {
     const order = new SampleOrder(5, { seed: 3 });
     const first = order.nextBatch(5);

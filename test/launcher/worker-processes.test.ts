@@ -2,7 +2,7 @@
 import { chmodSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { expect, it, vi } from 'vitest';
-import type { WorkerAssignment } from '../../src/launcher/worker-assignment.ts';
+import type { WorkerAssignment } from '../../src/launcher/assignment.ts';
 import { WorkerProcesses } from '../../src/launcher/worker-processes.ts';
 import { temporaryFolders } from '../data/temporary-folder.ts';
 

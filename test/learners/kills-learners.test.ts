@@ -10,11 +10,11 @@ import { setTimeout as pause } from 'node:timers/promises';
 import { afterEach, beforeAll, beforeEach, describe, expect, it } from 'vitest';
 import { Random } from '../../src/base/index.ts';
 import { UPDATE_MODES } from '../../src/learners/index.ts';
-import type { TrainOptions } from '../../src/learners/index.ts';
 import { hasSharedMemory } from '../../src/memory/index.ts';
 import { chooseSeed } from '../support/rank-processes.ts';
 import type { DigitsData } from './digits-task.ts';
 import { killProcess, WatchdogProcess } from './watchdog-process.ts';
+import { type TaskOptions } from './train-task.ts';
 
 const RUNS = Number(process.env['TRIBUTARY_KILLS'] ?? 2);
 const EPOCHS = 3;
@@ -26,7 +26,7 @@ const MOST_KILLS = 3;
 const MOST_UNTIL_KILL_MS = 20;
 const RUN_MS = 180_000;
 
-const options: TrainOptions = {
+const options: TaskOptions = {
   source: { module: new URL('./digits-task.ts', import.meta.url).href, data: TASK },
   ...{ learners: 2, epochs: EPOCHS, checkpointEverySteps: 90, maxRestarts: MOST_KILLS },
 };
@@ -41,7 +41,7 @@ afterEach(async () => {
   rmSync(folder, { recursive: true, force: true });
 });
 
-function start(more: Partial<TrainOptions> = {}): WatchdogProcess {
+function start(more: Partial<TaskOptions> = {}): WatchdogProcess {
   const watchdog = new WatchdogProcess({ ...options, ...more });
   watchdogs.push(watchdog);
   return watchdog;

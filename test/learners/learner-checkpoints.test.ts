@@ -39,7 +39,12 @@ it('weights that diverge while they are copied never get the name of a checkpoin
   const space = SharedSpace.create();
   const replica = new DivergingReplica(model, { compute, space, optimizer, maxBatch: batchSize, seed: 1 });
   try {
-    const checkpoints = new LearnerCheckpoints(folder, replica, { seed: 1, samples: 8, batchSize });
+    const checkpoints = new LearnerCheckpoints(folder, replica, {
+      seed: 1,
+      samples: 8,
+      batchSize,
+      trainedBy: '2 learners',
+    });
     for (const step of [1, 2]) checkpoints.save({ step, epoch: 0, done: [] });
     replica.isDiverging = true;
     expect(() => checkpoints.save({ step: 3, epoch: 0, done: [] })).toThrow(

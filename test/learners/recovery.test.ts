@@ -4,9 +4,8 @@ import { mkdtempSync, readdirSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
-import { trainWithLearners } from '../../src/learners/index.ts';
 import { LearnerMemory } from '../../src/learners/learner-memory.ts';
-import type { TrainEvent, TrainOptions, TrainResult } from '../../src/learners/index.ts';
+import type { TrainEvent, TrainResult } from '../../src/learners/index.ts';
 import { gradients } from '../../src/graph/index.ts';
 import { createOptimizer, Kernels } from '../../src/kernels/index.ts';
 import { hasSharedMemory, SharedSpace } from '../../src/memory/index.ts';
@@ -16,6 +15,7 @@ import { buildTask } from './tiny-task.ts';
 import type { TinyData } from './tiny-task.ts';
 import { killProcess, WatchdogProcess } from './watchdog-process.ts';
 import { segmentFiles } from '../support/segment-files.ts';
+import { trainTask, type TaskOptions } from './train-task.ts';
 
 const TASK: TinyData = { samples: 2003, batchSize: 8, seed: 3 };
 const BATCHES = Math.ceil(TASK.samples / TASK.batchSize);
@@ -45,13 +45,13 @@ interface Disturbance {
 }
 
 async function train(
-  options: Partial<TrainOptions>,
+  options: Partial<TaskOptions>,
   disturb?: Disturbance,
 ): Promise<TrainResult & { events: TrainEvent[] }> {
   const events: TrainEvent[] = [];
   let pids: number[] = [];
   let [from, times] = [0, 0];
-  const result = await trainWithLearners({
+  const result = await trainTask({
     ...{ source: source(), learners: 2, epochs: EPOCHS, ...options },
     onEvent: (event) => {
       events.push(event);
@@ -248,8 +248,8 @@ describe.skipIf(!hasSharedMemory())('shared memory', () => {
       await watchdog.close();
     }
     const result = await train({ ...options, resume: true });
-    const [started] = result.events;
-    expect(started).toMatchObject({ type: 'started' });
+    const [resumed, started] = result.events;
+    expect([resumed, started]).toMatchObject([{ type: 'resumed' }, { type: 'started' }]);
     expect((started as { step: number }).step).toBeGreaterThan(0);
     expect(result.steps).toBe(2 * Math.ceil(50_003 / TASK.batchSize));
   });

@@ -8,16 +8,17 @@ import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { OnnxCompute } from '../../src/compute/index.ts';
 import { SampleOrder } from '../../src/data/index.ts';
-import { trainWithLearners, UPDATE_MODES } from '../../src/learners/index.ts';
-import type { TrainEvent, TrainOptions, TrainResult } from '../../src/learners/index.ts';
+import { UPDATE_MODES } from '../../src/learners/index.ts';
+import type { TrainEvent, TrainResult } from '../../src/learners/index.ts';
 import { hasSharedMemory, SharedSpace } from '../../src/memory/index.ts';
-import { evaluate } from '../../src/runner/index.ts';
+import { evaluate } from '../../src/runtime/index.ts';
 import { CheckpointStore, Replica } from '../../src/runtime/index.ts';
 import type { Snapshot } from '../../src/runtime/index.ts';
 import { moduleOf } from '../support/test-program.ts';
 import { buildTask, INPUT_MEAN } from './states-task.ts';
 import type { StatesData } from './states-task.ts';
 import { killProcess } from './watchdog-process.ts';
+import { trainTask, type TaskOptions } from './train-task.ts';
 
 const TASK: StatesData = { samples: 806, batchSize: 8, seed: 5 };
 const BATCHES = Math.ceil(TASK.samples / TASK.batchSize);
@@ -37,8 +38,8 @@ afterEach(() => {
   rmSync(folder, { recursive: true, force: true });
 });
 
-async function train(options: Partial<TrainOptions>): Promise<TrainResult> {
-  const result = await trainWithLearners({ source: source(), learners: 1, epochs: EPOCHS, ...options });
+async function train(options: Partial<TaskOptions>): Promise<TrainResult> {
+  const result = await trainTask({ source: source(), learners: 1, epochs: EPOCHS, ...options });
   results.push(result);
   return result;
 }

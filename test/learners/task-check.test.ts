@@ -4,8 +4,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { gradients } from '../../src/graph/index.ts';
-import { trainWithLearners } from '../../src/learners/index.ts';
-import type { TrainEvent, TrainOptions } from '../../src/learners/index.ts';
+import type { TrainEvent } from '../../src/learners/index.ts';
 import { LearnerCheckpoints } from '../../src/learners/learner-checkpoints.ts';
 import { identityOf } from '../../src/learners/task-check.ts';
 import { hasSharedMemory } from '../../src/memory/index.ts';
@@ -14,6 +13,7 @@ import { FaultyFiles } from '../server/durability/faulty-files.ts';
 import { moduleOf } from '../support/test-program.ts';
 import { buildTask } from './differing-task.ts';
 import type { DifferingData } from './differing-task.ts';
+import { trainTask, type TaskOptions } from './train-task.ts';
 
 let folder: string;
 beforeEach(() => {
@@ -23,10 +23,10 @@ afterEach(() => rmSync(folder, { recursive: true, force: true }));
 
 async function train(
   differs: DifferingData['differs'],
-  options: Partial<TrainOptions> = {},
+  options: Partial<TaskOptions> = {},
 ): Promise<TrainEvent[]> {
   const events: TrainEvent[] = [];
-  const result = await trainWithLearners({
+  const result = await trainTask({
     source: {
       module: moduleOf(new URL('./differing-task.ts', import.meta.url).href),
       data: { watchdogPid: process.pid, differs } satisfies DifferingData,
@@ -41,7 +41,10 @@ async function train(
 
 describe.skipIf(!hasSharedMemory())('a task that a learner builds otherwise', () => {
   it.each([
-    ['model', /gave learner 0 another task than the process that started the run: model\. Build/],
+    [
+      'model',
+      /learner 0 came to the call with something else than the process that started the run: model\. Build/,
+    ],
     ['samples', /training data \(31 samples of x\[2\], labels\[\] instead of 32 samples/],
     ['batch size', /batch size \(4 instead of 8\)/],
   ] as const)('ends the run by naming the %s', async (differs, message) => {
@@ -58,30 +61,24 @@ describe.skipIf(!hasSharedMemory())('a task that a learner builds otherwise', ()
   });
 });
 
-describe('a module of a task', () => {
-  const { href } = new URL('./', import.meta.url);
-
-  it('that is not there is named, with what it must export', async () => {
-    const module = `${href}no-such-task.js`;
-    const failing = trainWithLearners({ source: { module, data: {} }, learners: 1 });
-    await expect(failing).rejects.toMatchObject({ code: 'FILE_NOT_FOUND', facts: { module } });
-    await expect(failing).rejects.toThrow(
-      /no-such-task\.js, cannot be loaded: .*; export a function buildTask\(data\) that returns \{ model, train, test, optimizer, batchSize \}$/,
-    );
-  });
-
-  it('that Node cannot load is named, too', async () => {
-    const module = join(folder, 'task.unknown');
-    appendFileSync(module, '');
-    const failing = trainWithLearners({ source: { module, data: {} }, learners: 1 });
-    await expect(failing).rejects.toMatchObject({ code: 'FILE_NOT_FOUND', facts: { module } });
-  });
-
-  it('without buildTask is named, with what it must export', async () => {
-    const module = moduleOf(`${href}explorer.ts`);
-    const failing = trainWithLearners({ source: { module, data: {} }, learners: 1 });
-    await expect(failing).rejects.toMatchObject({ code: 'INVALID_ARGUMENT', facts: { module } });
-    await expect(failing).rejects.toThrow(/has no function buildTask; export a function buildTask\(data\)/);
+describe.skipIf(!hasSharedMemory())('a script', () => {
+  it.each([
+    [
+      'fails',
+      `console.error('no such file'); process.exit(3)`,
+      /ended with code 3 .*; it last wrote: no such file\./,
+    ],
+    ['ends', '', /ended with code 0 before it came to the call that trains\. Let every process come/],
+  ])('that %s before it comes to the call ends the run by what it said', async (_what, program, words) => {
+    const events: TrainEvent[] = [];
+    const failing = train('nothing', {
+      command: [process.execPath, '-e', program],
+      onEvent: (event) => events.push(event),
+    });
+    await expect(failing).rejects.toMatchObject({ code: 'PEER_EXITED' });
+    await expect(failing).rejects.toThrow(words);
+    // Another would end alike.
+    expect(events.filter(({ type }) => type !== 'progress').map(({ type }) => type)).toEqual(['started']);
   });
 });
 
@@ -117,7 +114,9 @@ describe('a checkpoint', () => {
       snapshot: () => ({ tensors: {}, optimizer: {} }),
       optimizer: { spec: { name: 'sgd', lr: 1 } },
     } as unknown as Replica;
-    const checkpoints = new LearnerCheckpoints(folder, replica, { seed: 0, samples: 1, batchSize: 1 });
+    const checkpoints = new LearnerCheckpoints(folder, replica, {
+      ...{ seed: 0, samples: 1, batchSize: 1, trainedBy: '1 learner' },
+    });
     const good = checkpoints.save({ step: 1, epoch: 0, done: [] })!;
     const bad = () => checkpoints.save({ step: 2, epoch: 0, done: [] });
     expect(bad).toThrow(`not finite at step 2; the last good checkpoint is ${good}`);

@@ -1,10 +1,11 @@
 /** Learners in a folder of another run: refused, or told what becomes of it. */
 import { readdirSync } from 'node:fs';
 import { describe, expect, it } from 'vitest';
-import { trainWithLearners, type TrainOptions } from '../../src/learners/index.ts';
+
 import { hasSharedMemory } from '../../src/memory/index.ts';
 import { temporaryFolders } from '../data/temporary-folder.ts';
 import { moduleOf } from '../support/test-program.ts';
+import { trainTask, type TaskOptions } from './train-task.ts';
 
 const folder = temporaryFolders();
 const source = {
@@ -13,9 +14,9 @@ const source = {
 };
 
 /** 5 steps an epoch. */
-async function train(checkpointDirectory: string, options: Partial<TrainOptions>) {
+async function train(checkpointDirectory: string, options: Partial<TaskOptions>) {
   const lines: string[] = [];
-  const result = await trainWithLearners({
+  const result = await trainTask({
     ...{ source, learners: 1, checkpointDirectory, log: (line) => lines.push(line) },
     ...options,
   });

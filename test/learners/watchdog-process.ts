@@ -9,15 +9,19 @@ import { once } from 'node:events';
 import { createInterface } from 'node:readline';
 import { setTimeout as pause } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
-import type { TrainEvent, TrainOptions, TrainResult } from '../../src/learners/index.ts';
+import type { TrainResult } from '../../src/learners/index.ts';
+import { updateModeParts } from '../../src/learners/index.ts';
+import type { FitEvent } from '../../src/runner/index.ts';
 import { moduleOf, programOf } from '../support/test-program.ts';
+import type { TaskOptions } from './train-task.ts';
+import type { WatchdogOrder } from './watchdog-program.ts';
 import { segmentFiles } from '../support/segment-files.ts';
 
 type Result = Pick<
   TrainResult,
   'steps' | 'samples' | 'finished' | 'evaluation' | 'replacements' | 'restarts'
 >;
-export type WatchdogLine = TrainEvent | ({ readonly type: 'result' } & Result);
+export type WatchdogLine = FitEvent | ({ readonly type: 'result' } & Result);
 
 const DEADLINE_MS = 60_000;
 const LOOK_MS = 5;
@@ -30,10 +34,11 @@ export class WatchdogProcess {
   readonly #process: ChildProcess;
   readonly #ended: Promise<unknown>;
 
-  constructor(options: Omit<TrainOptions, 'signal' | 'onEvent'>) {
+  /** With the options of the watchdog, which the script gives to `fit`. */
+  constructor(options: Omit<TaskOptions, 'signal' | 'onEvent'>) {
     const program = fileURLToPath(new URL('./watchdog-program.ts', import.meta.url));
-    const source = { ...options.source, module: moduleOf(options.source.module) };
-    this.#process = spawn(process.execPath, [...programOf(program), JSON.stringify({ ...options, source })], {
+    const order = orderOf(options);
+    this.#process = spawn(process.execPath, [...programOf(program), JSON.stringify(order)], {
       stdio: ['ignore', 'pipe', 'inherit'],
     });
     // After its output was read to the end.
@@ -102,7 +107,7 @@ export class WatchdogProcess {
     this.lines.push(line);
     if (line.type === 'started' || line.type === 'restarted') {
       this.children.clear();
-      line.learners.forEach((pid, number) => this.children.set(`learner ${number}`, pid));
+      line.learners!.forEach((pid, number) => this.children.set(`learner ${number}`, pid));
       if (line.server !== undefined) this.children.set('server', line.server);
     }
     if (line.type === 'learner-lost') {
@@ -112,6 +117,16 @@ export class WatchdogProcess {
     }
     for (const pid of this.children.values()) this.#all.add(pid);
   }
+}
+
+function orderOf(options: Omit<TaskOptions, 'signal' | 'onEvent'>): WatchdogOrder {
+  const { source, learners, mode = 'direct lock-free', ...rest } = options;
+  const { maxReplacements, maxRestarts, stallMs, startMs, segmentDirectory, ...ofFit } = rest;
+  const supervision = { maxReplacements, maxRestarts, stallMs, startMs, segmentDirectory };
+  return {
+    source: { ...source, module: moduleOf(source.module) },
+    options: { ...ofFit, on: { learners, ...updateModeParts(mode), ...supervision } },
+  };
 }
 
 /** One that is dead already, and not seen to yet, stays so. */

@@ -2,7 +2,8 @@
 import { describe, expect, it } from 'vitest';
 import { encodeText, LabelSet, readTextCsv, Tokenizer, Vocabulary } from '../../src/data/index.ts';
 import { recipes, recipeSchedule, textCnn, type RecipeName } from '../../src/models/index.ts';
-import { evaluate, fit } from '../../src/runner/index.ts';
+import { evaluate } from '../../src/runtime/index.ts';
+import { fit } from '../../src/runner/index.ts';
 import { datasetPath, NEEDS_DATASETS } from '../support/shared.ts';
 
 type TextSet = Exclude<RecipeName, 'mnist'>;

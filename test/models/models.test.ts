@@ -16,7 +16,7 @@ import {
   transformerClassifier,
   type ModelName,
 } from '../../src/models/index.ts';
-import { argmax } from '../../src/runner/index.ts';
+import { argmax } from '../../src/runtime/index.ts';
 import { Replica } from '../../src/runtime/index.ts';
 import { dataOf, initialValues, randomFeeds, runOnnx } from '../support/onnx.ts';
 import { evaluate } from '../support/evaluate.ts';

@@ -2,8 +2,8 @@
 import { spawnSync } from 'node:child_process';
 import { fileURLToPath } from 'node:url';
 import { expect, it } from 'vitest';
-import { fit, type Evaluation, type FitEvent, type FitOptions } from '../../src/runner/index.ts';
-import { CheckpointStore } from '../../src/runtime/index.ts';
+import { fit, type FitEvent, type FitOptions } from '../../src/runner/index.ts';
+import { CheckpointStore, type Evaluation } from '../../src/runtime/index.ts';
 import { temporaryFolders } from '../data/temporary-folder.ts';
 import { circlesModel, circlesRun } from './circles.ts';
 import { programOf } from '../support/test-program.ts';

@@ -6,7 +6,8 @@ import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { Random } from '../../src/base/index.ts';
 import { Dataset } from '../../src/data/index.ts';
 import * as g from '../../src/graph/index.ts';
-import { evaluate, fit, type FitEvent, type FitOptions } from '../../src/runner/index.ts';
+import { evaluate } from '../../src/runtime/index.ts';
+import { fit, type FitEvent, type FitOptions } from '../../src/runner/index.ts';
 import { FaultyFiles } from '../server/durability/faulty-files.ts';
 
 let folder: string;

@@ -3,6 +3,7 @@ import { readdirSync, readFileSync } from 'node:fs';
 import { availableParallelism } from 'node:os';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
+import { packageFolder } from '../support/test-program.ts';
 import { resolveOn, type Clients, type LockStep, type On, type OnWorkers } from '../../src/runner/on.ts';
 
 const resolved = (on: unknown) => resolveOn(on as On, 'here');
@@ -15,15 +16,17 @@ describe('who trains where nothing is said', () => {
   it('is this process, all processors or whoever is fastest, as the caller has it', () => {
     expect(resolveOn(undefined, 'here')).toEqual({ kind: 'here' });
     const auto = { kind: 'learners', learners: 'auto', update: 'auto', appliedBy: 'auto' };
-    expect(resolveOn(undefined, 'auto')).toEqual(auto);
-    expect(resolved('auto')).toEqual(auto);
+    expect(resolveOn(undefined, 'auto')).toMatchObject(auto);
+    expect(resolved('auto')).toMatchObject(auto);
     const all = resolveOn(undefined, 'all processors');
     if (availableParallelism() === 1) expect(all.kind).toBe('here');
     else expect(all).toMatchObject({ resources: { workers: availableParallelism() } });
   });
 
-  it('is this process alone for one worker', () => {
+  it('is this process alone for one worker or one learner', () => {
     expect(resolved({ workers: 1 })).toEqual({ kind: 'here' });
+    expect(resolved({ learners: 1 })).toEqual({ kind: 'here' });
+    expect(resolved({ learners: 1, appliedBy: 'server' })).toMatchObject({ kind: 'learners', learners: 1 });
   });
 });
 
@@ -86,27 +89,28 @@ describe('learners', () => {
       update: 'locked',
       appliedBy: 'learner',
     });
+    const patient = { maxReplacements: 0, maxRestarts: 3, stallMs: 10, startMs: 20, segmentDirectory: '/a' };
+    expect(resolved({ learners: 2, ...patient })).toMatchObject(patient);
     expect(resolved({ learners: 'auto', appliedBy: 'server' })).toMatchObject({
       ...{ update: 'lock-free', appliedBy: 'server' },
     });
   });
 });
 
-it('is read by one function: nothing else knows the names of both workers and learners', () => {
-  const files = readdirSync('src', { recursive: true, encoding: 'utf8' }).filter((path) =>
-    path.endsWith('.ts'),
-  );
-  const both = files.filter((path) => {
-    const text = readFileSync(join('src', path), 'utf8');
-    return text.includes('WORKERS_OPTIONS') && text.includes('LEARNERS_OPTIONS');
-  });
-  expect(both).toEqual([join('runner', 'on.ts')]);
+it('is read by one function: nothing else tells workers and learners apart by their names', () => {
+  const folder = join(packageFolder, 'src');
+  const sources = readdirSync(folder, { recursive: true, encoding: 'utf8' })
+    .filter((name) => name.endsWith('.ts'))
+    .map((name) => ({ name, text: readFileSync(join(folder, name), 'utf8') }));
+  const naming = (words: RegExp) =>
+    sources.flatMap(({ name, text }) => (words.test(text) ? [name] : [])).sort();
+  expect(naming(/\b(WORKERS|LEARNERS)_OPTIONS\b/)).toEqual([join('runner', 'on.ts')]);
+  const guards = /\b(checkTeam|checkMode|otherTeam|teamFaults|checkForWorkers|checkForLearners)\b/;
+  expect(naming(guards)).toEqual([]);
   // Whoever trains is told what that function made of it.
-  const raw = files.filter((path) => /resolveOn\(/.test(readFileSync(join('src', path), 'utf8')));
-  expect(raw.sort()).toEqual([
+  expect(naming(/resolveOn\(/)).toEqual([
     join('cli', 'who-trains.ts'),
-    join('runner', 'get-runner.ts'),
-    join('runner', 'on.ts'),
+    ...['fit.ts', 'get-runner.ts', 'on.ts'].map((name) => join('runner', name)),
   ]);
 });
 
@@ -190,6 +194,9 @@ describe('refused by name, with what would work instead', () => {
       { learners: 1000 },
       /learners is 1000; give 'auto' or a whole number from 1 to 254/,
     ],
+    ['half a replacement', { learners: 2, maxReplacements: 0.5 }, /maxReplacements is 0.5; give a whole/],
+    ['no time at all', { learners: 2, stallMs: 0 }, /stallMs is 0; give a number of milliseconds above 0/],
+    ['patience of workers', { workers: 2, stallMs: 5 }, /workers of workers and stallMs of learners/],
     ['an unknown way to update', { learners: 2, update: 'free' }, /update is 'free'/],
     [
       'a strategy without servers',

@@ -1,6 +1,7 @@
 /** A script that calls `fit` on several workers, for server-tables.test.ts; its argument has options. Not a test itself. */
 import type { TributaryError } from '../../src/base/index.ts';
-import { evaluate, fit, getRunner, shard } from '../../src/runner/index.ts';
+import { fit, getRunner, shard } from '../../src/runner/index.ts';
+import { evaluate } from '../../src/runtime/index.ts';
 import type { FitEvent, FitOptions } from '../../src/runner/index.ts';
 import { wordsModel, wordsRun, type WordsOptions } from './words.ts';
 

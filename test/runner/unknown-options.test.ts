@@ -1,7 +1,6 @@
 /** An option that a call does not have is refused by name, with the nearest that it has: JavaScript has no compiler to do so. */
 import { describe, expect, it } from 'vitest';
 import { fit, getRunner, oneDevice } from '../../src/runner/index.ts';
-import { trainWithLearners } from '../../src/learners/index.ts';
 import { circles, circlesModel } from './circles.ts';
 
 const train = circles(40, 1);
@@ -22,14 +21,6 @@ describe('an unknown option', () => {
           misspelt({ optimizer, on: { workers: 1 } }, { checkpointDir: 'c', trac: 't' }),
         ),
       'trace',
-    ],
-    [
-      'trainWithLearners',
-      () =>
-        trainWithLearners(
-          misspelt({ source: { module: 'task', data: {} }, learners: 1 }, { max_restarts: 0 }),
-        ),
-      'maxRestarts',
     ],
   ])('of %s is refused', async (caller, call, nearest) => {
     await expect(call()).rejects.toMatchObject({

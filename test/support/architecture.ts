@@ -98,7 +98,7 @@ export const layers: readonly Layer[] = [
   layer(
     'runtime',
     "one device's copy of a model: backward, update, evaluation, checkpoints",
-    ['compute', 'graph', 'plan', 'kernels', 'memory', 'base'],
+    ['data', 'compute', 'graph', 'plan', 'kernels', 'memory', 'base'],
     [],
   ),
   layer(
@@ -120,19 +120,19 @@ export const layers: readonly Layer[] = [
     [],
   ),
   layer(
+    'learners',
+    'processes that train one model in shared memory: board, watchdog, update modes',
+    ['runtime', 'data', 'compute', 'graph', 'launcher', 'kernels', 'memory', 'base'],
+    [],
+  ),
+  layer(
     'runner',
-    '`fit`, `evaluate`; `shard`, `getRunner` and what they give',
+    '`fit`; `shard`, `getRunner` and what they give; who trains',
     [
-      ...['exchange', 'runtime', 'data', 'compute', 'graph', 'kvstore', 'plan', 'communication'],
+      ...['learners', 'exchange', 'runtime', 'data', 'compute', 'graph', 'kvstore', 'plan', 'communication'],
       ...['launcher', 'kernels', 'memory', 'base'],
     ],
     ['zod'],
-  ),
-  layer(
-    'learners',
-    'processes that train one model in shared memory: board, watchdog, update modes',
-    ['runner', 'runtime', 'data', 'compute', 'graph', 'kernels', 'memory', 'base'],
-    [],
   ),
   layer(
     'bench',

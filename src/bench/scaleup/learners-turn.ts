@@ -3,12 +3,16 @@
  * copies at the same time, each with weights of its own, are the ceiling. Compares nothing.
  * Invariants: all copies are at work during every copy's window; when the turn is over, well or not, no process is left.
  */
+import { spawn } from 'node:child_process';
+import { createInterface } from 'node:readline';
+import { fileURLToPath } from 'node:url';
 import { PeerError } from '../../base/index.ts';
-import { trainWithLearners } from '../../learners/index.ts';
-import type { TaskSource, TrainEvent, UpdateMode } from '../../learners/index.ts';
+import type { UpdateMode } from '../../learners/index.ts';
+import type { LearnersLine, LearnersOrder } from './learners-program.ts';
+import type { TextTaskData } from './text-task.ts';
 
 export interface LearnersTurnOptions {
-  readonly source: TaskSource;
+  readonly task: TextTaskData;
   /** Processes on one set of weights. */
   readonly learners: number;
   /** Independent runs of so many learners each, at the same time. */
@@ -32,37 +36,71 @@ export interface LearnersRate {
 
 /** Longest wait for the first steps, and for the end of a window beyond its length. */
 const PATIENCE_MS = 60_000;
-/** More than any turn sees. */
-const EPOCHS = 1_000_000;
+/** For a copy to end by itself. */
+const END_MS = 30_000;
 
 export async function takeLearnersTurn(options: LearnersTurnOptions): Promise<LearnersRate> {
-  const { source, learners, copies, mode, samplesPerStep, signal } = options;
+  const { task, learners, copies, mode, signal } = options;
   const ending = new AbortController();
   const window = new StepWindow(options, () => ending.abort());
   const stop = AbortSignal.any(signal ? [ending.signal, signal] : [ending.signal]);
-  const fail = (error: unknown): never => {
-    ending.abort();
-    throw error;
-  };
   const timeoutMs = PATIENCE_MS + options.warmupMs + options.turnMs;
   const timer = setTimeout(() => ending.abort(), timeoutMs);
   const runs = Array.from({ length: copies }, (_, copy) =>
-    trainWithLearners({
-      ...{ source, learners, epochs: EPOCHS, mode, signal: stop },
-      onEvent: (event) => window.note(copy, event),
-    }).catch(fail),
+    runCopy({ task, learners, mode }, stop, (line) => window.note(copy, line)).catch((error: unknown) => {
+      ending.abort();
+      throw error;
+    }),
   );
   const ended = await Promise.allSettled(runs);
   clearTimeout(timer);
-  for (const run of ended) if (run.status === 'fulfilled') run.value.close();
   const failed = ended.find((run): run is PromiseRejectedResult => run.status === 'rejected');
   if (failed) throw failed.reason;
   const what = `${copies} run(s) of ${learners} learner(s), ${mode}`;
   if (signal?.aborted) throw new PeerError('CANCELLED', `${what} were stopped by the caller's signal`);
   const { steps, stepsPerSec, meanStaleness, isWhole } = window.result();
   if (!isWhole || window.lost > 0) throw undone(what, { steps, timeoutMs, lost: window.lost });
-  return { samplesPerSec: stepsPerSec * samplesPerStep, meanStaleness };
+  return { samplesPerSec: stepsPerSec * options.samplesPerStep, meanStaleness };
 }
+
+/** A process that trains by learners until the signal comes. Settles when it has ended, and its learners with it. */
+async function runCopy(
+  order: LearnersOrder,
+  signal: AbortSignal,
+  hear: (line: LearnersLine) => void,
+): Promise<void> {
+  const fromSources = import.meta.url.endsWith('.ts');
+  const program = fileURLToPath(new URL(`./learners-program.${fromSources ? 'ts' : 'js'}`, import.meta.url));
+  const loader = fromSources ? ['--import', import.meta.resolve('tsx')] : [];
+  const child = spawn(process.execPath, [...loader, program, JSON.stringify(order)], {
+    stdio: ['ignore', 'pipe', 'pipe'],
+  });
+  let words = '';
+  child.stderr.on('data', (text: Buffer) => (words = (words + text.toString()).slice(-MOST_WORDS)));
+  createInterface(child.stdout).on('line', (line) => hear(JSON.parse(line) as LearnersLine));
+  let timer: NodeJS.Timeout | undefined;
+  const end = () => {
+    child.kill('SIGTERM');
+    timer = setTimeout(() => child.kill('SIGKILL'), END_MS);
+  };
+  if (signal.aborted) end();
+  else signal.addEventListener('abort', end, { once: true });
+  const how = await new Promise<string | undefined>((resolve) => {
+    child.once('error', (error) => resolve(`could not be started: ${error.message}`));
+    child.once('close', (code, by) => resolve(code === 0 ? undefined : `ended with ${by ?? code}`));
+  });
+  clearTimeout(timer);
+  signal.removeEventListener('abort', end);
+  // One that was told to end before it listened has ended by that.
+  if (how === undefined || signal.aborted) return;
+  throw new PeerError(
+    'PEER_EXITED',
+    `a process that trains by ${order.learners} learner(s) ${how}; look at what it said: ${words.trim()}`,
+    { learners: order.learners, mode: order.mode },
+  );
+}
+
+const MOST_WORDS = 4000;
 
 function undone(what: string, facts: { steps: number; timeoutMs: number; lost: number }): PeerError {
   const { steps, timeoutMs, lost } = facts;
@@ -98,14 +136,14 @@ class StepWindow {
     this.#onEnd = onEnd;
   }
 
-  note(copy: number, event: TrainEvent): void {
+  note(copy: number, event: LearnersLine): void {
     if (event.type === 'learner-lost') {
       this.lost++;
       this.#onEnd();
     }
     if (event.type !== 'progress' || event.step === 0) return;
     const { copies, learners, warmupMs, turnMs } = this.#options;
-    const { step, ready, meanStaleness } = event;
+    const { step, ready = 0, meanStaleness = 0 } = event;
     const mark: Mark = { atMs: performance.now(), step, staleness: meanStaleness * step };
     if (ready >= learners) this.#atWork.add(copy);
     if (this.#opensMs === Infinity && this.#atWork.size === copies) this.#opensMs = mark.atMs + warmupMs;

@@ -19,7 +19,7 @@ import { BYTES_FORMULA, bytesPerStep, caseOf, SYNCHRONOUS } from './scaleup-case
 import type { ScaleupBench, ScaleupCase, ScaleupMode, StepSize } from './scaleup-case.ts';
 import { describePeers, measureSides, SCALEUP_PEERS, startPeers } from './sides.ts';
 import type { ScaleupPeer, SideFigures, SidesSetting, StartedPeer } from './sides.ts';
-import { meanTouchedRows, readSamples, taskSource } from './text-task.ts';
+import { meanTouchedRows, readSamples } from './text-task.ts';
 import type { TextSamples } from './text-task.ts';
 import { writeTorchTask } from './torch-task.ts';
 
@@ -69,9 +69,9 @@ export async function benchScaleup(options: ScaleupBenchOptions): Promise<Scaleu
     skipped.push(...(await startPeers({ ...setting, peers, taskFile, folder, env: options.env }, started)));
     for (const batch of batches) {
       const samplesPerStep = samples.dataset.length / Math.ceil(samples.dataset.length / batch);
-      const source = taskSource({ file: data, batchSize: batch });
+      const task = { file: data, batchSize: batch };
       const step = { batch, samplesPerStep, size: stepSizeOf(samples, batch) };
-      const figures = await measureSides({ ...setting, batch, samplesPerStep, source }, started);
+      const figures = await measureSides({ ...setting, batch, samplesPerStep, task }, started);
       cases.push(...casesOf(setting, figures, step));
     }
     return {

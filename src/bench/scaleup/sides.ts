@@ -28,7 +28,7 @@ export interface SidesSetting extends Pick<LearnersTurnOptions, 'warmupMs' | 'tu
   readonly onProgress: (message: string) => void;
 }
 
-export interface BatchSetting extends SidesSetting, Pick<LearnersTurnOptions, 'source' | 'samplesPerStep'> {
+export interface BatchSetting extends SidesSetting, Pick<LearnersTurnOptions, 'task' | 'samplesPerStep'> {
   readonly batch: number;
 }
 

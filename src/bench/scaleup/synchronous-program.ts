@@ -3,12 +3,11 @@
  * others. Does so many steps to get warm, measures the next ones, and prints one line of JSON. Run by
  * synchronous-turn.ts, never imported.
  */
-import { loadTask } from '../../learners/index.ts';
-import type { TaskSource } from '../../learners/index.ts';
 import { getRunner, shard } from '../../runner/index.ts';
+import { buildTask, type TextTaskData } from './text-task.ts';
 
 export interface SynchronousOrder {
-  readonly source: TaskSource;
+  readonly task: TextTaskData;
   readonly workers: number;
   readonly warmupSteps: number;
   readonly steps: number;
@@ -18,17 +17,8 @@ export interface SynchronousResult {
   readonly samplesPerSec: number;
 }
 
-const { source, workers, warmupSteps, steps } = JSON.parse(process.argv[2]!) as SynchronousOrder;
-const {
-  model,
-  train,
-  batchSize = 32,
-  optimizer,
-  schedule,
-  seed,
-  sparseUpdates,
-  session,
-} = await loadTask(source);
+const { task, workers, warmupSteps, steps } = JSON.parse(process.argv[2]!) as SynchronousOrder;
+const { model, train, batchSize = 32, optimizer, schedule, seed, sparseUpdates, session } = buildTask(task);
 const runner = await getRunner(model, {
   on: { workers },
   optimizer,

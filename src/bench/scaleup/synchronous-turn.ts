@@ -11,7 +11,7 @@ import type { SynchronousOrder, SynchronousResult } from './synchronous-program.
 
 export interface SynchronousTurnOptions extends Pick<
   LearnersTurnOptions,
-  'source' | 'learners' | 'turnMs' | 'warmupMs' | 'samplesPerStep' | 'signal'
+  'task' | 'learners' | 'turnMs' | 'warmupMs' | 'samplesPerStep' | 'signal'
 > {
   /** About how fast one learner is: decides how many steps make a turn. */
   readonly singleSamplesPerSec: number;
@@ -22,18 +22,10 @@ const PATIENCE_MS = 120_000;
 const FEWEST_STEPS = 5;
 
 export async function takeSynchronousTurn(options: SynchronousTurnOptions): Promise<LearnersRate> {
-  const {
-    source,
-    learners: workers,
-    turnMs,
-    warmupMs,
-    samplesPerStep,
-    singleSamplesPerSec,
-    signal,
-  } = options;
+  const { task, learners: workers, turnMs, warmupMs, samplesPerStep, singleSamplesPerSec, signal } = options;
   const stepsIn = (ms: number) =>
     Math.max(FEWEST_STEPS, Math.round((ms / 1000) * (singleSamplesPerSec / samplesPerStep)));
-  const order: SynchronousOrder = { source, workers, warmupSteps: stepsIn(warmupMs), steps: stepsIn(turnMs) };
+  const order: SynchronousOrder = { task, workers, warmupSteps: stepsIn(warmupMs), steps: stepsIn(turnMs) };
   const fromSources = import.meta.url.endsWith('.ts');
   const program = fileURLToPath(
     new URL(`./synchronous-program.${fromSources ? 'ts' : 'js'}`, import.meta.url),

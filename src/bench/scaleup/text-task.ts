@@ -1,14 +1,14 @@
 /**
- * What `bench scaleup` trains: the text-CNN of the recipe on texts of a CSV file. Built alike in every learner process, which
- * load this module by name, and read by the bench for the sizes that peers and the count of bytes need. Measures nothing.
+ * What `bench scaleup` trains: the text-CNN of the recipe on texts of a CSV file. Built alike in every process that trains, and
+ * read by the bench for the sizes that peers and the count of bytes need. Measures nothing.
  * Invariant: everybody who reads the same file gets the same samples, vocabulary and model.
  */
 import { encodeText, LabelSet, readTextCsv, SampleOrder, Tokenizer, Vocabulary } from '../../data/index.ts';
 import type { Dataset } from '../../data/index.ts';
-import type { LearnerTask, TaskSource } from '../../learners/index.ts';
+import type { LearnerTask } from '../../learners/index.ts';
 import { textCnn, textRecipe } from '../../models/index.ts';
 
-/** Plain data: it travels to the learner processes. */
+/** Plain data: it travels to the processes that train. */
 export interface TextTaskData {
   /** Absolute path of the CSV file: texts, then labels. */
   readonly file: string;
@@ -42,12 +42,6 @@ export function buildTask({ file, batchSize }: TextTaskData): LearnerTask {
     ...{ model: textCnn({ ...options, ...facts }), train: dataset, optimizer, sparseUpdates, batchSize },
     ...{ seed: SEED, session: { threads: 1, provider: 'cpu' } },
   };
-}
-
-export function taskSource(data: TextTaskData): TaskSource {
-  // From the sources (tests) the module is TypeScript; built, it is JavaScript.
-  const ending = import.meta.url.endsWith('.ts') ? 'ts' : 'js';
-  return { module: new URL(`./text-task.${ending}`, import.meta.url).href, data };
 }
 
 /** Different tokens of a batch, mean over the batches of an epoch: the rows of the table that a step reads and updates. */

@@ -3,7 +3,7 @@ import { resolve } from 'node:path';
 import { UsageError } from '../../base/index.ts';
 import type { Dataset } from '../../data/index.ts';
 import { loadMnist } from '../../data/index.ts';
-import { evaluate } from '../../runner/index.ts';
+import { evaluate } from '../../runtime/index.ts';
 import { confusionOf, printReport, reportOf } from '../classification-report.ts';
 import { evaluateAmongAllWords } from '../all-words-loss.ts';
 import { defineCommand, type OptionSpecs, type OptionValues } from '../command.ts';

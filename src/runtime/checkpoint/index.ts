@@ -8,6 +8,18 @@ export type {
 export { loadCheckpoint } from './checkpoint.ts';
 export type { CheckpointData, CheckpointToWrite, LoadedCheckpoint } from './checkpoint.ts';
 export type { JsonValue } from './json.ts';
+export {
+  beyondEnd,
+  carriedOver,
+  checkRunState,
+  doneBatches,
+  isWithinEpoch,
+  placeOf,
+  readRunState,
+  stepOffsetOf,
+  writeRunState,
+} from './run-state.ts';
+export type { RunState } from './run-state.ts';
 export { formatSafetensors, parseSafetensors } from './safetensors.ts';
 export type { SafetensorsFile } from './safetensors.ts';
 export type {

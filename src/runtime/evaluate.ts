@@ -1,8 +1,8 @@
 /** Loss and accuracy of a replica on a dataset, in inference form. */
 import { UsageError } from '../base/index.ts';
 import type { Dataset } from '../data/index.ts';
-import type { Replica } from '../runtime/index.ts';
 import { checkColumns } from './column-check.ts';
+import type { Replica } from './replica.ts';
 
 export interface Evaluation {
   /** Mean over the samples. */
@@ -40,7 +40,7 @@ export function evaluate(replica: Replica, dataset: Dataset, options: EvaluateOp
   return evaluationOf(evaluatePart(replica, dataset, options, WHOLE));
 }
 
-export function evaluatePart(
+function evaluatePart(
   replica: Replica,
   dataset: Dataset,
   options: EvaluateOptions,

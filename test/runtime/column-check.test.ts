@@ -3,9 +3,8 @@ import { afterEach, describe, expect, it } from 'vitest';
 import { Dataset, type ColumnInput } from '../../src/data/index.ts';
 import * as g from '../../src/graph/index.ts';
 import { mlp } from '../../src/models/index.ts';
-import { evaluate, fit, oneDevice, shard, type Runner } from '../../src/runner/index.ts';
-import { loadTask } from '../../src/learners/index.ts';
-import { moduleOf } from '../support/test-program.ts';
+import { evaluate } from '../../src/runtime/index.ts';
+import { fit, oneDevice, shard, type Runner } from '../../src/runner/index.ts';
 
 const optimizer = { name: 'sgd', lr: 0.1 } as const;
 const model = () => mlp({ inputShape: [4], hidden: [8], classes: 2 });
@@ -72,12 +71,11 @@ describe('data of another width than the model', () => {
     expect(() => evaluate(replica, data(5, 7))).toThrow(/\[5\].*\[4\]/);
   });
 
-  it('is refused by learners, whose processes load the task alike', async () => {
-    const module = moduleOf(new URL('../learners/misfit-task.ts', import.meta.url).href);
-    const load = (train: number, test: number) => loadTask({ module, data: { train, test } });
-    await expect(load(3, 4)).rejects.toThrow(/^The training data.*\[3\].*\[4\]/);
-    await expect(load(4, 5)).rejects.toThrow(/^The test data.*\[5\].*\[4\]/);
-    expect((await load(4, 4)).train).toHaveLength(7);
+  it('is refused by learners before any of them is started', async () => {
+    const learn = (train: Dataset, test: Dataset) =>
+      fit(model(), { train, test, optimizer, on: { learners: 2 } });
+    await expect(learn(data(3), data(4))).rejects.toThrow(/^The training data.*\[3\].*\[4\]/);
+    await expect(learn(data(4), data(5))).rejects.toThrow(/^The test data.*\[5\].*\[4\]/);
   });
 });
 
