@@ -40,7 +40,7 @@ async function fitted(): Promise<object> {
 async function ran(): Promise<object> {
   const { train, test, epochs, ...config } = { ...wordsRun, ...options };
   const runner = await getRunner(wordsModel(model), {
-    on: { workers: 2, merging: 'single' },
+    on: config.on,
     ...{ optimizer: config.optimizer, batchSize: 16, seed: 5, log: () => undefined },
     ...{ checkpointDirectory: config.checkpointDirectory, serverTables: config.serverTables },
   });

@@ -8,7 +8,7 @@ import { basename, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { describe, expect, it } from 'vitest';
 import * as g from '../../src/graph/index.ts';
-import { fit, type FitEvent, type FitOptions } from '../../src/runner/index.ts';
+import { fit, type FitEvent, type FitOptions, type Workers } from '../../src/runner/index.ts';
 import type { Evaluation } from '../../src/runtime/index.ts';
 import { resolveOn } from '../../src/runner/on.ts';
 import { serverTablesOf } from '../../src/runner/server-tables.ts';
@@ -38,12 +38,19 @@ interface Outcome {
   readonly refused: readonly string[];
 }
 
-type Options = Partial<FitOptions> & { readonly model?: WordsOptions; readonly use?: 'runner' };
+type Options = Omit<Partial<FitOptions>, 'on'> & {
+  readonly on?: Workers;
+  readonly model?: WordsOptions;
+  readonly use?: 'runner';
+};
 
-function run<T = Outcome>(options: Options): T {
+function run<T = Outcome>({ on = { workers: 2 }, ...options }: Options): T {
   const { stdout, stderr, status, pid } = spawnSync(
     process.execPath,
-    [...programOf(PROGRAM), JSON.stringify({ strategy: 'parallax', ...options })],
+    [
+      ...programOf(PROGRAM),
+      JSON.stringify({ ...options, on: { strategy: 'parallax', merging: 'single', ...on } }),
+    ],
     { encoding: 'utf8' },
   );
   expect({ status, stderr }).toEqual({ status: 0, stderr: '' });
@@ -78,7 +85,7 @@ describe('a run whose table is on servers only', { timeout: DEADLINE_MS }, () =>
       { optimizer: { name: 'sgd', lr: 0.1 }, on: { workers: 2, strategy: 'servers' } },
     ],
   ])('has the bits of one whose workers have it: %s', (_, options) => {
-    const given = { on: { workers: 2 }, ...options };
+    const given = options;
     const local = run({ ...given, serverTables: [], checkpointDirectory: folder() });
     const remote = run({ ...given, serverTables: TABLES, checkpointDirectory: folder() });
     expect(local.elements).toBe(WORDS * SIZE);

@@ -71,12 +71,19 @@ export class Tally {
     };
   }
 
+  /** Values are about to be pulled. */
+  glance(): Glance {
+    return { folders: this.#folders, cuts: this.#cuts, before: this.#least() };
+  }
+
   /**
-   * Values are about to be pulled by a worker none of whose pushes is under way. To be called with them; says what is
-   * wrong with them. What a worker sees of its own pushes is there from then on, even if more may have been missing.
+   * For a worker none of whose pushes is under way. To be called with the values that were pulled behind the glance; says what
+   * is wrong with them. What a worker sees of its own pushes is there from then on, even if more may have been missing.
    */
-  look(worker: number): (values: readonly Float32Array[]) => string | undefined {
-    const [folders, cuts, before] = [this.#folders, this.#cuts, this.#least()];
+  look(
+    worker: number,
+    { folders, cuts, before }: Glance,
+  ): (values: readonly Float32Array[]) => string | undefined {
     return (values) => {
       const isSame = folders === this.#folders && cuts === this.#cuts;
       for (const [tensor, all] of values.entries()) {
@@ -121,6 +128,13 @@ export class Tally {
       }),
     );
   }
+}
+
+export interface Glance {
+  readonly folders: number;
+  readonly cuts: number;
+  /** The least that must be there. */
+  readonly before: readonly (readonly number[])[];
 }
 
 function zeros(length: number): number[] {

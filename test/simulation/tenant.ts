@@ -15,7 +15,7 @@ import type { Host } from '../../src/sockets/index.ts';
 import type { MemberAddress } from '../../src/transport/index.ts';
 import { openClient } from './clients.ts';
 import type { TrainingStore } from './clients.ts';
-import { Tally } from './tally.ts';
+import { Tally, type Glance } from './tally.ts';
 
 export interface TenantPlan {
   readonly namespace: string;
@@ -74,6 +74,11 @@ const ROWS_EVERY = 3;
 /** Steps from one look at what was applied to the next. */
 const CHECKED_EVERY = 5;
 
+interface Glances {
+  readonly dense: Glance;
+  readonly rows: Glance;
+}
+
 export class Tenant {
   readonly plan: TenantPlan;
   readonly nonce: string;
@@ -98,6 +103,11 @@ export class Tenant {
   progress = 0;
   onProgress: () => void = () => undefined;
   readonly #pushed = new Set<number>();
+  /** How often each worker was started, and has looked since then. */
+  readonly #lives: number[] = [];
+  readonly #looks = new WeakMap<TrainingStore, number>();
+  /** Of clients, by client, life and look. */
+  readonly #glances = new Map<string, Glances>();
   /** Where workers of a client have the same weights: those after a step, by client and step. */
   readonly #weights = new Map<string, string>();
   /** By worker, when its last two steps ended. */
@@ -192,6 +202,7 @@ export class Tenant {
       ...{ held: kind === 'held', consistency: this.#consistency(), log: () => undefined },
     };
     note('connects');
+    this.#lives[worker] = (this.#lives[worker] ?? 0) + 1;
     if (clientSize === 1) {
       const store = await RemoteStore.connect(remote, host);
       await this.#workOn(store, { ...place, agree: (what) => Promise.resolve(what) });
@@ -409,7 +420,9 @@ export class Tenant {
 
   /** To be called by a worker none of whose pushes is under way. */
   async #checkCounts(store: TrainingStore, keys: Keys): Promise<void> {
-    const [dense, rows] = [this.#dense.look(store.rank), this.#rows.look(store.rank)];
+    const glances = this.#glancesOf(store);
+    const dense = this.#dense.look(store.rank, glances.dense);
+    const rows = this.#rows.look(store.rank, glances.rows);
     const table = new Float32Array(ROWS * ROW_LENGTH);
     await Promise.all([
       store.pull(keys.map(({ key, into }) => ({ key, into }))),
@@ -417,6 +430,17 @@ export class Tenant {
     ]);
     const problem = dense(keys.map(({ into }) => into.view)) ?? rows([table]);
     if (problem !== undefined) throw new Violation(`'${this.plan.namespace}', ${problem}`);
+  }
+
+  /** A client pulls once for all its workers, when the first of them may still be the only one that has asked. */
+  #glancesOf(store: TrainingStore): Glances {
+    const looks = (this.#looks.get(store) ?? 0) + 1;
+    this.#looks.set(store, looks);
+    const client = Math.floor(store.rank / this.plan.clientSize);
+    const name = `${client}/${this.#lives[store.rank]}/${looks}`;
+    const glances = this.#glances.get(name) ?? { dense: this.#dense.glance(), rows: this.#rows.glance() };
+    if (this.plan.clientSize > 1) this.#glances.set(name, glances);
+    return glances;
   }
 
   /** Elastic averaging: nothing is counted, but every step ends and all stays finite. */
