@@ -1,7 +1,7 @@
 /**
- * One sequence of steps for callers that can wait and for those that cannot: a generator that yields
- * what is to be awaited before it goes on. Invariant: what a step throws, or what it awaits fails with,
- * goes through the generator, so that it can give back what it holds.
+ * One sequence of steps for callers that can wait and for those that cannot: a generator that
+ * yields what is to be awaited before it goes on. Invariant: what a step throws, or what it awaits
+ * fails with, goes through the generator, so that it can give back what it holds.
  */
 import { InternalError } from './errors.ts';
 

@@ -1,7 +1,7 @@
 /**
- * Time, as everything that waits is given it. Not a wall clock: it starts anywhere and never goes back. Passed in rather
- * than read, so that a simulation can run hours of waiting in a moment. Invariant: a timer keeps no process alive; the
- * next turn and a pause, which somebody awaits, do.
+ * Time, as everything that waits is given it. Not a wall clock: it starts anywhere and never goes
+ * back. Passed in rather than read, so that a simulation can run hours of waiting in a moment.
+ * Invariant: a timer keeps no process alive; the next turn and a pause, which somebody awaits, do.
  */
 
 export interface Clock {

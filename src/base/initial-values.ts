@@ -28,7 +28,10 @@ export function isSeeded(initialiser: Initialiser): initialiser is SeededInitial
   return initialiser.kind !== 'data';
 }
 
-/** Fills the target with the elements of a parameter from `first` on. `seed`: of this parameter alone. */
+/**
+ * Fills the target with the elements of a parameter from `first` on. `seed`: of this parameter
+ * alone.
+ */
 export function fillElements(
   target: Float32Array,
   initialiser: Initialiser,

@@ -1,7 +1,8 @@
 /**
- * The starter's side of a thread that takes commands: starts it, posts commands and rings, takes reports, and knows when the
- * thread is gone. It knows nothing of what commands mean. Invariants: the thread keeps the process alive only while someone
- * has a hold on it; whatever way the thread ends, `ended` is called once and every request has an answer.
+ * The starter's side of a thread that takes commands: starts it, posts commands and rings, takes
+ * reports, and knows when the thread is gone. It knows nothing of what commands mean. Invariants:
+ * the thread keeps the process alive only while someone has a hold on it; whatever way the thread
+ * ends, `ended` is called once and every request has an answer.
  */
 import { existsSync, readlinkSync } from 'node:fs';
 import { MessageChannel, receiveMessageOnPort } from 'node:worker_threads';
@@ -147,7 +148,9 @@ export class ThreadLink<
     }
   }
 
-  /** For a caller that blocks and so gets no events: finds out whether the thread is still there. */
+  /**
+   * For a caller that blocks and so gets no events: finds out whether the thread is still there.
+   */
   checkAlive(): void {
     if (!this.#end && !this.#options.isAlive()) this.#lookForTheEnd();
   }
@@ -231,7 +234,10 @@ export function systemThreadId(): number {
   }
 }
 
-/** Of this process, as far as the system says; true also for a caller that is blocked and gets no events. */
+/**
+ * Of this process, as far as the system says; true also for a caller that is blocked and gets no
+ * events.
+ */
 export function isThreadAlive(id: number): boolean {
   return id === 0 || existsSync(`/proc/self/task/${id}`);
 }

@@ -1,4 +1,7 @@
-/** The program of a training step as a table for people: what runs where, how often, behind what, and for how long. */
+/**
+ * The program of a training step as a table for people: what runs where, how often, behind what,
+ * and for how long.
+ */
 import { dependenciesOf, type Operation, type StepProgram } from '../plan/index.ts';
 import { table } from './format.ts';
 

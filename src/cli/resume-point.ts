@@ -1,4 +1,7 @@
-/** Where a run that is resumed goes on: the newest good checkpoint of its folder. Reads it; whether it fits is for `fit` to say. */
+/**
+ * Where a run that is resumed goes on: the newest good checkpoint of its folder. Reads it; whether
+ * it fits is for `fit` to say.
+ */
 import { CheckpointStore } from '../runtime/index.ts';
 import type { RunFolder } from './run-folder.ts';
 

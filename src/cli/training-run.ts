@@ -46,7 +46,10 @@ export interface TrainingRunParts {
   readonly io: CommandIo;
   /** Whether to go on from the newest checkpoint of the folder, if it has one. */
   readonly resume: boolean;
-  /** Whether values that servers have of an earlier training are replaced; the folder was emptied before. */
+  /**
+   * Whether values that servers have of an earlier training are replaced; the folder was emptied
+   * before.
+   */
   readonly overwrite: boolean;
   /** File for a Chrome trace of workers. Default: none. */
   readonly trace?: string | undefined;

@@ -1,7 +1,8 @@
 /**
- * Who trains, as a configuration and the command line say it: both become the option `on`, also fields that files of
- * earlier versions have. What `on` means and what is refused is decided by `resolveOn`.
- * Invariant: whoever is named on the command line trains, whatever the file says of others.
+ * Who trains, as a configuration and the command line say it: both become the option `on`, also
+ * fields that files of earlier versions have. What `on` means and what is refused is decided by
+ * `resolveOn`. Invariant: whoever is named on the command line trains, whatever the file says of
+ * others.
  */
 import { resolve } from 'node:path';
 import { UsageError } from '../base/index.ts';
@@ -83,7 +84,10 @@ export const whoTrainsOptions = {
 
 export type WhoTrainsFlags = OptionValues<typeof whoTrainsOptions>;
 
-/** `on` of a configuration; its relative paths begin at `folder`. Undefined: it says nothing of who trains. */
+/**
+ * `on` of a configuration; its relative paths begin at `folder`. Undefined: it says nothing of who
+ * trains.
+ */
 export function onOfFields(on: On | undefined, earlier: EarlierFields, folder: string): On | undefined {
   const given = on ?? onOfEarlier(earlier);
   if (given === undefined || typeof given !== 'object' || given === null || 'learners' in given) return given;

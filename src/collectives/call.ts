@@ -21,8 +21,8 @@ export interface CollectiveOptions {
   /** Longest time of the operation, in milliseconds. Default: that of the cluster, ten minutes. */
   readonly deadlineMs?: number | undefined;
   /**
-   * Whether waiting long for other ranks is as it should be: the operation has no deadline and is not reported as stalled.
-   * Give it on all ranks. Default false.
+   * Whether waiting long for other ranks is as it should be: the operation has no deadline and is
+   * not reported as stalled. Give it on all ranks. Default false.
    */
   readonly isPatient?: boolean | undefined;
 }

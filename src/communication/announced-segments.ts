@@ -1,7 +1,8 @@
 /**
- * Regions as another thread of this process can find them. The caller's side of `thread-regions.ts`: tells the thread of each
- * named segment with the first region in it, and that it is gone once it was closed here. Invariant: when a region is
- * packed, the thread has been told of its segment and of the end of every announced segment that is closed by then.
+ * Regions as another thread of this process can find them. The caller's side of
+ * `thread-regions.ts`: tells the thread of each named segment with the first region in it, and that
+ * it is gone once it was closed here. Invariant: when a region is packed, the thread has been told
+ * of its segment and of the end of every announced segment that is closed by then.
  */
 import { UsageError } from '../base/index.ts';
 import type { Region, Segment, SharedSpace } from '../memory/index.ts';

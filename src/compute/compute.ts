@@ -13,8 +13,9 @@ export interface CompileRequest {
   /** The place of a source (input, parameter, state, mask) or of an output. It may be larger than the tensor. */
   readonly place: (tensor: Tensor, numbersIn?: Tensor) => Region;
   /**
-   * How many rows of a table have a place, where it is not all of them. Then `place` is asked, with the table, for the
-   * numbers among them that a lookup reads instead of its indices, which are the tensor. Default: all.
+   * How many rows of a table have a place, where it is not all of them. Then `place` is asked, with
+   * the table, for the numbers among them that a lookup reads instead of its indices, which are the
+   * tensor. Default: all.
    */
   readonly heldRows?: ((table: Tensor) => number | undefined) | undefined;
   /** Memory for values that one segment leaves for a later one. */

@@ -31,7 +31,10 @@ export interface LoaderOptions {
   readonly order: BatchOrder;
   /** The samples of a batch, over all parts. */
   readonly batchSize: number;
-  /** Deliver only one rank's share of each batch (`batchPart`), or its share of a share. Default: the whole. */
+  /**
+   * Deliver only one rank's share of each batch (`batchPart`), or its share of a share. Default:
+   * the whole.
+   */
   readonly part?: Part;
   /** The columns to deliver. Default: all. */
   readonly columns?: readonly string[];

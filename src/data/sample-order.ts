@@ -12,7 +12,9 @@ export interface SampleOrderState {
   readonly epoch: number;
   /** How many samples of this epoch are behind. */
   readonly position: number;
-  /** From where to where later samples of this epoch are behind as well, in order. Default: none. */
+  /**
+   * From where to where later samples of this epoch are behind as well, in order. Default: none.
+   */
   readonly ahead?: readonly (readonly [start: number, end: number])[] | undefined;
 }
 

@@ -1,7 +1,8 @@
 /**
- * The workers of a client among themselves: the first one does something for all of them, and the others learn what came of
- * it. Knows no servers. Invariants: what fails on the first worker fails on all with the same error; nobody waits for
- * values that will not come; waiting for the first worker has no deadline, since it may wait for other clients.
+ * The workers of a client among themselves: the first one does something for all of them, and the
+ * others learn what came of it. Knows no servers. Invariants: what fails on the first worker fails
+ * on all with the same error; nobody waits for values that will not come; waiting for the first
+ * worker has no deadline, since it may wait for other clients.
  */
 import { pack, unpack, type PackedError } from '../base/index.ts';
 import type { CommunicationThread } from '../communication/index.ts';

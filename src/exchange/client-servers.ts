@@ -1,8 +1,9 @@
 /**
- * What a client has on servers and how it deals with them: its first worker pushes and pulls, the others get what came of
- * it (MXNET-MPI, sections 4 and 5). Synchronous: servers add up gradients, and every worker updates by itself. Asynchronous:
- * they update, by the client's gradient at once. Elastic: they have the centre of the clients' weights.
- * Invariants: all workers of a client call the same; afterwards they have the same parameters.
+ * What a client has on servers and how it deals with them: its first worker pushes and pulls, the
+ * others get what came of it (MXNET-MPI, sections 4 and 5). Synchronous: servers add up gradients,
+ * and every worker updates by itself. Asynchronous: they update, by the client's gradient at once.
+ * Elastic: they have the centre of the clients' weights. Invariants: all workers of a client call
+ * the same; afterwards they have the same parameters.
  */
 import type { CommunicationThread } from '../communication/index.ts';
 import type { KeyInit, InitialKeyState, RemoteStore } from '../kvstore/index.ts';
@@ -62,14 +63,20 @@ export class ClientServers {
     if (kind === 'sums') this.#landing = store?.allocate(memory.exchanged.length);
   }
 
-  /** By the first worker of a client: the keys and, from the first of all, their values. `foundValues` says what was there. */
+  /**
+   * By the first worker of a client: the keys and, from the first of all, their values.
+   * `foundValues` says what was there.
+   */
   async init({ optimizer }: StartOnServers): Promise<void> {
     const { kind } = this.#options;
     if (kind === 'updates') await this.#store!.setOptimizer(optimizer);
     await this.#store!.init(this.#keys());
   }
 
-  /** By the very first worker, before the others come: servers have the replica's values and state, whatever they had. */
+  /**
+   * By the very first worker, before the others come: servers have the replica's values and state,
+   * whatever they had.
+   */
   async overwrite({ updates }: StartOnServers): Promise<void> {
     const { memory, kind } = this.#options;
     if (kind === 'sums') return;
@@ -103,7 +110,10 @@ export class ClientServers {
     for (const table of this.#tables) await table.pull(batch);
   }
 
-  /** Asynchronous: pushes the client's gradient and brings the parameters as they are then, but for tables. */
+  /**
+   * Asynchronous: pushes the client's gradient and brings the parameters as they are then, but for
+   * tables.
+   */
   async push({ samples, lr }: ClientPush): Promise<void> {
     const { link, memory } = this.#options;
     const dense = [...memory.gradients].flatMap(([key, place]) =>
@@ -128,7 +138,10 @@ export class ClientServers {
     await link.share(keys.map(({ value }) => value as Region<'float32'>));
   }
 
-  /** The servers' values come into the replica, of all workers of the client or of the first `alone`. */
+  /**
+   * The servers' values come into the replica, of all workers of the client or of the first
+   * `alone`.
+   */
   async pull({ alone = false, withState = false } = {}): Promise<void> {
     const { link, memory, kind } = this.#options;
     if (kind === 'sums') return;

@@ -1,8 +1,8 @@
 /**
- * One table on servers as a client sees it: the rows that a batch of the client looks up are pulled by its first worker
- * and shared, the rows of its gradient pushed. Where the model computes which rows it looks up, the whole table is pulled:
- * that follows from the model, not from the batch, so that all workers do the same.
- * Invariant: all workers of the client have the same rows afterwards.
+ * One table on servers as a client sees it: the rows that a batch of the client looks up are pulled
+ * by its first worker and shared, the rows of its gradient pushed. Where the model computes which
+ * rows it looks up, the whole table is pulled: that follows from the model, not from the batch, so
+ * that all workers do the same. Invariant: all workers of the client have the same rows afterwards.
  */
 import type { CommunicationThread } from '../communication/index.ts';
 import type { RemoteStore } from '../kvstore/index.ts';
@@ -91,7 +91,10 @@ export class ClientTable {
     await this.#options.store!.pushRows(this.name, indices, rows.slice(0, own * rowLength), options);
   }
 
-  /** By the first worker: the combined rows of all clients, which have all pushed theirs, in the place of its gradient. */
+  /**
+   * By the first worker: the combined rows of all clients, which have all pushed theirs, in the
+   * place of its gradient.
+   */
   async pullSum(isSkipped: boolean): Promise<void> {
     const { store, leaders } = this.#options;
     const { plan, rowLength, rows } = this.#place;

@@ -1,8 +1,10 @@
 /**
- * What happens to gradients between the backward pass and the update: those of all workers become one. A contract; which way a
- * gradient takes is the implementation's. A parameter may live elsewhere: then its combined gradient never comes here, and its new
- * value is fetched before the next forward pass. Invariant: after `finish` every worker knows the same loss and the same
- * gradients, bit for bit, and after `apply` and the next `prepare` the parameters are those of one device that computed the whole batch.
+ * What happens to gradients between the backward pass and the update: those of all workers become
+ * one. A contract; which way a gradient takes is the implementation's. A parameter may live
+ * elsewhere: then its combined gradient never comes here, and its new value is fetched before the
+ * next forward pass. Invariant: after `finish` every worker knows the same loss and the same
+ * gradients, bit for bit, and after `apply` and the next `prepare` the parameters are those of one
+ * device that computed the whole batch.
  */
 import type { Region } from '../memory/index.ts';
 import type { StepOperation } from '../plan/index.ts';
@@ -14,14 +16,18 @@ export interface Exchange {
   /** Between two steps, on all workers the same. */
   setGroups(groups: readonly (readonly string[])[]): void;
   /**
-   * What `prepare` has to do: fetch whole parameters, or rows of tables only; wait for updates of what is read in place; nothing.
+   * What `prepare` has to do: fetch whole parameters, or rows of tables only; wait for updates of
+   * what is read in place; nothing.
    */
   readonly fetches: 'pull' | 'pull rows' | 'wait' | undefined;
   /** Reports all messages from now on, each when it has ended. */
   traceTo(onMessage: OnMessage): void;
   /** Fetches what the batch in the replica's inputs needs of parameters that live elsewhere. */
   prepare(batch: number): Promise<void>;
-  /** The same for an evaluation, when `fetchAll` was called: rows of tables that are nowhere else. By any worker, at any time. */
+  /**
+   * The same for an evaluation, when `fetchAll` was called: rows of tables that are nowhere else.
+   * By any worker, at any time.
+   */
   prepareRows(batch: number): Promise<void>;
   /** The gradients of the next step count for so many samples. Every worker calls this, also one without any. */
   begin(samples: number): void;
@@ -38,7 +44,10 @@ export interface Exchange {
   apply(update: RemoteUpdate): void;
   /** Tables that are nowhere else, by name, for a checkpoint between two steps. */
   readonly remoteTables: ReadonlyMap<string, RemoteTable>;
-  /** Brings all that lives elsewhere here, but for these tables, as for an evaluation or a checkpoint. */
+  /**
+   * Brings all that lives elsewhere here, but for these tables, as for an evaluation or a
+   * checkpoint.
+   */
   fetchAll(): Promise<void>;
   /** The same for what the optimizer keeps of it, as for a checkpoint. */
   fetchState(): Promise<void>;
@@ -49,7 +58,10 @@ export interface Exchange {
 }
 
 export interface RemoteTable {
-  /** Its elements in their order, or those of a slot that the optimizer keeps; valid until the next are asked for. */
+  /**
+   * Its elements in their order, or those of a slot that the optimizer keeps; valid until the next
+   * are asked for.
+   */
   pieces(slot?: string): Iterable<Promise<Region<'float32'>>>;
 }
 

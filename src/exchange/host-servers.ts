@@ -1,7 +1,8 @@
 /**
- * Parameter servers in the processes of some workers: started together, told to all, and ended together. What is put there, and
- * who connects, is decided by others. Invariant: they end when all workers say so, or have not within a time limit; if
- * one cannot be started, all workers fail with its error.
+ * Parameter servers in the processes of some workers: started together, told to all, and ended
+ * together. What is put there, and who connects, is decided by others. Invariant: they end when all
+ * workers say so, or have not within a time limit; if one cannot be started, all workers fail with
+ * its error.
  */
 import { pack, unpack, type PackedError } from '../base/index.ts';
 import type { CommunicationThread } from '../communication/index.ts';

@@ -1,8 +1,9 @@
 /**
- * The workers of a machine add up the rows of their tables before one of them sends the sum to servers (Parallax, section 5.3.2): links
- * between machines carry a row once for each machine that touched it, not once for each worker. Sends nothing itself.
- * Invariants: all workers of a machine begin the same tables in a step, each under a tag of its own, so that it does not matter
- * which goes on first; the sums are averages weighted by samples.
+ * The workers of a machine add up the rows of their tables before one of them sends the sum to
+ * servers (Parallax, section 5.3.2): links between machines carry a row once for each machine that
+ * touched it, not once for each worker. Sends nothing itself. Invariants: all workers of a machine
+ * begin the same tables in a step, each under a tag of its own, so that it does not matter which
+ * goes on first; the sums are averages weighted by samples.
  */
 import type { CommunicationThread, OnGroup, TimedHandle } from '../communication/index.ts';
 import type { Kernels } from '../kernels/index.ts';
@@ -19,7 +20,10 @@ export function aggregatesLocally({ world }: CommunicationThread): boolean {
 /** A table whose rows are added up. */
 export interface Combined {
   readonly name: string;
-  /** That the rows count for which are in the table's place now: 0 on all workers of the machine but the first. */
+  /**
+   * That the rows count for which are in the table's place now: 0 on all workers of the machine but
+   * the first.
+   */
   readonly samples: number;
   /** Milliseconds since 1970. */
   readonly startedMs: number;
@@ -68,7 +72,10 @@ export class LocalAggregation {
     this.#begun.add(name);
   }
 
-  /** Goes on as far as it can; `waits`: blocks until all is done. Returns the tables that are done since the last call. */
+  /**
+   * Goes on as far as it can; `waits`: blocks until all is done. Returns the tables that are done
+   * since the last call.
+   */
   advance(waits: boolean): Combined[] {
     const done: Combined[] = [];
     // All get on their way before any is waited for.

@@ -1,7 +1,8 @@
 /**
- * The parameter servers of a run in lock step, and this worker's store on all of them, in a thread of its own. Its
- * updates are held, so that gradients can be clipped together. Who puts what there is not decided here.
- * Invariant: the servers of a run end when all its workers have closed their store, or have not within a time limit.
+ * The parameter servers of a run in lock step, and this worker's store on all of them, in a thread
+ * of its own. Its updates are held, so that gradients can be clipped together. Who puts what there
+ * is not decided here. Invariant: the servers of a run end when all its workers have closed their
+ * store, or have not within a time limit.
  */
 import type { CommunicationThread } from '../communication/index.ts';
 import type { RemoteStoreOptions } from '../kvstore/index.ts';

@@ -59,7 +59,10 @@ export class ServerExchange implements Exchange {
   #groups: readonly (readonly string[])[] = [];
   #samples = 0;
   #isClosed = false;
-  /** Of each group what is dense, as one list for all steps; and dense parameters that cannot be read where the servers have them. */
+  /**
+   * Of each group what is dense, as one list for all steps; and dense parameters that cannot be
+   * read where the servers have them.
+   */
   #dense: readonly DenseList[] = [];
   readonly #whole: readonly { readonly key: string; readonly into: Region<'float32'> }[];
   /** Of this step. */

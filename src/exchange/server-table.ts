@@ -1,6 +1,7 @@
 /**
- * One table whose rows live on servers, as this worker sees it: the rows that a batch looks up are pulled before the forward pass, and
- * the rows of its gradient pushed when they are there, while the backward pass goes on. When is the business of `server-exchange.ts`.
+ * One table whose rows live on servers, as this worker sees it: the rows that a batch looks up are
+ * pulled before the forward pass, and the rows of its gradient pushed when they are there, while
+ * the backward pass goes on. When is the business of `server-exchange.ts`.
  */
 import type { CommunicationThread } from '../communication/index.ts';
 import {

@@ -1,7 +1,7 @@
 /**
- * What a worker and its store's thread tell each other, as plain data, and the words that both look at. Regions travel as places
- * in the memory that both share. Invariants: calls are made in the order in which they were posted; an answer is posted before
- * the word changes that tells of it.
+ * What a worker and its store's thread tell each other, as plain data, and the words that both look
+ * at. Regions travel as places in the memory that both share. Invariants: calls are made in the
+ * order in which they were posted; an answer is posted before the word changes that tells of it.
  */
 import type { MessagePort } from 'node:worker_threads';
 import { isThreadAlive, systemThreadId } from '../base/index.ts';
@@ -38,7 +38,10 @@ export interface PackedTensor {
   readonly lent?: StoreKey | undefined;
 }
 
-/** In the place of a list that is frozen, as one for all steps is: what it is comes once, afterwards only its number. */
+/**
+ * In the place of a list that is frozen, as one for all steps is: what it is comes once, afterwards
+ * only its number.
+ */
 export interface PackedList {
   readonly list: number;
   readonly entries?: readonly unknown[];
@@ -105,7 +108,10 @@ export class StoreWords {
     this.#words = new Int32Array(buffer);
   }
 
-  /** The worker's side: something was posted. Returns whether the thread has to be woken in the kernel. */
+  /**
+   * The worker's side: something was posted. Returns whether the thread has to be woken in the
+   * kernel.
+   */
   posted(): boolean {
     Atomics.add(this.#words, POSTED, 1);
     return Atomics.load(this.#words, SLEEPING) !== 0;

@@ -1,7 +1,8 @@
 /**
- * The thread in which a worker's stores talk to servers, beside the thread that computes: what is pushed leaves at once, while the
- * backward pass goes on. The thread's side is `store-thread-main.ts`, and what a worker has of a store `thread-store.ts`.
- * Invariants: calls are made in the order in which they were posted; a thread that dies fails all that is not answered.
+ * The thread in which a worker's stores talk to servers, beside the thread that computes: what is
+ * pushed leaves at once, while the backward pass goes on. The thread's side is
+ * `store-thread-main.ts`, and what a worker has of a store `thread-store.ts`. Invariants: calls are
+ * made in the order in which they were posted; a thread that dies fails all that is not answered.
  */
 import { ThreadLink } from '../base/index.ts';
 import { AnnouncedSegments } from '../communication/index.ts';

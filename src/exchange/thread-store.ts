@@ -1,7 +1,8 @@
 /**
- * A store on servers as the worker sees it whose thread drives it: the methods of `RemoteStore`, each posted at once, whatever this
- * thread does next. A frozen list of keys is sent once, however often it is pushed or pulled. Nothing is decided here. Invariants:
- * regions of a call stay as they are until it is answered; what was allocated or lent is gone with `close`.
+ * A store on servers as the worker sees it whose thread drives it: the methods of `RemoteStore`,
+ * each posted at once, whatever this thread does next. A frozen list of keys is sent once, however
+ * often it is pushed or pulled. Nothing is decided here. Invariants: regions of a call stay as they
+ * are until it is answered; what was allocated or lent is gone with `close`.
  */
 import { randomBytes } from 'node:crypto';
 import type { StoreKey } from '../base/index.ts';
@@ -36,7 +37,10 @@ type Calls = {
   readonly [Method in StoreMethod]: (...args: StoreArguments<Method>) => Promise<unknown>;
 };
 
-/** A call that knows, once it is answered, when that was in the store's thread; this one may hear of it later. */
+/**
+ * A call that knows, once it is answered, when that was in the store's thread; this one may hear of
+ * it later.
+ */
 export type StoreCall<T> = Promise<T> & {
   /** Milliseconds since 1970. */
   endedMs?: number;
@@ -87,7 +91,10 @@ export class ThreadStore implements Calls {
     return this.#caller.space;
   }
 
-  /** Memory that servers on this host read and write in place; tensors elsewhere are copied. Freed by `close`. */
+  /**
+   * Memory that servers on this host read and write in place; tensors elsewhere are copied. Freed
+   * by `close`.
+   */
   allocate(length: number): Region<'float32'> {
     const bytes = Math.max(64, 4 * length);
     const { space } = this.#caller;
@@ -119,7 +126,10 @@ export class ThreadStore implements Calls {
     });
   }
 
-  /** What is brought when it is needed is brought here, piece by piece: only memory can be sent to the thread. */
+  /**
+   * What is brought when it is needed is brought here, piece by piece: only memory can be sent to
+   * the thread.
+   */
   async initState(...[given]: StoreArguments<'initState'>): Promise<void> {
     const states = [given].flat();
     const placed: InitialKeyState[] = [];
@@ -181,8 +191,8 @@ export class ThreadStore implements Calls {
   }
 
   /**
-   * Blocks this thread until all calls are answered, or for a tenth of a second: whoever awaits one next need not wait for the event
-   * loop, and the event loop does not wait long.
+   * Blocks this thread until all calls are answered, or for a tenth of a second: whoever awaits one
+   * next need not wait for the event loop, and the event loop does not wait long.
    */
   settle(): void {
     this.#caller.settle(MOST_BLOCKED_MS);
@@ -197,7 +207,8 @@ export class ThreadStore implements Calls {
     try {
       if (!isGone()) await request('close', { store: this.#number });
       const segments = this.#segments.flatMap((segment) => announced.withdraw(segment) ?? []);
-      // The thread may map other memory in the same place once it is free: first it must not know the old any more.
+      // The thread may map other memory in the same place once it is free: first it must not know
+      // the old any more.
       if (segments.length > 0) await request('forget', { segments });
     } catch (error) {
       if (!isGone()) throw error;

@@ -1,6 +1,6 @@
 /**
- * A short text that is equal for equal models, so that processes can compare what they built. Compares nothing itself.
- * Invariant: gradients that were added to a graph do not change it.
+ * A short text that is equal for equal models, so that processes can compare what they built.
+ * Compares nothing itself. Invariant: gradients that were added to a graph do not change it.
  */
 import { createHash } from 'node:crypto';
 import type { Model } from './model.ts';
@@ -13,7 +13,10 @@ function withoutBytes(_: string, value: unknown): unknown {
     .digest('hex');
 }
 
-/** Equal for models with the same nodes, parameters and first values, also when gradients were added to the graph of one of them. */
+/**
+ * Equal for models with the same nodes, parameters and first values, also when gradients were added
+ * to the graph of one of them.
+ */
 export function fingerprintOf({ graph, loss, outputs }: Model): string {
   const values = graph.stateUpdates.map(({ value }) => value);
   const used = new Set([loss, ...Object.values(outputs), ...values].map(({ node }) => node));

@@ -1,6 +1,7 @@
 /**
- * How parameters start, in the words of people who build models. An initialiser is data, and filling depends only on
- * the seed and the parameter's name: not on the order in which parameters were created.
+ * How parameters start, in the words of people who build models. An initialiser is data, and
+ * filling depends only on the seed and the parameter's name: not on the order in which parameters
+ * were created.
  */
 import { deriveSeed, fillElements, UsageError, type Initialiser } from '../base/index.ts';
 

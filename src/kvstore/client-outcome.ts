@@ -94,7 +94,10 @@ async function tellError(channel: Channel, keys: number, error: unknown): Promis
   await Promise.all([tell(channel, text.length, nothing), begun(send)]);
 }
 
-/** Where a worker is lost, a collective throws before it begins: that must not leave a promise beside it alone. */
+/**
+ * Where a worker is lost, a collective throws before it begins: that must not leave a promise
+ * beside it alone.
+ */
 async function begun(collective: (() => PromiseLike<void>) | undefined): Promise<void> {
   await collective?.();
 }

@@ -38,8 +38,8 @@ import { elementsOf, listOf } from './remote/tensors.ts';
 
 export interface ClientStoreOptions extends ExchangeOptions {
   /**
-   * What the client's pushes go to, a store whose workers are the clients. On rank 0 of the group only; closed with this.
-   * Checkpoints are its business.
+   * What the client's pushes go to, a store whose workers are the clients. On rank 0 of the group
+   * only; closed with this. Checkpoints are its business.
    */
   readonly store?: KVStore | RecoverableStore | undefined;
   /**

@@ -18,7 +18,10 @@ export interface KeyInit {
   readonly rowLength?: number | undefined;
 }
 
-/** A key whose first values the servers make: those that `fillInitial` gives with the same initialiser and seed. */
+/**
+ * A key whose first values the servers make: those that `fillInitial` gives with the same
+ * initialiser and seed.
+ */
 export interface SeededKeyInit {
   readonly key: StoreKey;
   /** Elements. */
@@ -101,19 +104,24 @@ export interface KVStore {
   close(): Promise<void>;
 }
 
-/** A store whose servers keep checkpoints, to which all workers go back together when something was lost. */
+/**
+ * A store whose servers keep checkpoints, to which all workers go back together when something was
+ * lost.
+ */
 export interface RecoverableStore extends KVStore {
   /**
-   * Keeps the parameters as they are after a step, in the background. In synchronous training all workers call it between
-   * the same two steps. `isDurable`: done only when it is on the servers' disks.
+   * Keeps the parameters as they are after a step, in the background. In synchronous training all
+   * workers call it between the same two steps. `isDurable`: done only when it is on the servers'
+   * disks.
    */
   checkpoint(step: number, options?: { readonly isDurable?: boolean | undefined }): Promise<void>;
   /** Done when all checkpoints that this worker asked for are on the servers' disks. */
   checkpointsWritten(): Promise<void>;
   /**
-   * Goes back, together with all other workers, to the newest checkpoint that all servers have; returns its step, or 0
-   * without any. To be called after `init` and `setOptimizer` by a worker that was started again, and by all after an
-   * error with code REWOUND. In asynchronous training nothing is taken back.
+   * Goes back, together with all other workers, to the newest checkpoint that all servers have;
+   * returns its step, or 0 without any. To be called after `init` and `setOptimizer` by a worker
+   * that was started again, and by all after an error with code REWOUND. In asynchronous training
+   * nothing is taken back.
    */
   resume(): Promise<number>;
 }

@@ -12,9 +12,10 @@ export interface RunStepsOptions {
   /** Steps between two checkpoints. Default 100. */
   readonly checkpointEvery?: number | undefined;
   /**
-   * One step, counted from 1: computes gradients and exchanges them. Where workers are in clients it fails only when all
-   * calls that it made have ended, for a later one would count for the step after going back. `isFirst`: the parameters are not those of this
-   * process's last step, but those on the servers; pull them.
+   * One step, counted from 1: computes gradients and exchanges them. Where workers are in clients
+   * it fails only when all calls that it made have ended, for a later one would count for the step
+   * after going back. `isFirst`: the parameters are not those of this process's last step, but
+   * those on the servers; pull them.
    */
   readonly step: (step: number, isFirst: boolean) => Promise<void>;
   /** Told when training goes back to the checkpoint after a step. */

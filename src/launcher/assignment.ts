@@ -1,8 +1,10 @@
 /**
- * What a further process of a script receives from the one that started it: a worker its rank, where the others are, and the
- * secret; a learner what its watchdog tells it. It comes as one line on the standard input, so that nothing secret stands on a
- * command line or in the environment, and so that the end of that input says that the first process is gone.
- * Invariants: a process that nobody started this way reads nothing; one that comes to another call than it was started for fails.
+ * What a further process of a script receives from the one that started it: a worker its rank,
+ * where the others are, and the secret; a learner what its watchdog tells it. It comes as one line
+ * on the standard input, so that nothing secret stands on a command line or in the environment, and
+ * so that the end of that input says that the first process is gone. Invariants: a process that
+ * nobody started this way reads nothing; one that comes to another call than it was started for
+ * fails.
  */
 import { readSync } from 'node:fs';
 import { z } from 'zod';
@@ -21,7 +23,9 @@ const workerSchema = z.object({
   transport: z.enum(['auto', 'shm', 'tcp']),
   /** Workers with the same one share memory. Default: found out. */
   host: z.string().optional(),
-  /** The address at which others reach this worker. Default: the one that leads to the scheduler. */
+  /**
+   * The address at which others reach this worker. Default: the one that leads to the scheduler.
+   */
   address: z.string().optional(),
   /** Paths, for what they hold is nobody else's. Default: no TLS. */
   tls: tlsFilesSchema.optional(),

@@ -1,7 +1,8 @@
 /**
- * The call of a script that its further processes come to. They run the script from its beginning, so what a later call starts comes
- * to the first one: that is refused where it would train something else. Starts nothing.
- * Invariant: it is for the process that the user has started; further ones find out by their assignment.
+ * The call of a script that its further processes come to. They run the script from its beginning,
+ * so what a later call starts comes to the first one: that is refused where it would train
+ * something else. Starts nothing. Invariant: it is for the process that the user has started;
+ * further ones find out by their assignment.
  */
 import { UsageError } from '../base/index.ts';
 
@@ -14,7 +15,10 @@ interface Call {
 
 let first: Call | undefined;
 
-/** Before any is started. Calls with the same `what` are alike: it does not matter to which of them a process comes. */
+/**
+ * Before any is started. Calls with the same `what` are alike: it does not matter to which of them
+ * a process comes.
+ */
 export function claimFurtherProcesses(kind: FurtherProcesses, what = ''): void {
   first ??= { kind, what };
   if (first.kind === kind && first.what === what) return;

@@ -1,7 +1,8 @@
 /**
- * One process that runs the script of this one again, with an assignment on its standard input: a worker or a learner. Starts it,
- * passes on what it writes to the error output, and keeps its last lines. Does not know what it is for.
- * Invariant: it has a process group of its own, which `kill` ends as a whole.
+ * One process that runs the script of this one again, with an assignment on its standard input: a
+ * worker or a learner. Starts it, passes on what it writes to the error output, and keeps its last
+ * lines. Does not know what it is for. Invariant: it has a process group of its own, which `kill`
+ * ends as a whole.
  */
 import { spawn, type ChildProcess } from 'node:child_process';
 import { basename } from 'node:path';
@@ -16,8 +17,8 @@ export interface ScriptProcessOptions {
   /** Default: those of this process. */
   readonly command?: ScriptCommand | undefined;
   /**
-   * Before the command itself, for a process elsewhere: `['ip', 'netns', 'exec', 'b']`, `['ssh', 'host-b']`. By `ssh` the command
-   * runs in the folder of this process. Default none.
+   * Before the command itself, for a process elsewhere: `['ip', 'netns', 'exec', 'b']`, `['ssh',
+   * 'host-b']`. By `ssh` the command runs in the folder of this process. Default none.
    */
   readonly prefix?: readonly string[] | undefined;
   /** Whether it can send messages to this process; not with a prefix. Default false. */
@@ -39,7 +40,8 @@ export class ScriptProcess {
     this.child = spawn(program!, rest, {
       stdio: ['pipe', 'ignore', 'pipe', ...(hasChannel ? (['ipc'] as const) : [])],
       env: { ...process.env, [WORKER_MARK]: '1' },
-      // Ctrl-C in a terminal goes to the group of this process: it is for this process to say what it means for the others.
+      // Ctrl-C in a terminal goes to the group of this process: it is for this process to say what
+      // it means for the others.
       detached: true,
     });
     createInterface(this.child.stderr!).on('line', (line) => {
@@ -74,7 +76,10 @@ export class ScriptProcess {
   }
 }
 
-/** A prefix passes words on as they are; `ssh` makes one text of them, which a shell reads in the home folder of the user. */
+/**
+ * A prefix passes words on as they are; `ssh` makes one text of them, which a shell reads in the
+ * home folder of the user.
+ */
 function commandElsewhere(prefix: readonly string[], command: readonly string[]): readonly string[] {
   const marked = ['env', `${WORKER_MARK}=1`, ...command];
   if (basename(prefix[0]!) !== 'ssh') return [...prefix, ...marked];

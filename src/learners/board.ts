@@ -95,7 +95,10 @@ export class Board {
     return this.#words.load(EPOCH);
   }
 
-  /** Watchdog: whether every batch that was given out has been applied. Goes on where it came to the last time: asked often. */
+  /**
+   * Watchdog: whether every batch that was given out has been applied. Goes on where it came to the
+   * last time: asked often.
+   */
   get isDone(): boolean {
     const { batches } = this.shape;
     const isOver = (word: number) => word === DONE || word === LATER;
@@ -110,8 +113,9 @@ export class Board {
   }
 
   /**
-   * Watchdog, when all batches are done or nobody is there: everything can be taken again but what a checkpoint contains, and
-   * what is more than `most`. The epoch is written first: whoever takes a batch reads it afterwards.
+   * Watchdog, when all batches are done or nobody is there: everything can be taken again but what
+   * a checkpoint contains, and what is more than `most`. The epoch is written first: whoever takes
+   * a batch reads it afterwards.
    */
   open(epoch: number, done: Iterable<number> = [], most = Infinity): void {
     this.#words.store(EPOCH, epoch);

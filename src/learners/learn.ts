@@ -1,7 +1,8 @@
 /**
- * What a process does that was started as a learner or as the server, when its script comes to the call: works until the run is
- * stopped or its watchdog is gone, and ends. Invariants: the watchdog hears of every end that is not a kill; a watchdog that was
- * killed leaves no segment behind as long as one of its processes is left to remove it.
+ * What a process does that was started as a learner or as the server, when its script comes to the
+ * call: works until the run is stopped or its watchdog is gone, and ends. Invariants: the watchdog
+ * hears of every end that is not a kill; a watchdog that was killed leaves no segment behind as
+ * long as one of its processes is left to remove it.
  */
 import { setImmediate as yieldToEvents, setTimeout as pause } from 'node:timers/promises';
 import { pack } from '../base/index.ts';
@@ -54,7 +55,10 @@ function tell(news: LearnerNews): Promise<void> {
   });
 }
 
-/** Returns in a process that the user has started, and ends one that was started as a learner or as the server. */
+/**
+ * Returns in a process that the user has started, and ends one that was started as a learner or as
+ * the server.
+ */
 export async function learnIfAssigned(task: LearnerTask): Promise<void> {
   const assignment = learnerAssignment() as LearnerAssignment | undefined;
   if (!assignment) return;
@@ -101,7 +105,9 @@ async function learn(
   memory.close();
 }
 
-/** Without a watchdog there is nobody to train for, and nobody else who would remove its segments. */
+/**
+ * Without a watchdog there is nobody to train for, and nobody else who would remove its segments.
+ */
 async function leaveOrphaned({ segments }: LearnerAssignment, isWatched: () => boolean): Promise<never> {
   const deadlineMs = performance.now() + ORPHAN_MS;
   while (isWatched() && performance.now() < deadlineMs) await pause(ORPHAN_LOOK_MS);

@@ -1,8 +1,8 @@
 /**
- * The checkpoints of a run of learners, in the form of all runs: which batches of the epoch the weights contain is a place in the
- * samples with batches ahead of it. Written while learners go on changing the weights. Decides nothing about when.
- * Invariants: weights that are not finite never get the name of a checkpoint; a checkpoint of another task is refused, never
- * trained on.
+ * The checkpoints of a run of learners, in the form of all runs: which batches of the epoch the
+ * weights contain is a place in the samples with batches ahead of it. Written while learners go on
+ * changing the weights. Decides nothing about when. Invariants: weights that are not finite never
+ * get the name of a checkpoint; a checkpoint of another task is refused, never trained on.
  */
 import { UsageError, type ScheduleSpec } from '../base/index.ts';
 import {

@@ -1,6 +1,7 @@
 /**
- * One learner or server process as its watchdog sees it: the script started again, what it says, and how it ended. Decides nothing.
- * Invariant: `ended` comes once, after the process is surely gone, so that what it held can be taken from it.
+ * One learner or server process as its watchdog sees it: the script started again, what it says,
+ * and how it ended. Decides nothing. Invariant: `ended` comes once, after the process is surely
+ * gone, so that what it held can be taken from it.
  */
 import { unpack } from '../base/index.ts';
 import type { TributaryError } from '../base/index.ts';

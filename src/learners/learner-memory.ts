@@ -219,8 +219,8 @@ export class LearnerMemory {
   }
 
   /**
-   * Watchdog: a new epoch; `done` are batches that the weights contain already, whose losses nobody knows any more. Of the others
-   * at most so many are given out.
+   * Watchdog: a new epoch; `done` are batches that the weights contain already, whose losses nobody
+   * knows any more. Of the others at most so many are given out.
    */
   open(epoch: number, done: Iterable<number> = [], most = Infinity): void {
     this.#losses.view.fill(NaN);

@@ -1,10 +1,11 @@
 /**
- * One learner: takes batches from the board and computes their gradients. Lock-free it computes on the shared weights where they
- * lie (HogWild!: learners overwrite each other's elements now and then, which small batches forgive); locked, on a copy
- * that is renewed when there is something new. It applies its own gradients, straight from where the backward pass wrote
- * them, or leaves them for the server in slots that both map: no gradient is ever copied. States of the model (running statistics)
- * it writes itself in every mode. Not a process; see `learn.ts`. Invariant: of a batch whose loss is not finite neither
- * gradient nor states reach the shared weights.
+ * One learner: takes batches from the board and computes their gradients. Lock-free it computes on
+ * the shared weights where they lie (HogWild!: learners overwrite each other's elements now and
+ * then, which small batches forgive); locked, on a copy that is renewed when there is something
+ * new. It applies its own gradients, straight from where the backward pass wrote them, or leaves
+ * them for the server in slots that both map: no gradient is ever copied. States of the model
+ * (running statistics) it writes itself in every mode. Not a process; see `learn.ts`. Invariant: of
+ * a batch whose loss is not finite neither gradient nor states reach the shared weights.
  */
 import { learningRateAt, UsageError } from '../base/index.ts';
 import { OnnxCompute } from '../compute/index.ts';

@@ -1,7 +1,8 @@
 /**
- * What the processes of a run must have in common when they come to the call, as text that can be sent. A script that builds its model
- * or loads its data by chance would train other weights in the same places, or test on samples that others train on.
- * Compares; builds nothing. Invariant: a difference is an error that names it, before the process takes its first batch.
+ * What the processes of a run must have in common when they come to the call, as text that can be
+ * sent. A script that builds its model or loads its data by chance would train other weights in the
+ * same places, or test on samples that others train on. Compares; builds nothing. Invariant: a
+ * difference is an error that names it, before the process takes its first batch.
  */
 import { packageVersion, UsageError } from '../base/index.ts';
 import { fingerprintOf } from '../graph/index.ts';

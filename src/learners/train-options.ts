@@ -1,6 +1,7 @@
 /**
- * What a run of learners takes, tells and gives. Types only; what `on` says is checked by `resolveOn`.
- * Invariant: events and result have the fields of those of `fit`, with the same meaning, and more where learners have more to say.
+ * What a run of learners takes, tells and gives. Types only; what `on` says is checked by
+ * `resolveOn`. Invariant: events and result have the fields of those of `fit`, with the same
+ * meaning, and more where learners have more to say.
  */
 import type { ScriptCommand } from '../launcher/index.ts';
 import type { Evaluation, Replica, UsedFolderOptions } from '../runtime/index.ts';
@@ -24,7 +25,10 @@ export interface TrainOptions extends UsedFolderOptions {
   readonly maxRestarts?: number | undefined;
   /** A learner that finishes no batch for so long is ended and replaced. Default 60,000 milliseconds. */
   readonly stallMs?: number | undefined;
-  /** A process that has not come to the call after so long is ended and replaced. Default 600,000 milliseconds. */
+  /**
+   * A process that has not come to the call after so long is ended and replaced. Default 600,000
+   * milliseconds.
+   */
   readonly startMs?: number | undefined;
   readonly checkpointDirectory?: string | undefined;
   readonly checkpointEverySteps?: number | undefined;
@@ -33,7 +37,10 @@ export interface TrainOptions extends UsedFolderOptions {
    * /dev/shm/tributary-<uid>.
    */
   readonly segmentDirectory?: string | undefined;
-  /** Program and arguments of the processes. Default: those of this one, so that they run the same script. */
+  /**
+   * Program and arguments of the processes. Default: those of this one, so that they run the same
+   * script.
+   */
   readonly command?: ScriptCommand | undefined;
   readonly progressIntervalMs?: number | undefined;
   /** Logs lines for people. Default: to the error output. */

@@ -79,7 +79,10 @@ class Watchdog {
   /** When the first learner was ready, or the epoch began. */
   #startedMs = 0;
   #hasBegun = false;
-  /** Where it was then; processes take a while to start, which says nothing about the time that is left. */
+  /**
+   * Where it was then; processes take a while to start, which says nothing about the time that is
+   * left.
+   */
   #begun: { readonly step: number; readonly atMs: number } | undefined;
   /** In earlier epochs, and before restarts. */
   #trainedMs = 0;

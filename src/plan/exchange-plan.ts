@@ -57,9 +57,15 @@ export interface ParameterPlan extends RouteChoice {
 
 export interface GroupPlan {
   readonly layers: readonly string[];
-  /** What leaves behind the whole backward pass, rows of tables by collectives, is in the last group. */
+  /**
+   * What leaves behind the whole backward pass, rows of tables by collectives, is in the last
+   * group.
+   */
   readonly messages: readonly RoutedMessage[];
-  /** When its gradients are there, and when its messages start and end; from the start of the forward pass. */
+  /**
+   * When its gradients are there, and when its messages start and end; from the start of the
+   * forward pass.
+   */
   readonly readyMs: number;
   readonly startMs: number;
   readonly endMs: number;

@@ -1,10 +1,12 @@
 /**
- * The time of an iteration whose gradients leave in groups while the backward pass goes on (MG-WFBP, sections II.C and
- * III). Terms: layers are in BACKWARD order, so `layers[0]` has its gradient first; a grouping says how many neighbouring
- * layers each message carries; a message starts when all its layers are done and the message before is finished, and the
- * iteration ends with the last, unless the problem has more to do behind it: `step-time.ts` says what a message is where some
- * parameters live on servers, and what servers do behind the last. Which grouping is best is said in `optimal-groups.ts`.
- * Invariant: `iterationMs` and `timeline` are one model, and everything that compares groupings uses it.
+ * The time of an iteration whose gradients leave in groups while the backward pass goes on
+ * (MG-WFBP, sections II.C and III). Terms: layers are in BACKWARD order, so `layers[0]` has its
+ * gradient first; a grouping says how many neighbouring layers each message carries; a message
+ * starts when all its layers are done and the message before is finished, and the iteration ends
+ * with the last, unless the problem has more to do behind it: `step-time.ts` says what a message is
+ * where some parameters live on servers, and what servers do behind the last. Which grouping is
+ * best is said in `optimal-groups.ts`. Invariant: `iterationMs` and `timeline` are one model, and
+ * everything that compares groupings uses it.
  */
 import { UsageError } from '../base/index.ts';
 import { refuse } from './argument-checks.ts';

@@ -43,7 +43,10 @@ export interface PlannedParameter {
   readonly byRowsOnly?: boolean;
   /** Why it may not live on servers, as the end of a sentence; one dense parameter keeps all. Default: it may. */
   readonly keptHere?: string;
-  /** Whether a table is on servers and nowhere else: its rows have no other route, whatever the strategy. Default false. */
+  /**
+   * Whether a table is on servers and nowhere else: its rows have no other route, whatever the
+   * strategy. Default false.
+   */
   readonly isOnServers?: boolean;
   /** Share of the rows that all workers together touch in a step. Default: as if each chose its rows independently. */
   readonly unionShare?: number;

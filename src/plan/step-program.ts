@@ -1,14 +1,18 @@
 /**
- * The program of a training step: the body of a loop as plain frozen data, a list of operations, each with what it reads and
- * mutates, its lane, and how often it runs. Made from routes, groups, and facts about the model; it runs nothing. Terms: a
- * variable is anything that an operation may have to wait for, such as `gradients 1`, those of the second group. Invariants:
- * the same facts give the same program on every worker; on a lane, operations run in the order of the list.
+ * The program of a training step: the body of a loop as plain frozen data, a list of operations,
+ * each with what it reads and mutates, its lane, and how often it runs. Made from routes, groups,
+ * and facts about the model; it runs nothing. Terms: a variable is anything that an operation may
+ * have to wait for, such as `gradients 1`, those of the second group. Invariants: the same facts
+ * give the same program on every worker; on a lane, operations run in the order of the list.
  */
 import { createHash } from 'node:crypto';
 import type { Route } from './routes.ts';
 import { namesInShort, type StepOperation } from './step-operations.ts';
 
-/** Where an operation runs: in the thread that computes, in that of collectives, or on connections to servers. */
+/**
+ * Where an operation runs: in the thread that computes, in that of collectives, or on connections
+ * to servers.
+ */
 export type OperationLane = 'compute' | 'communication' | 'servers';
 
 export interface Operation {
@@ -19,7 +23,10 @@ export interface Operation {
   readonly reads: readonly string[];
   /** It may read these, too. */
   readonly mutates: readonly string[];
-  /** In steps. 'epoch': behind the last one of each. 'call': when it is asked for. Default: every step. */
+  /**
+   * In steps. 'epoch': behind the last one of each. 'call': when it is asked for. Default: every
+   * step.
+   */
   readonly every?: number | 'epoch' | 'call';
   /** Milliseconds of it alone, where a plan knows them. */
   readonly predictedMs?: number;
@@ -32,7 +39,10 @@ export interface StepProgram {
 }
 
 export interface StepFacts {
-  /** All parameters, in the order of the model; those without a gradient are never fetched or updated. */
+  /**
+   * All parameters, in the order of the model; those without a gradient are never fetched or
+   * updated.
+   */
   readonly parameters: readonly string[];
   /** What each segment of the backward pass computes. */
   readonly groups: readonly (readonly string[])[];
@@ -106,9 +116,10 @@ export function stepProgram(facts: StepFacts): StepProgram {
 }
 
 /**
- * An operation waits for the last one that mutated what it reads or mutates, and for all that have read since then what it
- * mutates. As a lane runs one after the other, the last one of each other lane says it all. One that is not due waits as
- * well, and then counts as ended: those behind it rely on that.
+ * An operation waits for the last one that mutated what it reads or mutates, and for all that have
+ * read since then what it mutates. As a lane runs one after the other, the last one of each other
+ * lane says it all. One that is not due waits as well, and then counts as ended: those behind it
+ * rely on that.
  */
 export function dependenciesOf(operations: readonly Operation[]): Dependencies {
   const count = operations.length;
@@ -195,7 +206,10 @@ function computing(facts: StepFacts): Operation[] {
   ];
 }
 
-/** Dense gradients that lie behind each other are one message; one that goes to servers ends it. The first takes the loss along. */
+/**
+ * Dense gradients that lie behind each other are one message; one that goes to servers ends it. The
+ * first takes the loss along.
+ */
 function leaving(facts: StepFacts, routes: ReadonlyMap<string, Route>, group: number): Operation[] {
   const { groups, tables, hasStates, addsRowsUp = false, predicted } = facts;
   const runs: string[][] = [[]];
@@ -246,7 +260,9 @@ function leaving(facts: StepFacts, routes: ReadonlyMap<string, Route>, group: nu
   ];
 }
 
-/** What comes behind the backward pass: rows of tables by collectives, and what is left to fetch. */
+/**
+ * What comes behind the backward pass: rows of tables by collectives, and what is left to fetch.
+ */
 function combining(facts: StepFacts): Operation[] {
   const { groups, routes, hasStates, fetchesHeld = false, predicted } = facts;
   if (!routes) return hasStates ? [operation('states', 'states', 'compute', [NEW_STATES], [STATES])] : [];

@@ -67,7 +67,9 @@ export interface StepProblem extends MergeProblem {
   readonly rowsMs: number;
   /** Milliseconds of update and pull, when everything is combined. */
   readonly pullMs: number;
-  /** Of the group with the layers from `first` to `end`; rows by collectives are in the last one. */
+  /**
+   * Of the group with the layers from `first` to `end`; rows by collectives are in the last one.
+   */
   readonly messagesIn: (first: number, end: number) => RoutedMessage[];
   /** The same object for all problems of a model that differ in `endMs` only. */
   readonly grouped: object;
@@ -217,12 +219,17 @@ function groupedMessages(
   };
 }
 
-/** What goes to servers: the dense gradients of a group as one push, its tables each on their own. */
+/**
+ * What goes to servers: the dense gradients of a group as one push, its tables each on their own.
+ */
 class Pushes {
   readonly #dense: readonly (readonly PlannedParameter[])[];
   readonly #tables: readonly (readonly TimedTable[])[];
   readonly #denseCost: RouteCost;
-  /** Before each layer: bytes of dense gradients, how many of these there are, and what the bytes of tables take. */
+  /**
+   * Before each layer: bytes of dense gradients, how many of these there are, and what the bytes of
+   * tables take.
+   */
   readonly #bytes: readonly number[];
   readonly #counts: readonly number[];
   readonly #tablesMs: readonly number[];

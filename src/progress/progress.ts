@@ -26,7 +26,10 @@ export interface ProgressOptions {
   readonly spinMicros?: number | undefined;
   /** Whether to hand the processor to others while looking: right with more ranks than cores. Default false. */
   readonly yieldWhileSpinning?: boolean | undefined;
-  /** Turns of the event loop without news before the engine looks only once a millisecond. Default 2,000. */
+  /**
+   * Turns of the event loop without news before the engine looks only once a millisecond. Default
+   * 2,000.
+   */
   readonly eagerRounds?: number | undefined;
   /** By what it waits, and when it looks by itself. Default: the system's. */
   readonly clock?: Clock | undefined;
@@ -38,7 +41,9 @@ export interface StartOptions {
   readonly signal?: AbortSignal | undefined;
   /** Longest time of this operation, in milliseconds. Default: that of the engine. */
   readonly deadlineMs?: number | undefined;
-  /** Whether waiting long is what the operation is for: no deadline, and no reports. Default false. */
+  /**
+   * Whether waiting long is what the operation is for: no deadline, and no reports. Default false.
+   */
   readonly isPatient?: boolean | undefined;
   /** Only for operations that another rank numbered: a joined rank takes part under the caller's number. */
   readonly sequence?: number | undefined;

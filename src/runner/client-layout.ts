@@ -1,6 +1,7 @@
 /**
- * Which workers form which client, and what share of a batch each has. Pure. Invariant: clients are runs of workers, as even
- * as can be; the shares of all workers are the whole batch, each sample once.
+ * Which workers form which client, and what share of a batch each has. Pure. Invariant: clients are
+ * runs of workers, as even as can be; the shares of all workers are the whole batch, each sample
+ * once.
  */
 import { batchPart, type Part } from '../data/index.ts';
 import { clientOf } from '../kvstore/index.ts';
@@ -31,7 +32,10 @@ export function clientLayout(rank: number, workers: number, way: Clients, batchS
   return { client, clients, ranks, leaders, index, part, stepSamples: stepSamplesOf(way, batchSize) };
 }
 
-/** Samples that all workers go through in a step: `batchSize` are behind one update, and without lock step each client makes one. */
+/**
+ * Samples that all workers go through in a step: `batchSize` are behind one update, and without
+ * lock step each client makes one.
+ */
 export function stepSamplesOf({ consistency, clients }: Clients, batchSize: number): number {
   return consistency.kind === 'synchronous' ? batchSize : batchSize * clients;
 }

@@ -1,8 +1,9 @@
 /**
- * A step of a worker whose client deals with parameter servers (MXNET-MPI, section 5): the client's workers make one gradient
- * of theirs by collectives, and servers combine that with those of other clients, by the consistency of `on`.
- * Invariants: every client pushes in every step, also without samples, so that no clock of the servers misses one; a loss
- * that is not a number changes nothing anywhere.
+ * A step of a worker whose client deals with parameter servers (MXNET-MPI, section 5): the client's
+ * workers make one gradient of theirs by collectives, and servers combine that with those of other
+ * clients, by the consistency of `on`. Invariants: every client pushes in every step, also without
+ * samples, so that no clock of the servers misses one; a loss that is not a number changes nothing
+ * anywhere.
  */
 import type { CommunicationThread } from '../communication/index.ts';
 import {

@@ -23,8 +23,9 @@ export interface FitOptions extends RunnerConfig, RunOptions {
   /** Evaluated after every epoch. */
   readonly test?: Dataset | undefined;
   /**
-   * Who trains. With workers or learners the script is started again in each further process, comes to this call
-   * there, and ends in it: a script can do so once, and with no other runner open. Default: this process.
+   * Who trains. With workers or learners the script is started again in each further process, comes
+   * to this call there, and ends in it: a script can do so once, and with no other runner open.
+   * Default: this process.
    */
   readonly on?: On | undefined;
   /** Milliseconds between two `progress` events. Default 100. */
@@ -65,7 +66,10 @@ export type FitEvent =
       readonly remainingMs: number;
       /** Learners that have begun to train. */
       readonly ready?: number;
-      /** Of learners: updates by others between reading the weights and applying a gradient, mean over all batches. */
+      /**
+       * Of learners: updates by others between reading the weights and applying a gradient, mean
+       * over all batches.
+       */
       readonly meanStaleness?: number;
     }
   | {

@@ -1,8 +1,9 @@
 /**
- * From a model to a runner: `oneDevice` in this process, `getRunner` on those that `on` names (Parallax, section 4.1). The
- * script that calls `getRunner` is started again for every further worker and comes to the same call there; this
- * process is the first one. Several runners may be open at once: they share the workers. Invariant: when a runner is
- * handed out, all workers have the same model, by name, shape and initial value.
+ * From a model to a runner: `oneDevice` in this process, `getRunner` on those that `on` names
+ * (Parallax, section 4.1). The script that calls `getRunner` is started again for every further
+ * worker and comes to the same call there; this process is the first one. Several runners may be
+ * open at once: they share the workers. Invariant: when a runner is handed out, all workers have
+ * the same model, by name, shape and initial value.
  */
 import { randomBytes } from 'node:crypto';
 import { PeerError, refuseUnknownOptions, UsageError, type OptionNames } from '../base/index.ts';

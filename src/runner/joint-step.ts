@@ -1,7 +1,8 @@
 /**
- * A training step that workers make together: a contract. `SharedStep` is lock step by a plan, `ClientStep` deals with
- * servers in groups of workers. Invariants: after a step the replica has the parameters of that step, and its step is one
- * more; workers that make a step together know the same loss.
+ * A training step that workers make together: a contract. `SharedStep` is lock step by a plan,
+ * `ClientStep` deals with servers in groups of workers. Invariants: after a step the replica has
+ * the parameters of that step, and its step is one more; workers that make a step together know the
+ * same loss.
  */
 import type { Part } from '../data/index.ts';
 import type { Exchange, SomeWorkers } from '../exchange/index.ts';
@@ -49,13 +50,16 @@ export interface JointStep {
   step(share: StepShare, checkLoss: (loss: number) => void): Promise<StepOutcome>;
   /** Whether to stop before the next step; the same on all who make it together. */
   isStopped(signal: AbortSignal | undefined): boolean;
-  /** After the last step of a run: settles when all workers have ended theirs. May be called again. */
+  /**
+   * After the last step of a run: settles when all workers have ended theirs. May be called again.
+   */
   end(): Promise<void>;
   /** The run is left early; others may go on. */
   leaveRun(): Promise<void>;
   /**
-   * Does the work while the replica has the values that count, and then what it had before. All who make a step together call
-   * it, or with `alone` the first worker. `withState`: also what the optimizer keeps.
+   * Does the work while the replica has the values that count, and then what it had before. All who
+   * make a step together call it, or with `alone` the first worker. `withState`: also what the
+   * optimizer keeps.
    */
   withValues<T>(
     work: () => T | Promise<T>,
@@ -63,9 +67,14 @@ export interface JointStep {
   ): Promise<T>;
   /** The same for good, with the optimizer's state, on the first worker. */
   fetchAll(): Promise<void>;
-  /** Brings the rows of tables that are on servers only for an evaluation of the batch in the replica's inputs. */
+  /**
+   * Brings the rows of tables that are on servers only for an evaluation of the batch in the
+   * replica's inputs.
+   */
   prepareRows(samples: ArrayLike<number>): Promise<void>;
-  /** Those tables. Undefined before the first step: then they are nowhere yet, or in a checkpoint. */
+  /**
+   * Those tables. Undefined before the first step: then they are nowhere yet, or in a checkpoint.
+   */
   readonly remoteTables: Exchange['remoteTables'] | undefined;
   close(): Promise<void>;
   /** Without waiting for the others, as after an error. */

@@ -1,4 +1,7 @@
-/** The nonce of a service on servers of their own: read where it is needed, told to nobody, written nowhere. */
+/**
+ * The nonce of a service on servers of their own: read where it is needed, told to nobody, written
+ * nowhere.
+ */
 import { readFileSync } from 'node:fs';
 import { UsageError } from '../base/index.ts';
 import { fault } from './on-faults.ts';

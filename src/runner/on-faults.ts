@@ -1,4 +1,7 @@
-/** The words in which wrong values of `on` are refused: what was given, what was expected, what to do next. */
+/**
+ * The words in which wrong values of `on` are refused: what was given, what was expected, what to
+ * do next.
+ */
 import { didYouMean, UsageError } from '../base/index.ts';
 
 export function checkChoice(name: string, value: string, known: readonly string[]): void {

@@ -1,6 +1,7 @@
 /**
- * Who trains, if workers do: checks `Workers` of `on` and fills in what was left out. Which machines there are is
- * found by `resources.ts`. Starts nothing. Invariant: every combination that comes back can train.
+ * Who trains, if workers do: checks `Workers` of `on` and fills in what was left out. Which
+ * machines there are is found by `resources.ts`. Starts nothing. Invariant: every combination that
+ * comes back can train.
  */
 import { isAbsolute, resolve } from 'node:path';
 import { refuseUnknownOptions } from '../base/index.ts';
@@ -108,7 +109,7 @@ function clientsOf(given: Workers, consistency: Clients['consistency'], workers:
   }
   if (typeof servers !== 'number' && access === undefined) {
     throw fault(
-      'servers of their own need access to a service; add access: { namespace, nonceFile } with the name that `tributary server --service` was given and the file of its nonce',
+      'servers of their own need access to a service; add access: { namespace, nonceFile } with the name that `tributary server --service` was given and the file of its nonce (on the command line --service NAME --nonce-file FILE)',
     );
   }
   if (typeof servers !== 'number' && given.serverCores !== undefined) {

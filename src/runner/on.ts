@@ -1,7 +1,8 @@
 /**
- * Who trains a model: the option `on` of `fit`, `getRunner` and the configuration. `resolveOn` is the only place that
- * reads it. It fills in every default and refuses what cannot work together, before anything is started.
- * Invariant: what it returns is frozen and complete, so that nobody behind it has a default of their own.
+ * Who trains a model: the option `on` of `fit`, `getRunner` and the configuration. `resolveOn` is
+ * the only place that reads it. It fills in every default and refuses what cannot work together,
+ * before anything is started. Invariant: what it returns is frozen and complete, so that nobody
+ * behind it has a default of their own.
  */
 import { didYouMean, refuseUnknownOptions, type OptionNames } from '../base/index.ts';
 import { STORE_TYPES, type StoreType } from '../kvstore/index.ts';
@@ -25,9 +26,14 @@ export interface Workers {
   readonly mode?: Mode | undefined;
   /** Processes of this machine that train. Default: as many as there are processors. */
   readonly workers?: number | undefined;
-  /** Instead of `workers`: machines and the workers on each, or the path of a JSON file with them. */
+  /**
+   * Instead of `workers`: machines and the workers on each, or the path of a JSON file with them.
+   */
   readonly machines?: readonly Machine[] | string | undefined;
-  /** How workers exchange data. Default 'auto': shared memory inside a machine, TCP between machines. */
+  /**
+   * How workers exchange data. Default 'auto': shared memory inside a machine, TCP between
+   * machines.
+   */
   readonly transport?: TransportChoice | undefined;
   /** Encrypts all that goes over the network: paths of PEM files. Default: none. */
   readonly tls?: TlsFiles | undefined;
@@ -41,8 +47,9 @@ export interface Workers {
   /** The service on servers of their own, and the file with its nonce. */
   readonly access?: ServerAccess | undefined;
   /**
-   * Groups of workers that add up their gradients among themselves; the first worker of each deals with the servers.
-   * Default: every worker is one where servers are asked for by mode, address or consistency; 1 for the mpi modes.
+   * Groups of workers that add up their gradients among themselves; the first worker of each deals
+   * with the servers. Default: every worker is one where servers are asked for by mode, address or
+   * consistency; 1 for the mpi modes.
    */
   readonly clients?: number | undefined;
   /** In lock step: which gradients go by collectives and which to servers. Default 'hybrid'. */
@@ -71,31 +78,48 @@ export type OnConsistency =
 export interface ServerAccess {
   /** The name of the service. */
   readonly namespace: string;
-  /** Path of the file with its nonce, the same on all machines. Relative ones begin at the working folder. */
+  /**
+   * Path of the file with its nonce, the same on all machines. Relative ones begin at the working
+   * folder.
+   */
   readonly nonceFile: string;
 }
 
-/** Processes of this machine that train one set of weights in shared memory, each at its own pace. */
+/**
+ * Processes of this machine that train one set of weights in shared memory, each at its own pace.
+ */
 export interface Learners {
   readonly learners: number | 'auto';
   /** Whether a parameter is locked while it changes. Default: as a trial finds, or 'lock-free'. */
   readonly update?: 'lock-free' | 'locked' | undefined;
-  /** Who applies gradients: each learner, or one process for all. Default: as a trial finds, or 'learner'. */
+  /**
+   * Who applies gradients: each learner, or one process for all. Default: as a trial finds, or
+   * 'learner'.
+   */
   readonly appliedBy?: 'learner' | 'server' | undefined;
-  /** Processes started in place of ones that died, at most, from the beginning or the last restart. Default 8. */
+  /**
+   * Processes started in place of ones that died, at most, from the beginning or the last restart.
+   * Default 8.
+   */
   readonly maxReplacements?: number | undefined;
   /**
-   * How often all processes are started again from the last checkpoint when no learner is left or nothing moves. Default
-   * 1.
+   * How often all processes are started again from the last checkpoint when no learner is left or
+   * nothing moves. Default 1.
    */
   readonly maxRestarts?: number | undefined;
-  /** A learner that finishes no batch for so long is ended and replaced. Default 60,000 milliseconds. */
+  /**
+   * A learner that finishes no batch for so long is ended and replaced. Default 60,000
+   * milliseconds.
+   */
   readonly stallMs?: number | undefined;
-  /** A process that has not come to the call after so long is ended and replaced. Default 600,000 milliseconds. */
+  /**
+   * A process that has not come to the call after so long is ended and replaced. Default 600,000
+   * milliseconds.
+   */
   readonly startMs?: number | undefined;
   /**
-   * Folder of this user (mode 0700) on a shared-memory file system, for weights and gradients. Default
-   * /dev/shm/tributary-<uid>.
+   * Folder of this user (mode 0700) on a shared-memory file system, for weights and gradients.
+   * Default /dev/shm/tributary-<uid>.
    */
   readonly segmentDirectory?: string | undefined;
 }

@@ -1,8 +1,9 @@
 /**
- * From `on` with clients to a step on servers: what cannot be is refused before anything starts, then servers are started in
- * the processes of workers or those of others found, and the first worker of each client connects; the very first one does
- * so alone, since it brings the values. All workers call it together.
- * Invariant: what goes wrong on one worker fails on all of them with the same error, and nobody waits.
+ * From `on` with clients to a step on servers: what cannot be is refused before anything starts,
+ * then servers are started in the processes of workers or those of others found, and the first
+ * worker of each client connects; the very first one does so alone, since it brings the values. All
+ * workers call it together. Invariant: what goes wrong on one worker fails on all of them with the
+ * same error, and nobody waits.
  */
 import { UsageError } from '../base/index.ts';
 import type { CommunicationThread } from '../communication/index.ts';

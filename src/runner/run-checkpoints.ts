@@ -84,7 +84,10 @@ export class RunCheckpoints {
   readonly #store: CheckpointStore | undefined;
   #savedStep = -1;
   #path: string | undefined;
-  /** Steps of the replica that do not count as such of this run: a step of the run before had another number of samples. */
+  /**
+   * Steps of the replica that do not count as such of this run: a step of the run before had
+   * another number of samples.
+   */
   stepOffset = 0;
   /** For people, after `begin`: the run goes on in another way than the checkpoint's. */
   note: string | undefined;
@@ -257,7 +260,9 @@ export class RunCheckpoints {
     };
   }
 
-  /** The names that tables on servers, and their slots, have in a checkpoint: each with its table. */
+  /**
+   * The names that tables on servers, and their slots, have in a checkpoint: each with its table.
+   */
   #storedNames(): ReadonlyMap<string, string> {
     const { memory, optimizer } = this.#parts.replica;
     return new Map(

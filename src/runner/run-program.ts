@@ -1,6 +1,7 @@
 /**
- * The step program of a run: what its model, options and plan make of a training step. It decides and runs nothing; the list itself
- * is written in `plan/step-program.ts`. Invariant: all workers have the same program, which `compareProgram` holds.
+ * The step program of a run: what its model, options and plan make of a training step. It decides
+ * and runs nothing; the list itself is written in `plan/step-program.ts`. Invariant: all workers
+ * have the same program, which `compareProgram` holds.
  */
 import { InternalError } from '../base/index.ts';
 import type { CommunicationThread } from '../communication/index.ts';
@@ -64,8 +65,8 @@ function jointFacts(
   const { boundaryAmongServers = true, localAggregation = true, sparseUpdates = 'exact' } = config;
   const routes = routesOf(plan);
   const onServers = [...routes].flatMap(([name, route]) => (route.startsWith('server') ? [name] : []));
-  // On one host all values are read where the servers have them, but for tables that no worker maps; rows that nobody touched
-  // may have updates to catch up with.
+  // On one host all values are read where the servers have them, but for tables that no worker
+  // maps; rows that nobody touched may have updates to catch up with.
   const isOneHost = new Set(thread.world.hosts).size === 1;
   const fetched = onServers.filter(
     (name) => !isOneHost || rowBuffers.has(name) || (tables.has(name) && sparseUpdates === 'exact'),

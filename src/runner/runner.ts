@@ -54,9 +54,10 @@ export interface RunnerConfig extends PlanOptions, CheckpointOptions {
   /** See `ReplicaOptions.sparseUpdates`. Default 'exact'. */
   readonly sparseUpdates?: 'exact' | 'lazy' | undefined;
   /**
-   * Tables that live on servers only, by the names of their parameters: a worker has the rows of its batch. With several
-   * workers and a checkpointDirectory, for tables that are trained and only looked up, by inputs of the model. 'auto':
-   * all such tables of more than 256 MiB. Default 'auto'.
+   * Tables that live on servers only, by the names of their parameters: a worker has the rows of
+   * its batch. With several workers and a checkpointDirectory, for tables that are trained and only
+   * looked up, by inputs of the model. 'auto': all such tables of more than 256 MiB. Default
+   * 'auto'.
    */
   readonly serverTables?: 'auto' | readonly string[] | undefined;
   /** Threads and execution provider of each worker. Default one thread on the CPU. */
@@ -192,7 +193,10 @@ export class Runner {
     return this.#parts.shared?.stepSamples ?? this.#parts.config.batchSize ?? 32;
   }
 
-  /** Steps of the replica that were made before, in another way to train, beyond those that this run would have made. */
+  /**
+   * Steps of the replica that were made before, in another way to train, beyond those that this run
+   * would have made.
+   */
   get stepOffset(): number {
     return this.#checkpoints.stepOffset;
   }
@@ -297,7 +301,8 @@ export class Runner {
       }
       const { together } = shared;
       checkColumns(replica.model, dataset);
-      // Before the first step only the first worker can read tables of the checkpoint that was resumed from.
+      // Before the first step only the first worker can read tables of the checkpoint that was
+      // resumed from.
       const isAlone = [...replica.memory.rowBuffers.values()].some(({ stored }) => stored);
       const part = isAlone ? { index: 0, count: 1 } : { index: together.index, count: together.size };
       const isIdle = isAlone && together.index > 0;

@@ -1,6 +1,7 @@
 /**
- * Which tables of a model live on servers only, so that a worker has the rows of its batch and never the
- * table. Pure: decided by model and options, before memory is laid out, and so alike on all workers.
+ * Which tables of a model live on servers only, so that a worker has the rows of its batch and
+ * never the table. Pure: decided by model and options, before memory is laid out, and so alike on
+ * all workers.
  */
 import { UsageError } from '../base/index.ts';
 import { elementCount, gradients, type Model } from '../graph/index.ts';

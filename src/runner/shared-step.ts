@@ -175,14 +175,20 @@ export class SharedStep implements JointStep {
     return { loss: replica.memory.loss.view[0]!, elsewhere, computeMs, waitMs };
   }
 
-  /** Brings the rows of tables that are on servers only for an evaluation of the batch in the replica's inputs. */
+  /**
+   * Brings the rows of tables that are on servers only for an evaluation of the batch in the
+   * replica's inputs.
+   */
   async prepareRows(samples: ArrayLike<number>): Promise<void> {
     this.#options.replica.findRows(samples);
     if (this.#planned) await this.#planned.exchange.prepareRows(samples.length);
     else this.#options.replica.fillRows();
   }
 
-  /** Those that are on servers only. Undefined before the first step: then they are nowhere yet, or in a checkpoint. */
+  /**
+   * Those that are on servers only. Undefined before the first step: then they are nowhere yet, or
+   * in a checkpoint.
+   */
   get remoteTables(): Exchange['remoteTables'] | undefined {
     return this.#planned?.exchange.remoteTables;
   }

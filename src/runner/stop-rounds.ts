@@ -1,8 +1,9 @@
 /**
- * What the clients of a run tell each other although they do not wait for each other: that one wants to stop, and that they
- * have ended. The first worker of each takes part, in one round after the other; a round ends when all have come to it,
- * which may take as long as the slowest has for its steps. There is one for a runner's life, so that a run that is left
- * early leaves no round half done. Invariant: all decide by the words of the same round.
+ * What the clients of a run tell each other although they do not wait for each other: that one
+ * wants to stop, and that they have ended. The first worker of each takes part, in one round after
+ * the other; a round ends when all have come to it, which may take as long as the slowest has for
+ * its steps. There is one for a runner's life, so that a run that is left early leaves no round
+ * half done. Invariant: all decide by the words of the same round.
  */
 import type { CommunicationThread, TimedHandle } from '../communication/index.ts';
 import type { SomeWorkers } from '../exchange/index.ts';
@@ -39,7 +40,10 @@ export class StopRounds {
     this.#isStopWanted = this.#haveAllEnded = false;
   }
 
-  /** Settles when all have ended; the event loop goes on meanwhile. Who waits here can still wish that the others stop. */
+  /**
+   * Settles when all have ended; the event loop goes on meanwhile. Who waits here can still wish
+   * that the others stop.
+   */
   async end(isStopWanted: () => boolean): Promise<void> {
     while (!this.#haveAllEnded) {
       this.#round ??= this.#start(ENDED + (isStopWanted() ? STOP : 0));

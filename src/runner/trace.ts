@@ -89,8 +89,8 @@ export class Trace {
   }
 
   /**
-   * All workers call it together, if there are several; the first writes the file, with the program of a step beside the bars,
-   * where there was a step. What went wrong with that is given back, not
+   * All workers call it together, if there are several; the first writes the file, with the program
+   * of a step beside the bars, where there was a step. What went wrong with that is given back, not
    * thrown: the run itself went well, and its result must not be lost with the trace.
    */
   write(

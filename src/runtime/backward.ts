@@ -129,7 +129,10 @@ export class Backward {
     sumRows(kernels, { plan, unique: place.count, rows: positionRows, rowLength, rowsOut: rows });
   }
 
-  /** The looked-up indices: the model's input itself where nothing else is looked up, else inputs and what backward wrote. */
+  /**
+   * The looked-up indices: the model's input itself where nothing else is looked up, else inputs
+   * and what backward wrote.
+   */
   #positions({ gradient, positions }: SparsePlace, batch: number): Region<'int32'> {
     const { memory } = this.#options;
     let start = 0;

@@ -54,7 +54,9 @@ function evaluatePart(
   }
 }
 
-/** The same, when `prepare` has brought the rows that the batch in the replica's inputs looks up. */
+/**
+ * The same, when `prepare` has brought the rows that the batch in the replica's inputs looks up.
+ */
 export async function evaluateRemotely(
   replica: Replica,
   dataset: Dataset,

@@ -40,7 +40,10 @@ export class IndexChecks {
     this.#memory = memory;
   }
 
-  /** Throws at the first value of the batch that is out of bounds. `tables`: looks only at lookups in these. */
+  /**
+   * Throws at the first value of the batch that is out of bounds. `tables`: looks only at lookups
+   * in these.
+   */
   run(batch: number, tables?: { has(table: string): boolean }): void {
     for (const { input, bound, ignored, counts, table } of this.#checks) {
       if (tables && !(table !== undefined && tables.has(table))) continue;

@@ -332,7 +332,10 @@ export class ModelMemory {
   /** How many rows of a table are here, if they are not all; see `CompileRequest`. */
   readonly heldRows = (table: Tensor): number | undefined => this.rowBuffers.get(table.label)?.capacity;
 
-  /** The place of what a compiled graph reads: of a source, or of the numbers by which a lookup reads held rows. */
+  /**
+   * The place of what a compiled graph reads: of a source, or of the numbers by which a lookup
+   * reads held rows.
+   */
   read(tensor: Tensor, numbersIn: Tensor | undefined, batch: number, average?: string): Region {
     const buffer = numbersIn && this.rowBuffers.get(numbersIn.label);
     return buffer ? buffer.numbersOf(tensor, batch) : this.source(tensor, average);

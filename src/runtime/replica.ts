@@ -34,7 +34,10 @@ export interface ReplicaOptions {
   readonly groups?: readonly (readonly string[])[];
   /** Whose rows a sparse gradient has room for, once they are combined; see `ModelMemoryOptions`. Default 1. */
   readonly workers?: number | undefined;
-  /** Tables that live elsewhere; see `ModelMemoryOptions.rowsOnly`. Whoever gives some fills their rows before each batch. */
+  /**
+   * Tables that live elsewhere; see `ModelMemoryOptions.rowsOnly`. Whoever gives some fills their
+   * rows before each batch.
+   */
   readonly rowsOnly?: ReadonlySet<string> | undefined;
   /** Name of a shared segment for all of it. Default: private to this process. */
   readonly segmentName?: string;
@@ -130,8 +133,8 @@ export class Replica {
   }
 
   /**
-   * The same in pieces, for whoever has something to do between them: yields the group whose gradients are in their places. The
-   * states that were assigned are taken by `takeStates`.
+   * The same in pieces, for whoever has something to do between them: yields the group whose
+   * gradients are in their places. The states that were assigned are taken by `takeStates`.
    */
   gradientGroups(samples: ArrayLike<number>, onPart?: OnPart): Generator<number, number> {
     this.memory.sampleIds.view.set(samples);
@@ -152,13 +155,19 @@ export class Replica {
     }
   }
 
-  /** Brings the rows that `findRows` found from where their tables were before servers had them; see `RowBuffer.fill`. */
+  /**
+   * Brings the rows that `findRows` found from where their tables were before servers had them; see
+   * `RowBuffer.fill`.
+   */
   fillRows(isTrial = false): void {
     for (const [name, buffer] of this.memory.rowBuffers)
       buffer.fill(this.memory.parameters.get(name)!, isTrial);
   }
 
-  /** States that the last batch has assigned, or all workers' batches together, become those of the model. */
+  /**
+   * States that the last batch has assigned, or all workers' batches together, become those of the
+   * model.
+   */
   takeStates(onPart?: OnPart): void {
     this.memory.takeStates(this.kernels);
     if (this.memory.nextStates.size > 0) onPart?.('states');
@@ -191,7 +200,9 @@ export class Replica {
     return this.#update.run(this.step, lr, elsewhere, onPart);
   }
 
-  /** Clips and decays gradients, as an update would first, for somebody else who updates by them. */
+  /**
+   * Clips and decays gradients, as an update would first, for somebody else who updates by them.
+   */
   transformGradients(onPart?: OnPart): void {
     this.#update.transform(onPart);
   }

@@ -1,8 +1,9 @@
 /**
- * The rows of one table that a batch looks up, where the table itself lives elsewhere: each row once, in
- * the order of their indices, and for each lookup which of them it reads. Brings no rows here; who does
- * finds in `indices` which are needed. Invariants: it has room for any batch, however little repeats; in
- * training and in evaluation lookups read the bits that they would read in the table.
+ * The rows of one table that a batch looks up, where the table itself lives elsewhere: each row
+ * once, in the order of their indices, and for each lookup which of them it reads. Brings no rows
+ * here; who does finds in `indices` which are needed. Invariants: it has room for any batch,
+ * however little repeats; in training and in evaluation lookups read the bits that they would read
+ * in the table.
  */
 import { fillElements, isSeeded } from '../base/index.ts';
 import {
@@ -70,7 +71,9 @@ export class RowBuffer {
     return this.#places.plan.indices.view.slice(0, this.count);
   }
 
-  /** Finds out which rows the batch in the model's inputs looks up; `source`: where an input lies. */
+  /**
+   * Finds out which rows the batch in the model's inputs looks up; `source`: where an input lies.
+   */
   plan(kernels: Kernels, batch: number, source: (input: Tensor) => Region): void {
     const { positions, numbers, plan } = this.#places;
     let count = 0;
@@ -83,7 +86,10 @@ export class RowBuffer {
     numberRows(kernels, { plan, unique: this.count, numbers: numbers.slice(0, count) });
   }
 
-  /** Brings the rows from where the table was before servers had it; `isTrial`: first values will do. */
+  /**
+   * Brings the rows from where the table was before servers had it; `isTrial`: first values will
+   * do.
+   */
   fill(rows: Region<'float32'>, isTrial = false): void {
     const { rowLength } = this;
     this.indices.forEach((row, i) => {
@@ -118,8 +124,9 @@ export function heldRows(graph: Graph, parameter: Parameter, maxBatch: number): 
 }
 
 /**
- * Why a table cannot live elsewhere, with only the rows of a batch here, as the end of a sentence about it; undefined if
- * it can. By the graph alone: what is done with its gradient is not asked here.
+ * Why a table cannot live elsewhere, with only the rows of a batch here, as the end of a sentence
+ * about it; undefined if it can. By the graph alone: what is done with its gradient is not asked
+ * here.
  */
 export function whyNeededWhole({ graph, loss, outputs }: Model, parameter: Parameter): string | undefined {
   const { tensor, shape, initialiser, trainable } = parameter;
@@ -132,7 +139,9 @@ export function whyNeededWhole({ graph, loss, outputs }: Model, parameter: Param
   return typeof inputs === 'string' ? inputs : undefined;
 }
 
-/** The inputs of the model by which a table is looked up, each once; or what else is done with it. */
+/**
+ * The inputs of the model by which a table is looked up, each once; or what else is done with it.
+ */
 function lookupInputs(graph: Graph, { tensor }: Parameter): readonly Tensor[] | string {
   const inputs = new Map<string, Tensor>();
   for (const node of graph.nodes) {

@@ -1,6 +1,7 @@
 /**
- * A short text that is equal for equal datasets and, most likely, for no others: some samples of every column stand for all.
- * Invariant: it takes no longer for a large dataset than for a small one.
+ * A short text that is equal for equal datasets and, most likely, for no others: some samples of
+ * every column stand for all. Invariant: it takes no longer for a large dataset than for a small
+ * one.
  */
 import { createHash } from 'node:crypto';
 import type { Dataset } from '../data/index.ts';

@@ -21,7 +21,10 @@ export type MemoryQuestion = Extract<Question, { kind: 'keys' | 'staging' | 'map
 
 interface KeyRecord {
   readonly length: number;
-  /** No worker has it: it has segments of its own, which no worker maps, and which are no process's private memory. */
+  /**
+   * No worker has it: it has segments of its own, which no worker maps, and which are no process's
+   * private memory.
+   */
   readonly isOnlyHere: boolean;
   readonly value: SpaceRange;
   readonly slots: Record<string, SpaceRange>;

@@ -1,6 +1,8 @@
 /**
- * What `bench hybrid` trains, after section 7 of Parallax: models with tables, of which a batch touches few rows, one of them with a
- * large dense part beside them, and two that are dense throughout. Samples are made up; words follow Zipf's law. Built alike in every worker. Measures nothing.
+ * What `bench hybrid` trains, after section 7 of Parallax: models with tables, of which a batch
+ * touches few rows, one of them with a large dense part beside them, and two that are dense
+ * throughout. Samples are made up; words follow Zipf's law. Built alike in every worker. Measures
+ * nothing.
  */
 import { Random } from '../../base/index.ts';
 import { Dataset, drawLogUniform } from '../../data/index.ts';
@@ -25,7 +27,10 @@ interface Described {
 const CLASSES = 10;
 const TEXT = { vocabulary: 20_000, length: 32, size: 128, filters: 64 } as const;
 const LANGUAGE = { vocabulary: 100_000, length: 16, size: 256, units: 128, drawn: 1024 } as const;
-/** An LSTM with 5.2 million weights: about as many bytes a step as all workers together have of rows. */
+/**
+ * An LSTM with 5.2 million weights: about as many bytes a step as all workers together have of
+ * rows.
+ */
 const LARGE_LANGUAGE = { ...LANGUAGE, length: 8, units: 1024 } as const;
 const SAMPLES = { images: 512, texts: 4096, sentences: 2048 } as const;
 const CLIP_NORM = 5;

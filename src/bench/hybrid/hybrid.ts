@@ -25,7 +25,10 @@ export interface HybridBenchOptions {
   readonly links?: readonly HybridLink[] | undefined;
   /** Over all hosts. Default 2 on shared memory; with links one for each host, for 'lm' also two for each of two. */
   readonly workers?: number | undefined;
-  /** Hosts with links, 2 to 16, which share the workers evenly. Default 2, for 'lm' also 8, for 'large-lm' 4; with `workers`: as many. */
+  /**
+   * Hosts with links, 2 to 16, which share the workers evenly. Default 2, for 'lm' also 8, for
+   * 'large-lm' 4; with `workers`: as many.
+   */
   readonly hosts?: number | undefined;
   /** Of the link of each host, in Mbit/s. Default 1,000. */
   readonly rateMbit?: number | undefined;

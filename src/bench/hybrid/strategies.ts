@@ -5,7 +5,7 @@
  */
 import type { Strategy } from '../../plan/index.ts';
 
-/** What a runner is told: the strategy of `on`, and options of its own by the same names. */
+/** Options of a runner for one strategy: the strategy of `on`, and options of the same names. */
 export interface StrategyOptions {
   readonly strategy: Strategy;
   readonly localAggregation?: boolean;

@@ -1,6 +1,7 @@
 /**
- * Learners for `bench scaleup`: a script that trains by them until it is told to end by SIGTERM, and prints what it hears of them, a
- * line of JSON each. Run by learners-turn.ts, never imported; the learners run it again.
+ * Learners for `bench scaleup`: a script that trains by them until it is told to end by SIGTERM,
+ * and prints what it hears of them, a line of JSON each. Run by learners-turn.ts, never imported;
+ * the learners run it again.
  */
 import { updateModeParts, type UpdateMode } from '../../learners/index.ts';
 import { fit, type FitEvent } from '../../runner/index.ts';

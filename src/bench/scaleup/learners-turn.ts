@@ -63,7 +63,10 @@ export async function takeLearnersTurn(options: LearnersTurnOptions): Promise<Le
   return { samplesPerSec: stepsPerSec * options.samplesPerStep, meanStaleness };
 }
 
-/** A process that trains by learners until the signal comes. Settles when it has ended, and its learners with it. */
+/**
+ * A process that trains by learners until the signal comes. Settles when it has ended, and its
+ * learners with it.
+ */
 async function runCopy(
   order: LearnersOrder,
   signal: AbortSignal,

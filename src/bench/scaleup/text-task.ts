@@ -1,7 +1,8 @@
 /**
- * What `bench scaleup` trains: the text-CNN of the recipe on texts of a CSV file. Built alike in every process that trains, and
- * read by the bench for the sizes that peers and the count of bytes need. Measures nothing.
- * Invariant: everybody who reads the same file gets the same samples, vocabulary and model.
+ * What `bench scaleup` trains: the text-CNN of the recipe on texts of a CSV file. Built alike in
+ * every process that trains, and read by the bench for the sizes that peers and the count of bytes
+ * need. Measures nothing. Invariant: everybody who reads the same file gets the same samples,
+ * vocabulary and model.
  */
 import { encodeText, LabelSet, readTextCsv, SampleOrder, Tokenizer, Vocabulary } from '../../data/index.ts';
 import type { Dataset } from '../../data/index.ts';

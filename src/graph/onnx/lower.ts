@@ -21,8 +21,8 @@ export interface LowerRequest {
   /** Keep to standard operators, for files that others read. Default false. */
   readonly portable?: boolean;
   /**
-   * How many rows of a table are given, where it is not all of them: then each lookup in it takes the numbers of these
-   * rows as an input of its own, in place of its indices. Default: all.
+   * How many rows of a table are given, where it is not all of them: then each lookup in it takes
+   * the numbers of these rows as an input of its own, in place of its indices. Default: all.
    */
   readonly heldRows?: ((table: Tensor) => number | undefined) | undefined;
   /** Names for inputs and outputs; default `in<i>`, `out<i>`. */
@@ -32,7 +32,10 @@ export interface LowerRequest {
 export interface Port {
   readonly name: string;
   readonly tensor: Tensor;
-  /** Where it is not the tensor itself, the indices of a lookup, but which of the held rows of this table they are. */
+  /**
+   * Where it is not the tensor itself, the indices of a lookup, but which of the held rows of this
+   * table they are.
+   */
   readonly numbersIn?: Tensor | undefined;
   /** As the model has it; the element count is the tensor's. */
   readonly shape: Shape;

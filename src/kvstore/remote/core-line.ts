@@ -69,7 +69,10 @@ export interface LineOptions {
    * milliseconds.
    */
   readonly reconnectTimeoutMs: number;
-  /** The same before the first meeting, of a server that refuses the proof of this worker or gives none. Default: the same. */
+  /**
+   * The same before the first meeting, of a server that refuses the proof of this worker or gives
+   * none. Default: the same.
+   */
   readonly refusedTimeoutMs?: number | undefined;
   /** How long a server that is alive may leave a request unanswered, in milliseconds. */
   readonly requestTimeoutMs: number;

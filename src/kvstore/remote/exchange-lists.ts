@@ -1,8 +1,9 @@
 /**
- * Exchanges of lists of keys with all cores. What a list consists of, and where its tensors lie in shared memory, is told
- * to each core once; afterwards an exchange is a short message, or, between hosts, one for every megabyte, so that
- * servers sum and answer the first while the last is on its way. Invariants: a list is known to a core before it is used; a
- * number means one list at a time, and as long as an answer is awaited, since a request may be sent again.
+ * Exchanges of lists of keys with all cores. What a list consists of, and where its tensors lie in
+ * shared memory, is told to each core once; afterwards an exchange is a short message, or, between
+ * hosts, one for every megabyte, so that servers sum and answer the first while the last is on its
+ * way. Invariants: a list is known to a core before it is used; a number means one list at a time,
+ * and as long as an answer is awaited, since a request may be sent again.
  */
 import { keyName, unpack } from '../../base/index.ts';
 import type { PackedError, TributaryError } from '../../base/index.ts';

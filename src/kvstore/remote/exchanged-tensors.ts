@@ -1,6 +1,7 @@
 /**
- * The tensors of a call as the servers' lists have them: where a gradient is read and a value arrives, and what is copied
- * for it, as only named memory of this process can be reached by servers. Sends nothing.
+ * The tensors of a call as the servers' lists have them: where a gradient is read and a value
+ * arrives, and what is copied for it, as only named memory of this process can be reached by
+ * servers. Sends nothing.
  */
 import { keyName } from '../../base/index.ts';
 import type { Kernels } from '../../kernels/index.ts';

@@ -70,7 +70,10 @@ export interface Stretch {
   readonly length: number;
 }
 
-/** For each core, of its server: of a table the rows of all its cores, which lie together; of other keys, cut into many chunks, all. */
+/**
+ * For each core, of its server: of a table the rows of all its cores, which lie together; of other
+ * keys, cut into many chunks, all.
+ */
 export function stretchesOf(
   { length, rowLength }: KeyShape,
   pieces: readonly PlacedPiece[],

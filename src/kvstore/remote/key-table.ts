@@ -117,7 +117,8 @@ export class KeyTable {
         })),
       };
     });
-    // Kept also where servers have them, which may lose them before there is a checkpoint, or before all have answered.
+    // Kept also where servers have them, which may lose them before there is a checkpoint, or
+    // before all have answered.
     const bodies = this.#worker === 0 ? this.#keepFirstValues(batch, inits, byCore) : undefined;
     const opened = await Promise.all(lines.map((line, core) => this.#openOn(line, batch, headers[core]!)));
     this.appliedBefore ??= least(opened.map(({ applied }) => applied as number | undefined));

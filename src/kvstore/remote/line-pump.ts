@@ -1,8 +1,9 @@
 /**
- * Drives all connections of this thread to servers: sleeps in the kernel until one of them has something, lets it go on, and
- * returns to the event loop, where whoever awaited it continues. It blocks the thread only while an answer is awaited,
- * a few milliseconds at a time; another thread that has something to say ends that by a bell. Invariant: as long as somebody waits there is a turn to come; afterwards there is none,
- * so that a process can end.
+ * Drives all connections of this thread to servers: sleeps in the kernel until one of them has
+ * something, lets it go on, and returns to the event loop, where whoever awaited it continues. It
+ * blocks the thread only while an answer is awaited, a few milliseconds at a time; another thread
+ * that has something to say ends that by a bell. Invariant: as long as somebody waits there is a
+ * turn to come; afterwards there is none, so that a process can end.
  */
 import { asTributaryError } from '../../base/index.ts';
 import type { TributaryError } from '../../base/index.ts';
@@ -22,7 +23,9 @@ export interface Pumped {
   close(error: TributaryError): void;
 }
 
-/** How another thread reaches this one while it sleeps in the kernel, where it hears no messages. */
+/**
+ * How another thread reaches this one while it sleeps in the kernel, where it hears no messages.
+ */
 export interface PumpBell {
   /** Readable once it was rung. */
   readonly fd: number;

@@ -88,8 +88,8 @@ export class StateExchange {
   }
 
   /**
-   * Elements of a table from `first` on, or of a slot of it, for whoever has no memory for all of it. The target is in the
-   * store's space.
+   * Elements of a table from `first` on, or of a slot of it, for whoever has no memory for all of
+   * it. The target is in the store's space.
    */
   async read(
     known: KnownKey,

@@ -20,9 +20,14 @@ import type { PushOptions } from '../kv-store.ts';
 
 /** What servers need not be told where workers wait for each other. */
 export interface RemotePushOptions extends PushOptions {
-  /** Counts as a push of this worker, but its values are left out: it had no samples. Default false. */
+  /**
+   * Counts as a push of this worker, but its values are left out: it had no samples. Default false.
+   */
   readonly isSkipped?: boolean | undefined;
-  /** Learning rate of the update, where pushes take effect one by one. Default: the last one that was set or pushed. */
+  /**
+   * Learning rate of the update, where pushes take effect one by one. Default: the last one that
+   * was set or pushed.
+   */
   readonly lr?: number | undefined;
 }
 
@@ -73,8 +78,9 @@ export interface RemoteStoreOptions {
    */
   readonly reconnectTimeoutMs?: number | undefined;
   /**
-   * How long a server that this worker has never met may refuse its proof, or give none of its own, before `connect` fails, in
-   * milliseconds: its service may not be there yet. Default: `reconnectTimeoutMs`.
+   * How long a server that this worker has never met may refuse its proof, or give none of its own,
+   * before `connect` fails, in milliseconds: its service may not be there yet. Default:
+   * `reconnectTimeoutMs`.
    */
   readonly refusedTimeoutMs?: number | undefined;
   /**

@@ -167,9 +167,10 @@ export class CheckpointStore {
   }
 
   /**
-   * Reads the newest checkpoint that verifies; says which newer ones it skipped and why. What is written from now on is of the
-   * same run. A folder with checkpoints of several runs is refused, as nobody could tell which one was meant. `isLeft`: tensors
-   * that stay in their files, checked, and are read from there later. Default: none.
+   * Reads the newest checkpoint that verifies; says which newer ones it skipped and why. What is
+   * written from now on is of the same run. A folder with checkpoints of several runs is refused,
+   * as nobody could tell which one was meant. `isLeft`: tensors that stay in their files, checked,
+   * and are read from there later. Default: none.
    */
   latest(isLeft?: (tensor: string) => boolean): LatestCheckpoint {
     this.#adopt();

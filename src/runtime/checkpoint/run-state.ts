@@ -1,7 +1,8 @@
 /**
- * What a checkpoint says of its run beside tensors: one form, whoever trains, so that others can go on with it. Compares it with
- * the run that is to go on, and says what that carries over. Reads and writes no files.
- * Invariant: no sample of an epoch is silently repeated or left out by whoever goes on from it.
+ * What a checkpoint says of its run beside tensors: one form, whoever trains, so that others can go
+ * on with it. Compares it with the run that is to go on, and says what that carries over. Reads and
+ * writes no files. Invariant: no sample of an epoch is silently repeated or left out by whoever
+ * goes on from it.
  */
 import { isDeepStrictEqual } from 'node:util';
 import { UsageError, type ScheduleSpec } from '../../base/index.ts';
@@ -13,9 +14,14 @@ export interface RunState {
   readonly seed: number;
   /** Samples behind one update. Undefined in checkpoints of earlier versions. */
   readonly batchSize: number | undefined;
-  /** Samples that all who train go through in a step. Undefined: as many as are behind an update. */
+  /**
+   * Samples that all who train go through in a step. Undefined: as many as are behind an update.
+   */
   readonly stepSamples?: number | undefined;
-  /** Steps that were made before, in another way to train, beyond those that this one would have made. Default 0. */
+  /**
+   * Steps that were made before, in another way to train, beyond those that this one would have
+   * made. Default 0.
+   */
   readonly stepOffset?: number | undefined;
   /** Samples of the dataset, where that is known. */
   readonly datasetLength: number | undefined;
@@ -85,7 +91,9 @@ export function placeOf(
   return { position: inOrder * batchSize, ...(ahead.length > 0 ? { ahead } : {}) };
 }
 
-/** The batches of an epoch that are done; undefined if what is done is no number of such batches. */
+/**
+ * The batches of an epoch that are done; undefined if what is done is no number of such batches.
+ */
 export function doneBatches(
   { position, ahead = [] }: SampleOrderState,
   batchSize: number,
@@ -104,8 +112,9 @@ function samplesIn({ position, ahead = [] }: Pick<SampleOrderState, 'position' |
 }
 
 /**
- * Steps of a checkpoint that do not count as such where a step has so many samples. In another way to train they are counted by the
- * place in the samples: what is left of the epoch is left of its steps.
+ * Steps of a checkpoint that do not count as such where a step has so many samples. In another way
+ * to train they are counted by the place in the samples: what is left of the epoch is left of its
+ * steps.
  */
 export function stepOffsetOf(state: RunState, step: number, stepSamples: number): number {
   const { datasetLength: length, order, batchSize = stepSamples, stepOffset = 0 } = state;

@@ -93,7 +93,10 @@ export interface TensorPlace {
   readonly length: number;
 }
 
-/** Bytes that a file begins with until its tensors do, by its first eight; `fileBytes`: all that it has. */
+/**
+ * Bytes that a file begins with until its tensors do, by its first eight; `fileBytes`: all that it
+ * has.
+ */
 export function bytesOfHead(first: Uint8Array, fileBytes: number, file: string): number {
   if (first.length < LENGTH_BYTES) {
     throw corrupt(file, `it has ${fileBytes} bytes, fewer than the ${LENGTH_BYTES} of the header length`);

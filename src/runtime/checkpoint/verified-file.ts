@@ -61,8 +61,8 @@ export interface FileRange {
 }
 
 /**
- * Fills parts of a file that has the given seal, else CHECKPOINT_CORRUPT. `choose`: which, by the beginning of the
- * file and what can read more of it before it is checked.
+ * Fills parts of a file that has the given seal, else CHECKPOINT_CORRUPT. `choose`: which, by the
+ * beginning of the file and what can read more of it before it is checked.
  */
 export function readSealed(
   path: string,

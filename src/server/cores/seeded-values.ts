@@ -1,8 +1,8 @@
 /**
- * First values of keys that the server makes by a seed, so that no worker has to hold or send them. A
- * large table takes many turns; meanwhile the tenant's connections are served, as nobody can see a
- * batch that is not filled. Invariants: a batch is filled once, however often it is asked for; nothing
- * is written to it when somebody else has filled it, or when its tenant has ended.
+ * First values of keys that the server makes by a seed, so that no worker has to hold or send them.
+ * A large table takes many turns; meanwhile the tenant's connections are served, as nobody can see
+ * a batch that is not filled. Invariants: a batch is filled once, however often it is asked for;
+ * nothing is written to it when somebody else has filled it, or when its tenant has ended.
  */
 import { fillElements } from '../../base/index.ts';
 import type { TributaryError } from '../../base/index.ts';
@@ -14,7 +14,10 @@ export interface Asking {
   readonly fail: (error: TributaryError) => void;
 }
 
-/** Elements that are filled before somebody else may be served: about a millisecond of the slowest kind. */
+/**
+ * Elements that are filled before somebody else may be served: about a millisecond of the slowest
+ * kind.
+ */
 const PART_ELEMENTS = 16_384;
 
 export class SeededValues {
@@ -28,7 +31,10 @@ export class SeededValues {
     this.#isTurnOver = isTurnOver;
   }
 
-  /** Fills the pieces that have a seed, then calls `begin`; all that ask for the same batch hear how that went. */
+  /**
+   * Fills the pieces that have a seed, then calls `begin`; all that ask for the same batch hear how
+   * that went.
+   */
   fill(
     batch: Batch,
     pieces: Iterable<Piece>,

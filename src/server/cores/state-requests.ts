@@ -1,8 +1,10 @@
 /**
- * Requests for what the update rule keeps of a piece, or for its value, of one session: it goes out, or comes in, from and to where the rule has
- * it, some elements at a time. It is no checkpoint: which of it is of the same moment is the worker's business, who is told
- * how many updates each answer has seen. Invariants: only slots of the tenant's own pieces are touched, and within them;
- * what comes in waits in memory of its own until rows have the updates that they missed.
+ * Requests for what the update rule keeps of a piece, or for its value, of one session: it goes
+ * out, or comes in, from and to where the rule has it, some elements at a time. It is no
+ * checkpoint: which of it is of the same moment is the worker's business, who is told how many
+ * updates each answer has seen. Invariants: only slots of the tenant's own pieces are touched, and
+ * within them; what comes in waits in memory of its own until rows have the updates that they
+ * missed.
  */
 import { keyText, UsageError } from '../../base/index.ts';
 import type { Segment } from '../../memory/index.ts';

@@ -1,7 +1,7 @@
 /**
  * First values that servers make by themselves, as a worker asks for them, and the checks of every
- * field. Pure. Invariant: what `readFirstValues` returns can be filled into any key: its numbers are
- * finite, and it is nested no deeper than a layer makes it.
+ * field. Pure. Invariant: what `readFirstValues` returns can be filled into any key: its numbers
+ * are finite, and it is nested no deeper than a layer makes it.
  */
 import type { SeededInitialiser } from '../../base/index.ts';
 import { check, finiteOf, isCount, malformed, objectOf } from './fields.ts';

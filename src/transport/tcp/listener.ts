@@ -266,7 +266,10 @@ export class Listener {
     return true;
   }
 
-  /** False: the kernel did not take all of it, which it does of so few bytes, and the caller has to dial again. */
+  /**
+   * False: the kernel did not take all of it, which it does of so few bytes, and the caller has to
+   * dial again.
+   */
   #answer(pending: Pending, body: Uint8Array): boolean {
     const answer = writeAnswer(Status.OK, body);
     const sent = this.#libc.sendBytes(pending.fd, answer);

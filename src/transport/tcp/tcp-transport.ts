@@ -24,7 +24,9 @@ export interface TcpTransport extends Transport {
   readonly pendingHandshakes: number;
 }
 
-/** Listens at a port; `connect` does the rest. `machine`: where this process runs. Default: here. */
+/**
+ * Listens at a port; `connect` does the rest. `machine`: where this process runs. Default: here.
+ */
 export async function createTcpTransport(
   options: TcpOptions,
   machine: Host = systemHost,
