@@ -316,16 +316,13 @@ class Run {
 
   /** Whether it names a mate who is gone, or cannot be reached. */
   #hasLostMate(tenant: Tenant, worker: number, { code, message }: TributaryError): boolean {
+    if (code !== 'PEER_LOST' && code !== 'UNREACHABLE') return false;
     const { namespace } = tenant.plan;
     const start = this.#starts.get(`${namespace}.${worker}`)!;
-    const hasStruck = (...causes: ('link' | 'worker')[]): boolean =>
-      this.#faults.hasStruck(causes, tenant.steppedMs(worker), namespace);
-    if (code === 'PEER_LOST' || code === 'UNREACHABLE')
-      return start.names(message, 'lost') || (start.names(message, 'any') && hasStruck('link'));
-    // Whoever is stopped or cut off between its proof and the answer dials again, and the other side
-    // does not know that this is the same process.
-    const isSecond = code === 'REFUSED' && message.includes('is connected already');
-    return isSecond && start.names(message, 'any') && hasStruck('link', 'worker');
+    if (start.names(message, 'lost')) return true;
+    return (
+      start.names(message, 'any') && this.#faults.hasStruck(['link'], tenant.steppedMs(worker), namespace)
+    );
   }
 
   /**

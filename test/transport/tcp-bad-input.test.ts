@@ -94,6 +94,26 @@ describe.skipIf(!hasSharedMemory())('a TCP pair that exchanges data', () => {
     expect(target.lines[0]).toContain('member 1 is connected already');
   });
 
+  it('takes a member that has dialled again in place of its connection before, heard to its end or not', async () => {
+    for (const leaves of [false, true]) {
+      const member = leaves ? 6 : 5;
+      const joined = target.transport.connect(0, [memberAddress(member, ends[1]!.transport)]);
+      const hello = helloTo(target.transport, member);
+      const first = await dial();
+      expect(await introduce(first, hello, meanwhile, { confirms: false })).toBe(Status.OK);
+      if (leaves) first.close();
+      const second = await dial();
+      expect(await introduce(second, hello, meanwhile)).toBe(Status.OK);
+      await joined;
+      await meanwhile(() => first.isClosed);
+      expect(await introduce(await dial(), hello, meanwhile)).toBe(Status.DUPLICATE);
+      second.close();
+      const { lost } = target.told;
+      await meanwhile(() => lost.length > 0);
+      expect(lost.splice(0).map(({ peer }) => peer)).toEqual([member]);
+    }
+  });
+
   it('refuses a member that nobody told of, and one that looks for somebody else', async () => {
     expect(await introduce(await dial(), helloTo(target.transport, 5), meanwhile)).toBe(Status.UNKNOWN);
     const lost = helloTo(target.transport, 5, { targetId: new Uint8Array(16) });

@@ -6,7 +6,14 @@ import { once } from 'node:events';
 import { connect } from 'node:net';
 import type { Socket } from 'node:net';
 import { keyOfSecret } from '../../src/sockets/index.ts';
-import { ANSWER_BYTES, prove, readAnswer, Status, writeHello } from '../../src/transport/tcp/handshake.ts';
+import {
+  ANSWER_BYTES,
+  CONFIRMATION,
+  prove,
+  readAnswer,
+  Status,
+  writeHello,
+} from '../../src/transport/tcp/handshake.ts';
 import type { Hello } from '../../src/transport/tcp/handshake.ts';
 import type { TcpTransport } from '../../src/transport/tcp/tcp-transport.ts';
 import { SECRET } from './tcp-pair.ts';
@@ -63,12 +70,15 @@ export function helloTo(transport: TcpTransport, member: number, change: Partial
   };
 }
 
-/** Says hello and proves itself; returns the last status that the transport gave, or 'closed'. */
+/**
+ * Says hello, proves itself, and confirms unless it is to give up before; returns the last status that the transport gave,
+ * or 'closed'.
+ */
 export async function introduce(
   stranger: Stranger,
   hello: Hello,
   until: (condition: () => boolean) => Promise<void>,
-  options: { readonly secret?: string; readonly version?: number } = {},
+  options: { readonly secret?: string; readonly version?: number; readonly confirms?: boolean } = {},
 ): Promise<number | 'closed'> {
   stranger.say(writeHello(hello, options.version));
   const challenge = await answerOf(stranger, until);
@@ -76,7 +86,9 @@ export async function introduce(
   if (challenge.status !== Status.OK) return challenge.status;
   const key = keyOfSecret(options.secret ?? SECRET);
   stranger.say(prove(key, 'caller', hello, challenge.body, undefined));
-  return (await answerOf(stranger, until))?.status ?? 'closed';
+  const answer = await answerOf(stranger, until);
+  if (answer?.status === Status.OK && options.confirms !== false) stranger.say(CONFIRMATION);
+  return answer?.status ?? 'closed';
 }
 
 async function answerOf(

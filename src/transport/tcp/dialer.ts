@@ -16,6 +16,7 @@ import {
 import type { DialRecord, SocketAddress } from '../../sockets/index.ts';
 import {
   ANSWER_BYTES,
+  CONFIRMATION,
   isProof,
   NONCE_BYTES,
   PROTOCOL_VERSION,
@@ -60,7 +61,7 @@ export class Dialer {
   readonly #options: CheckedOptions;
   #fd = -1;
   #retryAt = 0;
-  #stage: 'dial' | 'tunnel' | 'challenge' | 'proof' = 'dial';
+  #stage: 'dial' | 'tunnel' | 'challenge' | 'proof' | 'confirmation' = 'dial';
   #outgoing: Uint8Array = new Uint8Array(0);
   #filled = 0;
   readonly #bytes = new Uint8Array(Math.max(ANSWER_BYTES, TUNNEL_RECORD_BYTES));
@@ -85,7 +86,9 @@ export class Dialer {
   step(now: number): void {
     if (this.isOver) return;
     if (this.#fd < 0 && now >= this.#retryAt) this.#dial(now);
-    if (this.#fd >= 0 && this.#flush(now)) this.#listen(now);
+    if (this.#fd < 0 || !this.#flush(now)) return;
+    if (this.#stage === 'confirmation') this.#finish();
+    else this.#listen(now);
   }
 
   close(): void {
@@ -172,12 +175,18 @@ export class Dialer {
       this.#outgoing = prove(key, 'caller', this.#hello!, this.#nonce, this.#channel);
       return this.#flush(now);
     } else if (isProof(answer.body, key, 'listener', this.#hello!, this.#nonce, this.#channel)) {
-      this.connected = this.#fd;
-      this.#fd = -1;
+      this.#stage = 'confirmation';
+      this.#outgoing = CONFIRMATION;
+      if (this.#flush(now)) this.#finish();
     } else {
       this.#refuse({ ...answer, status: Status.SECRET });
     }
     return false;
+  }
+
+  #finish(): void {
+    this.connected = this.#fd;
+    this.#fd = -1;
   }
 
   #refuse({ status, version }: Answer): void {

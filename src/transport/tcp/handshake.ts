@@ -2,18 +2,21 @@
  * The records with which two processes convince each other, before the first frame, that both know the secret. Pure:
  * bytes in, bytes out; what a proof is stands in `sockets/credentials.ts`. The dialer says who it is and whom it looks for
  * (hello), the listener answers with a challenge, the dialer proves first, so that strangers get nothing to guess on, then
- * the listener. Invariant: a proof covers all that was said, so it fits no other connection.
+ * the listener; a last byte says that the dialer has heard that. Invariants: a proof covers all that was said, so it fits
+ * no other connection; a connection that the dialer gives up was never one to the listener.
  */
 import { Transcript } from '../../sockets/index.ts';
 import type { Role } from '../../sockets/index.ts';
 
-export const PROTOCOL_VERSION = 2;
+export const PROTOCOL_VERSION = 3;
 const PURPOSE = 'tcp transport';
 export const NONCE_BYTES = 32;
 export const ID_BYTES = 16;
 export const HELLO_BYTES = 96;
 export const PROOF_BYTES = 32;
 export const ANSWER_BYTES = 64;
+/** The dialer's last word. */
+export const CONFIRMATION = Uint8Array.of(1);
 
 const MAGIC = 0x31505442_43525400n; // '\0TRCBTP1' as the bytes lie in memory
 

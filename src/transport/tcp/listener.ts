@@ -21,6 +21,7 @@ import {
 } from '../../sockets/index.ts';
 import type { Libc } from '../../sockets/index.ts';
 import {
+  CONFIRMATION,
   HELLO_BYTES,
   isProof,
   NONCE_BYTES,
@@ -42,7 +43,7 @@ export interface Refused {
   readonly garbage: number;
   readonly version: number;
   readonly secret: number;
-  /** A member that is connected already. */
+  /** A member that is connected already, or has dialled again before it was. */
   readonly duplicate: number;
   /** A member that nobody told us of, or one that looks for somebody else. */
   readonly unknown: number;
@@ -68,13 +69,20 @@ interface Pending {
   readonly deadline: number;
   readonly bytes: Uint8Array;
   filled: number;
-  /** 'parked': it has authenticated, and waits until we are told of its member. */
-  stage: 'tunnel' | 'hello' | 'proof' | 'parked';
+  stage: 'tunnel' | 'hello' | 'proof' | MemberStage;
   hello: Hello | undefined;
   readonly nonce: Uint8Array;
   /** That of the TLS connection; undefined without TLS. */
   channel: string | undefined;
+  /** Its caller has dialled again, and got the answer there. */
+  isReplaced: boolean;
 }
+
+/**
+ * Of those that have authenticated. 'parked': it waits until we are told of its member. 'answered': it has to say that it
+ * has heard our proof; until then it may give up and dial again.
+ */
+type MemberStage = 'parked' | 'answered';
 
 /** A flood is logged once in so many. */
 const FLOOD_LOG_INTERVAL = 1000;
@@ -162,10 +170,11 @@ export class Listener {
       hello: undefined,
       nonce: Buffer.from(this.#options.host.randomHex(NONCE_BYTES), 'hex'),
       channel: undefined,
+      isReplaced: false,
     };
     if (this.#advance(pending, now)) return;
     this.#pending.push(pending);
-    const strangers = this.#pending.filter(({ stage }) => stage !== 'parked');
+    const strangers = this.#pending.filter(isStranger);
     if (strangers.length > this.#options.maxPendingHandshakes) this.#evict(strangers);
   }
 
@@ -185,19 +194,24 @@ export class Listener {
   #advance(pending: Pending, now: number): boolean {
     for (;;) {
       if (pending.stage === 'parked') return this.#judge(pending, now);
+      if (pending.isReplaced) return this.#refuse(pending, 'duplicate', 'its caller has dialled again');
       const wanted =
         pending.stage === 'hello'
           ? HELLO_BYTES
           : pending.stage === 'proof'
             ? PROOF_BYTES
-            : TUNNEL_RECORD_BYTES;
+            : pending.stage === 'answered'
+              ? CONFIRMATION.length
+              : TUNNEL_RECORD_BYTES;
       const got = this.#libc.receiveBytes(pending.fd, pending.bytes.subarray(pending.filled, wanted));
       if (got === -EAGAIN || got === -EINTR) {
-        return now >= pending.deadline && this.#refuse(pending, 'timeout', 'it said too little in time');
+        if (now < pending.deadline || !isStranger(pending)) return false;
+        return this.#refuse(pending, 'timeout', 'it said too little in time');
       }
       if (got <= 0) {
         const how = got === 0 ? 'it ended' : errorName(got);
-        return this.#refuse(pending, 'garbage', `${how} before it had proved itself`);
+        const what = isStranger(pending) ? 'proved itself' : 'confirmed that it heard the answer';
+        return this.#refuse(pending, 'garbage', `${how} before it had ${what}`);
       }
       pending.filled += got;
       if (pending.stage === 'hello' && !startsLikeHello(pending.bytes.subarray(0, pending.filled))) {
@@ -213,6 +227,8 @@ export class Listener {
         pending.stage = 'hello';
       } else if (pending.stage === 'hello') {
         if (this.#heardHello(pending)) return true;
+      } else if (pending.stage === 'answered') {
+        return this.#heardConfirmation(pending);
       } else if (this.#heardProof(pending)) {
         return true;
       }
@@ -262,7 +278,25 @@ export class Listener {
       return this.#refuse(pending, 'unknown', text, Status.UNKNOWN);
     }
     const proof = prove(this.#options.key, 'listener', hello, pending.nonce, pending.channel);
-    if (this.#answer(pending, proof)) this.#doorkeeper.accepted(hello, pending.fd);
+    if (!this.#answer(pending, proof)) return true;
+    const former = this.#pending.find(
+      (one) =>
+        one.stage === 'answered' && one.hello!.member === hello.member && one.hello!.index === hello.index,
+    );
+    if (former) former.isReplaced = true;
+    pending.stage = 'answered';
+    return false;
+  }
+
+  #heardConfirmation(pending: Pending): true {
+    const hello = pending.hello!;
+    if (pending.bytes[0] !== CONFIRMATION[0]) {
+      return this.#refuse(pending, 'garbage', 'it did not confirm that it heard the answer');
+    }
+    if (this.#doorkeeper.judge(hello) !== 'accept') {
+      return this.#refuse(pending, 'unknown', `member ${hello.member} is not waited for any more`);
+    }
+    this.#doorkeeper.accepted(hello, pending.fd);
     return true;
   }
 
@@ -285,4 +319,8 @@ export class Listener {
     this.#libc.close(pending.fd);
     return true;
   }
+}
+
+function isStranger({ stage }: Pending): boolean {
+  return stage !== 'parked' && stage !== 'answered';
 }
