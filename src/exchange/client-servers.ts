@@ -95,10 +95,12 @@ export class ClientServers {
       const store = this.#store!;
       const options = { samples: Math.max(1, samples), isSkipped };
       const landing = this.#landing!;
-      const tables = this.#tables.map((table) => table.push(options));
-      await store.pushpull({ key: SUMS, gradient: memory.exchanged, into: landing }, options);
+      // Awaited together: a lost server fails all of them at once.
+      await Promise.all([
+        ...this.#tables.map((table) => table.push(options)),
+        store.pushpull({ key: SUMS, gradient: memory.exchanged, into: landing }, options),
+      ]);
       kernels.copy(memory.exchanged, landing);
-      await Promise.all(tables);
       for (const table of this.#tables) await table.pullSum(isSkipped);
     });
     await link.share([memory.exchanged]);
@@ -121,9 +123,10 @@ export class ClientServers {
     );
     await link.lead(async () => {
       const options = { samples: Math.max(1, samples), isSkipped: samples === 0, lr };
-      const tables = this.#tables.map((table) => table.push(options));
-      if (dense.length > 0) await this.#store!.pushpull(dense, options);
-      await Promise.all(tables);
+      await Promise.all([
+        ...this.#tables.map((table) => table.push(options)),
+        dense.length > 0 ? this.#store!.pushpull(dense, options) : undefined,
+      ]);
     });
     await link.share(dense.map(({ into }) => into));
   }
