@@ -2,7 +2,8 @@
  * Named segments as files of the shared-memory file system: created, found, removed. It maps nothing; it
  * hands out open descriptors. Invariants: a file under a segment's name always has a whole header (it is
  * written under a temporary name and linked); names appear and disappear only while the folder, which no
- * other user can enter, is locked, so that two starters cannot both replace the same stale segment.
+ * other user can enter, is locked, so that two starters cannot both replace the same stale segment. The
+ * lock is held for milliseconds, however large segments are.
  */
 import { randomBytes } from 'node:crypto';
 import * as fs from 'node:fs';
@@ -42,26 +43,32 @@ export function createSegmentFile(
   sweepFirst = true,
 ): SegmentFile {
   const path = segmentPath(directory, name);
-  return whileFolderLocked(directory, () => {
-    if (sweepFirst) sweep(directory);
-    if (fs.existsSync(path)) throw nameTaken(name, path);
-    const owner = currentProcess();
-    // The owner, so that it can be swept; the rest, so that nobody can know the name before it is there.
-    const unique = [owner.pid, owner.startTicks, owner.pidNamespace, randomBytes(8).toString('hex')];
-    const temporary = join(directory, TEMPORARY_PREFIX + unique.join('-'));
-    const fd = openNew(temporary);
-    try {
-      reserve(fd, path, byteLength + HEADER_BYTES);
-      fs.writeSync(fd, encodeHeader({ byteLength, owner }), 0, HEADER_BYTES, 0);
+  freeing((held) =>
+    whileFolderLocked(directory, () => {
+      if (sweepFirst) sweep(directory, held);
+      if (fs.existsSync(path)) throw nameTaken(name, path);
+    }),
+  );
+  const owner = currentProcess();
+  // The owner, so that it can be swept; the rest, so that nobody can know the name before it is there.
+  const unique = [owner.pid, owner.startTicks, owner.pidNamespace, randomBytes(8).toString('hex')];
+  const temporary = join(directory, TEMPORARY_PREFIX + unique.join('-'));
+  const fd = openNew(temporary);
+  try {
+    // The folder is not locked meanwhile: gigabytes take seconds.
+    reserve(fd, path, byteLength + HEADER_BYTES);
+    fs.writeSync(fd, encodeHeader({ byteLength, owner }), 0, HEADER_BYTES, 0);
+    whileFolderLocked(directory, () => {
+      if (fs.existsSync(path)) throw nameTaken(name, path);
       fs.linkSync(temporary, path);
-      return { fd, path, inode: fs.fstatSync(fd, { bigint: true }).ino, byteLength };
-    } catch (error) {
-      fs.closeSync(fd);
-      throw error;
-    } finally {
-      fs.rmSync(temporary, { force: true });
-    }
-  });
+    });
+    return { fd, path, inode: fs.fstatSync(fd, { bigint: true }).ino, byteLength };
+  } catch (error) {
+    fs.closeSync(fd);
+    throw error;
+  } finally {
+    fs.rmSync(temporary, { force: true });
+  }
 }
 
 /** Opens the file of an existing segment; the caller closes the descriptor. */
@@ -93,10 +100,12 @@ export function openSegmentFile(directory: string, name: string): SegmentFile {
 
 /** Removes the name of a segment, if it still is this file's. */
 export function unlinkSegmentFile(directory: string, file: Pick<SegmentFile, 'path' | 'inode'>): void {
-  whileExistingFolderLocked(directory, () => {
-    const stat = fs.lstatSync(file.path, { bigint: true, throwIfNoEntry: false });
-    if (stat?.ino === file.inode) fs.rmSync(file.path, { force: true });
-  });
+  freeing((held) =>
+    whileExistingFolderLocked(directory, () => {
+      const stat = fs.lstatSync(file.path, { bigint: true, throwIfNoEntry: false });
+      if (stat?.ino === file.inode) remove(file.path, held);
+    }),
+  );
 }
 
 /**
@@ -104,24 +113,39 @@ export function unlinkSegmentFile(directory: string, file: Pick<SegmentFile, 'pa
  * beside it, unless somebody has locked the place, which any user may.
  */
 export function removeStaleSegments(directory: string = defaultSegmentDirectory()): string[] {
-  const removed = whileExistingFolderLocked(directory, () => sweep(directory)) ?? [];
-  if (directory === defaultSegmentDirectory()) {
-    ifLockIsFree(SHARED_MEMORY, () => removed.push(...sweep(SHARED_MEMORY)));
-  }
-  return removed;
+  return freeing((held) => {
+    const removed = whileExistingFolderLocked(directory, () => sweep(directory, held)) ?? [];
+    if (directory === defaultSegmentDirectory()) {
+      ifLockIsFree(SHARED_MEMORY, () => removed.push(...sweep(SHARED_MEMORY, held)));
+    }
+    return removed;
+  });
 }
 
-function sweep(directory: string): string[] {
+/**
+ * Files that `action` opens and removes while the folder is locked keep their memory until it is
+ * unlocked: to free gigabytes takes long.
+ */
+function freeing<T>(action: (held: number[]) => T): T {
+  const held: number[] = [];
+  try {
+    return action(held);
+  } finally {
+    for (const fd of held) fs.closeSync(fd);
+  }
+}
+
+function sweep(directory: string, held: number[]): string[] {
   const removed: string[] = [];
   for (const entry of fs.readdirSync(directory)) {
     const path = join(directory, entry);
     // Another user's file is not ours to mind, also if this is root, nor worth the time to open it.
     if (!entry.includes(PREFIX) || !isOwn(path)) continue;
     if (entry.startsWith(TEMPORARY_PREFIX)) {
-      if (isStaleTemporary(entry)) removeQuietly(path);
+      if (isStaleTemporary(entry)) removeQuietly(path, held);
     } else if (entry.startsWith(PREFIX)) {
       const header = headerAt(path);
-      if (typeof header === 'object' && !isAlive(header.owner) && removeQuietly(path)) {
+      if (typeof header === 'object' && !isAlive(header.owner) && removeQuietly(path, held)) {
         removed.push(entry.slice(PREFIX.length));
       }
     }
@@ -143,9 +167,20 @@ function isOwn(path: string): boolean {
   return fs.lstatSync(path, { throwIfNoEntry: false })?.uid === currentUser();
 }
 
-function removeQuietly(path: string): boolean {
+/** Its memory is freed when the descriptor that is added to `held` is closed. */
+function remove(path: string, held: number[]): void {
+  const { O_RDONLY, O_NOFOLLOW, O_NONBLOCK } = fs.constants;
   try {
-    fs.rmSync(path);
+    held.push(fs.openSync(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK));
+  } catch {
+    // Then it is freed at once.
+  }
+  fs.rmSync(path, { force: true });
+}
+
+function removeQuietly(path: string, held: number[]): boolean {
+  try {
+    remove(path, held);
     return true;
   } catch {
     return false;

@@ -12,6 +12,9 @@ if (role === 'own') {
   segment.allocate('int32', 1).view[0] = 42;
   console.log('ready');
   setInterval(() => undefined, 1000);
+} else if (role === 'make large ones') {
+  const large = SharedSpace.create({ maxBytes: 2 ** 29 });
+  for (;;) large.createSegment(name, 2 ** 28, { directory }).close();
 } else {
   const segment = space.attachSegment(name, { directory });
   const words = segment.allocate('int32', 16);

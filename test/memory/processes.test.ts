@@ -13,6 +13,7 @@ import {
   removeStaleSegments,
   SharedSpace,
 } from '../../src/memory/index.ts';
+import { ifLockIsFree } from '../../src/memory/segment-folder.ts';
 import { programOf } from '../support/test-program.ts';
 
 const PEER = fileURLToPath(new URL('./peer.ts', import.meta.url));
@@ -105,6 +106,25 @@ describe.skipIf(!hasSharedMemory())('segments between processes', () => {
     replaced.close();
     expect(readdirSync(directory)).toEqual([]);
   });
+
+  it('are made beside a large one whose memory is being reserved', async () => {
+    const child = start('make large ones', 'large');
+    const deadlineMs = performance.now() + 60_000;
+    const beingMade = () => readdirSync(directory).find((entry) => entry.startsWith('.tributary-new-'));
+    let isFree = false;
+    while (!isFree && performance.now() < deadlineMs) {
+      const before = beingMade();
+      if (before === undefined) continue;
+      let wasFree = false;
+      ifLockIsFree(directory, () => (wasFree = true));
+      // As long as the same one was there.
+      isFree = wasFree && beingMade() === before;
+    }
+    child.kill('SIGKILL');
+    await finished(child);
+    removeStaleSegments(directory);
+    expect(isFree).toBe(true);
+  }, 90_000);
 
   it('names the segments it removed after a kill', async () => {
     const child = start('own', 'left-over');
