@@ -1,7 +1,11 @@
-/** A client's pushes of which several fail at once: one error is told to its workers, and the process does not end by the others. */
+/**
+ * A client's pushes of which several fail at once: its workers get one error, and the others end no
+ * process.
+ */
 import { expect, it } from 'vitest';
 import { OnnxCompute } from '../../src/compute/index.ts';
-import { ClientLink, ClientServers, type ClientServersOptions } from '../../src/exchange/index.ts';
+import { ClientServers, type ClientServersOptions } from '../../src/exchange/client-servers.ts';
+import { ClientLink } from '../../src/exchange/index.ts';
 import { SharedSpace } from '../../src/memory/index.ts';
 import { Replica } from '../../src/runtime/index.ts';
 import { smallModels } from '../runner/small-models.ts';
