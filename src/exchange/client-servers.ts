@@ -10,7 +10,7 @@ import type { KeyInit, InitialKeyState, RemoteStore } from '../kvstore/index.ts'
 import type { Kernels, OptimizerSpec } from '../kernels/index.ts';
 import type { Region } from '../memory/index.ts';
 import type { ModelMemory } from '../runtime/index.ts';
-import type { SomeWorkers } from './agreement.ts';
+import { tellAll, type SomeWorkers } from './agreement.ts';
 import type { ClientLink } from './client-link.ts';
 import { ClientTable } from './client-table.ts';
 
@@ -87,9 +87,12 @@ export class ClientServers {
     await this.#store!.initState(states);
   }
 
-  /** Synchronous: the gradients in the replica become those of all clients, weighted by samples. */
+  /**
+   * Synchronous: the gradients in the replica become those of all clients, weighted by samples; fails
+   * if one of them is lost.
+   */
   async sum({ samples }: ClientPush): Promise<void> {
-    const { link, memory, kernels } = this.#options;
+    const { link, memory, kernels, thread, leaders } = this.#options;
     const isSkipped = samples === 0;
     await link.lead(async () => {
       const store = this.#store!;
@@ -100,6 +103,8 @@ export class ClientServers {
         ...this.#tables.map((table) => table.push(options)),
         store.pushpull({ key: SUMS, gradient: memory.exchanged, into: landing }, options),
       ]);
+      // Servers answer without a client whose connection was lost for long: then it does not come here.
+      if (leaders && leaders.size > 1) tellAll(thread, [1], 'whether all clients have the sum', leaders);
       kernels.copy(memory.exchanged, landing);
       for (const table of this.#tables) await table.pullSum(isSkipped);
     });

@@ -57,17 +57,25 @@ const scripts: Record<string, () => Promise<void>> = {
     say({ hasStopped: steps >= 16 });
   },
 
-  async 'loses a worker'() {
-    const runner = await open('asynchronous');
-    try {
-      for await (const { step } of runner.run(shard(train), { epochs: 1e6 })) {
-        if (!isFirst && step === 20) process.kill(process.pid, 'SIGKILL');
-      }
-    } catch (error) {
-      say({ message: (error as Error).message });
-      await runner.abort(error as Error);
-    }
-  },
+  'loses a worker': () => loseWorker('asynchronous'),
+
+  'loses a worker in lock step': () => loseWorker('synchronous'),
 };
+
+/** The second worker dies; what the first one says of it, or how many steps it made nevertheless. */
+async function loseWorker(consistency: OnConsistency): Promise<void> {
+  const runner = await open(consistency);
+  let steps = 0;
+  try {
+    for await (const { step } of runner.run(shard(train), { epochs: 1e6, maxSteps: 1e5 })) {
+      if (!isFirst && step === 20) process.kill(process.pid, 'SIGKILL');
+      steps = step;
+    }
+    say({ steps });
+  } catch (error) {
+    say({ steps, message: (error as Error).message });
+    await runner.abort(error as Error);
+  }
+}
 
 await scripts[process.argv[2]!]!();

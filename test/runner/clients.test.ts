@@ -39,6 +39,12 @@ it('ends with the name of a worker that was killed', () => {
   expect(message).toMatch(/worker 1|rank 1|SIGKILL/);
 }, 180_000);
 
+it('makes no step in lock step without a worker that was killed', () => {
+  const { steps, message } = run('loses a worker in lock step');
+  expect(message).toMatch(/worker 1|rank 1|SIGKILL/);
+  expect(steps).toBeLessThanOrEqual(20);
+}, 180_000);
+
 it.each([
   [{ averageDense: false }, /averageDense is for workers in lock step/],
   [{ batchSize: 0 }, /a batch of 0 samples/],
