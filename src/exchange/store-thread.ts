@@ -48,8 +48,9 @@ export class StoreThread {
     this.#announced = new AnnouncedSegments(space, (news) => this.#link.post(news));
   }
 
-  /** Whether calls can be made. */
+  /** Whether calls can be made, also as a caller sees it that is blocked and gets no events. */
   get isAlive(): boolean {
+    this.#link.checkAlive();
     return this.#link.end === undefined;
   }
 
