@@ -57,11 +57,13 @@ export class Update {
   run(t: number, lr?: number, elsewhere: GradientsElsewhere = NOTHING_ELSEWHERE, onPart?: OnPart): number {
     const { model, memory, optimizer, sparseUpdates } = this.#options;
     const here = [...memory.gradients].filter(([name]) => !elsewhere.names.has(name));
-    const factors = model.graph.updateOperations.map((operation) => {
-      const factor = this.#transform(operation, here, elsewhere);
+    /** What is left of gradients elsewhere. */
+    let scale = 1;
+    for (const operation of model.graph.updateOperations) {
+      const sumOfSquares = scale ** 2 * elsewhere.sumOfSquares;
+      scale *= this.#transform(operation, here, { names: elsewhere.names, sumOfSquares });
       if (onPart) onPart(...partOf(operation));
-      return factor;
-    });
+    }
     const apply = (name: string, place: GradientPlace) => {
       const parameter = memory.parameters.get(name)!;
       const slots = memory.slots.get(name)!;
@@ -86,7 +88,7 @@ export class Update {
     const updated = new Set(followLater ? [] : here.map(([name]) => name));
     this.#followAverages((parameter) => !updated.has(parameter));
     if (onPart && model.graph.movingAverages.length > 0) onPart('average');
-    return factors.reduce((product, factor) => product * factor, 1);
+    return scale;
   }
 
   /** Only what is done to gradients before an update, where somebody else makes that. */

@@ -158,6 +158,21 @@ describe('update operations', () => {
     );
   });
 
+  it('clip twice what is elsewhere by what the first clipping left of it', () => {
+    const elsewhere = { names: new Set(['dense']), sumOfSquares: 84 ** 2 };
+    run(
+      (graph) => {
+        g.clipByGlobalNorm(graph, 8.5);
+        g.clipByGlobalNorm(graph, 1.7);
+      },
+      (replica) => {
+        replica.computeGradients([0, 1, 2]);
+        expect(replica.update(undefined, elsewhere)).toBeCloseTo(0.02, 6);
+        expect(replica.lastNorm).toBeCloseTo(8.5, 5);
+      },
+    );
+  });
+
   it('clip by value', () => {
     run(
       (graph) => g.clipByValue(graph, 3.5),
