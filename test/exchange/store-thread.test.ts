@@ -152,12 +152,16 @@ describe.skipIf(!hasSharedMemory())('a store in a thread of its own', () => {
     await store.close();
   });
 
-  it('is known to be gone by a worker that asks it nothing and is blocked', async () => {
-    const store = await connect(1);
-    const deadlineMs = performance.now() + DEADLINE_MS;
-    void threads[0]!.terminate();
-    while (lane.isAlive && performance.now() < deadlineMs) store.settle();
-    expect(lane.isAlive).toBe(false);
-    await store.close();
-  }, 2 * DEADLINE_MS);
+  it(
+    'is known to be gone by a worker that asks it nothing and is blocked',
+    async () => {
+      const store = await connect(1);
+      const deadlineMs = performance.now() + DEADLINE_MS;
+      void threads[0]!.terminate();
+      while (lane.isAlive && performance.now() < deadlineMs) store.settle();
+      expect(lane.isAlive).toBe(false);
+      await store.close();
+    },
+    2 * DEADLINE_MS,
+  );
 });
