@@ -60,14 +60,17 @@ export async function hostServers(options: HostServersOptions): Promise<HostedSe
     }
   }
   const own = JSON.stringify({ address: server?.address, failure });
-  const all = tellAllTexts(thread, own, 'addresses of servers').map(
-    (text) => JSON.parse(text) as { readonly address?: string; readonly failure?: PackedError },
-  );
-  const failed = all.findIndex((one) => one.failure !== undefined);
-  if (failed >= 0) {
+  let all: readonly { readonly address?: string; readonly failure?: PackedError }[];
+  try {
+    all = tellAllTexts(thread, own, 'addresses of servers').map((text) => JSON.parse(text) as never);
+    const failed = all.findIndex((one) => one.failure !== undefined);
+    if (failed >= 0) {
+      const error = all[failed]!.failure!;
+      throw unpack({ ...error, message: `worker ${failed}: ${error.message}` });
+    }
+  } catch (error) {
     await server?.close();
-    const error = all[failed]!.failure!;
-    throw unpack({ ...error, message: `worker ${failed}: ${error.message}` });
+    throw error;
   }
   return {
     ...{ addresses: all.flatMap((one) => one.address ?? []), accesses },
