@@ -92,9 +92,9 @@ const TRUST = {
 
 /** Each as a user would type it behind `tributary train mnist`. */
 const MODES = [
-  ...['dist-sgd --servers 1', 'dist-asgd --servers 1', 'dist-esgd --servers 1 --epochs 7 --every-steps 16'],
+  ...['dist-sgd --servers 1', 'dist-asgd --servers 1', 'dist-esgd --servers 1'],
   ...['mpi-sgd --clients 2 --servers 1', 'mpi-asgd --clients 2 --servers 1'],
-  ...['mpi-esgd --clients 2 --servers 1 --epochs 5', 'collective'],
+  ...['mpi-esgd --clients 2 --servers 1', 'collective'],
 ];
 const LEAST_ACCURACY = 98.5;
 

@@ -165,8 +165,13 @@ export class RunFolder {
     return readStoredConfig(this.#configFile());
   }
 
+  /** Whether there is a run whose configuration can be read. */
+  get hasConfig(): boolean {
+    return existsSync(join(this.path, CONFIG_FILE));
+  }
+
   #configFile(): string {
-    if (!existsSync(join(this.path, CONFIG_FILE))) {
+    if (!this.hasConfig) {
       throw new UsageError(
         'FILE_NOT_FOUND',
         `${this.path} is not the folder of a run: it has no ${CONFIG_FILE}. Give the folder that tributary train wrote.`,

@@ -34,7 +34,7 @@ beforeAll(() => {
 });
 afterAll(() => rmSync(cwd, { recursive: true, force: true }));
 
-it('measures every strategy on shared memory, and prints and draws it', { timeout: 60_000 }, async () => {
+it('measures every strategy on shared memory, and prints and draws it', { timeout: 300_000 }, async () => {
   const short = ['--models', 'text-cnn', '--links', 'shm', '--rounds', '1', '--steps', '3'];
   const files = ['--output', 'result.json', '--picture', 'picture.svg'];
   const { code, stdout, stderr } = await run(['bench', 'hybrid', ...short, ...files], { cwd });

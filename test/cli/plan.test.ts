@@ -8,6 +8,7 @@ import { afterAll, describe, expect, it } from 'vitest';
 import type { ExchangePlan, StepProgram } from '../../src/plan/index.ts';
 import { planPicture } from '../../src/cli/plan-picture.ts';
 import { programOf } from '../support/test-program.ts';
+import { withoutWaits } from '../support/worker-output.ts';
 
 const MAIN = fileURLToPath(new URL('../../src/cli/main.ts', import.meta.url));
 const folder = mkdtempSync(join(tmpdir(), 'plan-'));
@@ -28,7 +29,7 @@ describe('tributary plan', () => {
       ...['mnist', '--workers', '2', '--steps', '3', '--merging', 'layer by layer', '--json'],
       ...['--picture', 'plan.svg'],
     );
-    expect({ status, stderr }).toEqual({ status: 0, stderr: '' });
+    expect({ status, stderr: withoutWaits(stderr) }).toEqual({ status: 0, stderr: '' });
     const plan = JSON.parse(stdout) as ExchangePlan & { measuredMs: number; program: StepProgram };
     expect(plan.parameters.length).toBeGreaterThan(2);
     expect(plan.groups).toHaveLength(plan.parameters.length);

@@ -1,5 +1,5 @@
 /** Who trains, as flags and files say it: what becomes of both, and what is refused. */
-import { readdirSync, readFileSync } from 'node:fs';
+import { readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
 import { checkConfig } from '../../src/cli/config-check.ts';
@@ -102,4 +102,30 @@ test('tributary train stops in an asynchronous mode, and goes on in another', as
     clients: 2,
     workers: 2,
   });
+}, 180_000);
+
+test('clients with weights of their own share the batch size of an example, and resuming keeps it', async () => {
+  const cwd = folder();
+  const texts = Array.from(
+    { length: 100 },
+    (_, i) => `what is number ${i % 7} of ${i},${i % 2 ? 'odd' : 'even'}`,
+  );
+  for (const part of ['train', 'test']) writeFileSync(join(cwd, `trec6-${part}.csv`), texts.join('\n'));
+  const example = ['train', 'trec6', '--data', '.', '--json', '--workers', '2'];
+  const batchSize = () =>
+    (JSON.parse(readFileSync(join(cwd, 'runs', 'trec6', 'config.json'), 'utf8')) as { batchSize: number })
+      .batchSize;
+
+  const elastic = await start([...example, '--mode', 'dist-esgd', '--max-steps', '2'], cwd).ended;
+  expect(elastic.code, elastic.stderr).toBe(0);
+  expect(batchSize()).toBe(25);
+
+  const synchronous = [...example, '--mode', 'dist-sgd', '--max-steps', '3'];
+  const resumed = await start([...synchronous, '--resume'], cwd).ended;
+  expect(resumed.code, resumed.stderr).toBe(0);
+  expect(batchSize()).toBe(25);
+
+  const named = [...example, '--mode', 'dist-esgd', '--max-steps', '1', '--batch-size', '10', '--overwrite'];
+  expect((await start(named, cwd).ended).code).toBe(0);
+  expect(batchSize()).toBe(10);
 }, 180_000);

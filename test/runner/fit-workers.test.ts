@@ -8,6 +8,7 @@ import { temporaryFolders } from '../data/temporary-folder.ts';
 import { circlesModel, circlesRun } from './circles.ts';
 import { programOf } from '../support/test-program.ts';
 import { segmentFiles } from '../support/segment-files.ts';
+import { withoutWaits } from '../support/worker-output.ts';
 
 const PROGRAM = fileURLToPath(new URL('./fit-workers-program.ts', import.meta.url));
 const folder = temporaryFolders();
@@ -29,7 +30,7 @@ function run(options: Partial<FitOptions>): Outcome {
     [...programOf(PROGRAM), JSON.stringify(options)],
     { encoding: 'utf8', timeout: 100_000 },
   );
-  expect({ status, stderr }).toEqual({ status: 0, stderr: '' });
+  expect({ status, stderr: withoutWaits(stderr) }).toEqual({ status: 0, stderr: '' });
   expect(stdout.trim().split('\n')).toHaveLength(1);
   expect(segmentFiles().filter((name) => name.includes(`replica-${pid}-`))).toEqual([]);
   return JSON.parse(stdout) as Outcome;

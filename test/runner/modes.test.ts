@@ -12,6 +12,7 @@ import { byForm } from '../support/long-form.ts';
 import { segmentFiles } from '../support/segment-files.ts';
 import { programOf } from '../support/test-program.ts';
 import { smallModels, type SmallModel } from './small-models.ts';
+import { withoutWaits } from '../support/worker-output.ts';
 
 interface Outcome {
   readonly steps: number;
@@ -32,7 +33,7 @@ function train(model: SmallModel, on: Workers, more: object = {}): Outcome {
     encoding: 'utf8',
     timeout: 170_000,
   });
-  expect({ status, stderr }).toEqual({ status: 0, stderr: '' });
+  expect({ status, stderr: withoutWaits(stderr) }).toEqual({ status: 0, stderr: '' });
   expect(segmentFiles().filter((name) => name.includes(`replica-${pid}-`))).toEqual([]);
   return JSON.parse(stdout) as Outcome;
 }

@@ -16,6 +16,7 @@ import { temporaryFolders } from '../data/temporary-folder.ts';
 import { programOf } from '../support/test-program.ts';
 import { segmentFiles } from '../support/segment-files.ts';
 import { SIZE, WORDS, wordsModel, wordsRun, type WordsOptions } from './words.ts';
+import { withoutWaits } from '../support/worker-output.ts';
 
 const PROGRAM = fileURLToPath(new URL('./server-tables-program.ts', import.meta.url));
 const folder = temporaryFolders();
@@ -53,7 +54,7 @@ function run<T = Outcome>({ on = { workers: 2 }, ...options }: Options): T {
     ],
     { encoding: 'utf8' },
   );
-  expect({ status, stderr }).toEqual({ status: 0, stderr: '' });
+  expect({ status, stderr: withoutWaits(stderr) }).toEqual({ status: 0, stderr: '' });
   expect(segmentFiles().filter((name) => name.includes(`replica-${pid}-`))).toEqual([]);
   return JSON.parse(stdout) as T;
 }

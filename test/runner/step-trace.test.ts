@@ -10,6 +10,7 @@ import { STEP_OPERATIONS, type Operation } from '../../src/plan/index.ts';
 import { temporaryFolders } from '../data/temporary-folder.ts';
 import { programOf } from '../support/test-program.ts';
 import { traced, type TracedOptions } from './traced.ts';
+import { withoutWaits } from '../support/worker-output.ts';
 
 const PROGRAM = fileURLToPath(new URL('./trace-program.ts', import.meta.url));
 const STEPS = 4;
@@ -89,7 +90,7 @@ function onWorkers(options: Omit<TracedOptions, 'trace' | 'on'> & { readonly on:
     [...programOf(PROGRAM), JSON.stringify({ ...options, on: { workers: 2, ...options.on }, trace })],
     { encoding: 'utf8', timeout: 100_000 },
   );
-  expect({ status, stderr }).toEqual({ status: 0, stderr: '' });
+  expect({ status, stderr: withoutWaits(stderr) }).toEqual({ status: 0, stderr: '' });
   return new TraceFile(trace);
 }
 

@@ -23,7 +23,10 @@ import { onOfFlags, whoTrains, whoTrainsOptions } from '../who-trains.ts';
 const options = {
   output: { kind: 'text', value: 'DIR', help: 'Folder for all results. Default runs/<name>.' },
   epochs: { kind: 'count', help: 'Passes over the training data.' },
-  'batch-size': { kind: 'count', help: 'Samples in a batch.' },
+  'batch-size': {
+    kind: 'count',
+    help: 'Samples in a batch. Clients with elastic averaging share that of an example.',
+  },
   lr: { kind: 'number', help: 'Learning rate of the optimizer.' },
   seed: { kind: 'count', help: 'Decides initial parameters, sample order and dropout.' },
   ...whoTrainsOptions,
@@ -95,9 +98,9 @@ export const trainCommand = defineCommand({
 async function train(target: string, given: Options, io: CommandIo): Promise<number> {
   checkWay(given);
   const found = await findConfig('train', target, given, io);
-  const config = override(found, given, io);
-  checkMachines(config, resolve(io.cwd, target), given.trust ?? false);
-  const isByWorkers = whoTrains(config).kind === 'workers';
+  const asked = override(found, given, io);
+  checkMachines(asked, resolve(io.cwd, target), given.trust ?? false);
+  const isByWorkers = whoTrains(asked).kind === 'workers';
   if (given.trace !== undefined && !isByWorkers) {
     throw new UsageError(
       'INVALID_COMMAND',
@@ -107,10 +110,14 @@ async function train(target: string, given: Options, io: CommandIo): Promise<num
   }
   const folder = new RunFolder(
     given.output === undefined
-      ? (config.output ?? resolve(io.cwd, 'runs', config.name))
+      ? (asked.output ?? resolve(io.cwd, 'runs', asked.name))
       : resolve(io.cwd, given.output),
   );
   const { resume = false, overwrite = false, json = false } = given;
+  const isAsExample = Object.hasOwn(examples, target) && given['batch-size'] === undefined;
+  const config = isAsExample
+    ? { ...asked, batchSize: batchOfExample(asked, resume ? folder : undefined) }
+    : asked;
   checkProvider(config);
   const task = loadTask(config.data, config.seed, resume ? folder.readWords() : {});
   const built = buildModel(config, task);
@@ -145,6 +152,20 @@ async function train(target: string, given: Options, io: CommandIo): Promise<num
     reporter.close();
     folder.release();
   }
+}
+
+/**
+ * The batch size of an example is that of one process. Clients with weights of their own share it:
+ * each would make fewer updates otherwise, and end less accurate. A run goes on with the size that
+ * it has.
+ */
+function batchOfExample(config: ResolvedConfig, run: RunFolder | undefined): number {
+  if (run?.hasConfig) return run.readStoredConfig().batchSize;
+  const { batchSize } = config;
+  const who = whoTrains(config);
+  const isElastic =
+    who.kind === 'workers' && who.way.kind === 'clients' && who.way.consistency.kind === 'elastic';
+  return isElastic ? Math.max(1, Math.round(batchSize / who.way.clients)) : batchSize;
 }
 
 /** One that lacks its libraries or a device is refused before anything is loaded, tried out or written. */
