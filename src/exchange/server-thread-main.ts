@@ -11,8 +11,10 @@ const { address, cores, services, tls } = workerData as ServerThreadOptions;
 const tell = (news: ServerNews): void => parentPort!.postMessage(news);
 try {
   const server = await ParameterServer.start({ address, cores, tls });
-  // They belong to one training: whatever the space has is theirs.
-  for (const access of services) server.createService({ ...access, maxBytes: server.capacityBytes });
+  // They belong to one training: whatever the space has is theirs, and in lock step no step is made
+  // without a worker.
+  const service = { maxBytes: server.capacityBytes, lostWorkers: 'rewind' } as const;
+  for (const access of services) server.createService({ ...access, ...service });
   parentPort!.on('message', (order: ServerOrder) => {
     if (order === 'close') void server.close().finally(() => tell({ kind: 'closed' }));
     else server.endService(order.endService);

@@ -30,9 +30,11 @@ export interface ServiceOptions {
   /**
    * What becomes of synchronous training without a lost worker: 'release' continues with the
    * others, 'wait' waits until it has been started again and then goes back to the last checkpoint,
-   * so that the result is that of a run without the loss. Default 'release'.
+   * so that the result is that of a run without the loss. 'rewind' gives up the step after
+   * `graceMs`: all workers get REWOUND, and nothing is applied without the lost one. Default
+   * 'release'.
    */
-  readonly lostWorkers?: 'release' | 'wait' | undefined;
+  readonly lostWorkers?: 'release' | 'wait' | 'rewind' | undefined;
   /** Folder of its checkpoints and logs, of this server alone. Default: nothing is kept. */
   readonly folder?: string | undefined;
   /**

@@ -88,6 +88,30 @@ describe.each([true, false])('a worker, shared memory: %s', (sharedMemory) => {
   });
 });
 
+it('a worker that dies rewinds the others where no step is made without it', async () => {
+  const service = { lostWorkers: 'rewind', graceMs: 100 } as const;
+  const here = (ground = await KillGround.start({ servers: 1, cores: 2, service }));
+  const pushing = (): PushingAssignment => ({
+    store: { workers: 2, worker: 1, servers: here.addresses, access: here.access, chunkBytes: 256 },
+    ...{ key: KEY, length: LENGTH },
+  });
+  const second = here.addWorker('pushing-program', pushing);
+  const first = await connect({ workers: 2, worker: 0 });
+  await init(first);
+  await here.until('the second worker has joined', () => second.process.said('joined').length > 0);
+  second.process.tell('push');
+  expect(await exchange(first)).toBe(2);
+
+  const withoutIt = exchange(first);
+  const refusal = expect(withoutIt).rejects.toMatchObject({
+    code: 'REWOUND',
+    message: expect.stringContaining('worker 1 was lost and did not come back in 100 ms') as string,
+  });
+  await here.kill(second);
+  await refusal;
+  await expect(exchange(first)).rejects.toMatchObject({ code: 'REWOUND' });
+});
+
 describe('a server', () => {
   it('that is gone for good fails calls by its name', async () => {
     const here = (ground = await KillGround.start({ servers: 2, cores: 1 }));

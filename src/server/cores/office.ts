@@ -27,7 +27,7 @@ export interface Service {
   /** How long a worker whose connection broke is waited for, in milliseconds. */
   readonly graceMs: number;
   /** Whether training goes on without it then, or waits until it has been started again. */
-  readonly lostWorkers: 'release' | 'wait';
+  readonly lostWorkers: 'release' | 'wait' | 'rewind';
   /** Where checkpoints and logs of pushes are kept; undefined: nowhere. */
   readonly logFolder: string | undefined;
   /** What acknowledged pushes survive: the end of the process, or a power cut too. */

@@ -226,6 +226,12 @@ export class Tenant {
   lookAfter(nowMs: number): number {
     if (this.#attendance === undefined || this.work.isBusy) return Infinity;
     const { workers, nextMs } = this.#attendance.overdue(nowMs);
+    const { lostWorkers, graceMs } = this.service;
+    if (this.isSynchronous && lostWorkers === 'rewind') {
+      if (workers.length > 0)
+        this.recovery.begin(`worker ${workers.join(', ')} was lost and did not come back in ${graceMs} ms`);
+      return nextMs;
+    }
     for (const worker of workers) {
       this.#office.log(
         `worker ${worker} of '${this.service.namespace}' did not come back and is counted out; training continues without it`,
