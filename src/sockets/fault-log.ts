@@ -35,15 +35,19 @@ export class FaultLog {
     this.#options = options;
   }
 
-  /** `host`: the numeric address that the connection comes from, or the name of a service. */
-  say(host: string, line: string, nowMs: number): void {
+  /**
+   * `host`: the numeric address that the connection comes from, or the name of a service. False: the line is left out.
+   */
+  say(host: string, line: string, nowMs: number): boolean {
     this.look(nowMs);
     if (this.#lines.size === 0) this.#endsAtMs = nowMs + MINUTE_MS;
     const own = networkOf(host);
     const network = this.#lines.has(own) || this.#lines.size < MAX_NETWORKS ? own : OTHERS;
     const lines = 1 + (this.#lines.get(network) ?? 0);
     this.#lines.set(network, lines);
-    if (lines <= this.#options.linesAMinute) this.#log(line);
+    if (lines > this.#options.linesAMinute) return false;
+    this.#log(line);
+    return true;
   }
 
   /** To be called now and then: when the minute is over, it says what was left out. */
