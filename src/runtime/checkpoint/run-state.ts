@@ -83,7 +83,7 @@ function checkPlace(order: unknown): asserts order is SampleOrderState {
   const { epoch, position, ahead = [] } = (order ?? {}) as Partial<SampleOrderState>;
   const isCount = (value: unknown) => Number.isSafeInteger(value) && (value as number) >= 0;
   // In order, and none twice.
-  const ends: unknown[] = [position, ...(Array.isArray(ahead) ? ahead.flat() : [NaN])];
+  const ends: unknown[] = [position, ...(Array.isArray(ahead) ? (ahead.flat() as unknown[]) : [NaN])];
   const isInOrder = ends.every(
     (end, i) => isCount(end) && (i === 0 || (end as number) >= (ends[i - 1] as number)),
   );
