@@ -21,6 +21,7 @@ export type { OptionNames } from './known-options.ts';
 export { didYouMean } from './nearest.ts';
 export * from './package-version.ts';
 export * from './packed-error.ts';
+export { printable, quoted } from './quoted.ts';
 export * from './random.ts';
 export * from './schedule.ts';
 export { expectation, printValue, schemaFault, valueAt } from './schema-fault.ts';

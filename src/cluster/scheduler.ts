@@ -9,7 +9,7 @@ import { EventEmitter } from 'node:events';
 import { createServer } from 'node:net';
 import type { AddressInfo, Server, Socket } from 'node:net';
 import { UsageError } from '../base/index.ts';
-import { AcceptPause, connectionToEvict, probeDescriptors } from '../sockets/index.ts';
+import { AcceptPause, connectionToEvict, FaultLog, probeDescriptors } from '../sockets/index.ts';
 import { Admission } from './admission.ts';
 import { encodeFrame, ProtocolFault } from './frames.ts';
 import { readMemberMessage } from './messages.ts';
@@ -32,6 +32,7 @@ export interface SchedulerEvents {
   left: [event: { readonly member: number; readonly title: string; readonly reason: LeaveReason }];
   /** A group was formed: by the rendezvous, a regroup or a request. */
   formed: [event: { readonly group: number; readonly members: readonly number[] }];
+  /** Of each address some in a minute, as in the log; `refused` of the scheduler counts them all. */
   refused: [event: { readonly remote: string; readonly reason: RefusalReason; readonly text: string }];
 }
 
@@ -54,6 +55,7 @@ export class Scheduler extends EventEmitter<SchedulerEvents> {
   #sweptAt = performance.now();
   /** Node drops connections without a word when there are no descriptors: only a log line is left. */
   readonly #pause: AcceptPause;
+  readonly #faults: FaultLog;
   #performing = false;
   #closed = false;
 
@@ -76,6 +78,7 @@ export class Scheduler extends EventEmitter<SchedulerEvents> {
     this.#server = server;
     server.on('connection', (socket) => this.#accept(socket));
     this.#pause = new AcceptPause((line) => options.log(`scheduler: ${line}`));
+    this.#faults = new FaultLog((line) => options.log(`scheduler: ${line}`));
     // Without a listener a failed accept would end the process.
     server.on('error', (error: NodeJS.ErrnoException) => {
       if (this.#pause.failed(error.errno ?? 0, performance.now())) return;
@@ -219,9 +222,11 @@ export class Scheduler extends EventEmitter<SchedulerEvents> {
     this.#count(connection, reason, text);
   }
 
-  #count({ remote }: SchedulerConnection, reason: RefusalReason, text: string): void {
+  /** What strangers cause, so what is said of it is bounded; the counts are not. */
+  #count({ host, remote }: SchedulerConnection, reason: RefusalReason, text: string): void {
     this.#refused[reason]++;
-    this.#options.log(`scheduler: refused ${remote} (${reason}): ${text}`);
+    const line = `refused ${remote} (${reason}): ${text}`;
+    if (!this.#faults.say(host, line, performance.now())) return;
     this.#later(() => this.emit('refused', { remote, reason, text }));
   }
 
@@ -267,6 +272,7 @@ export class Scheduler extends EventEmitter<SchedulerEvents> {
     const suspended = now - this.#sweptAt > lostAfterMs / 2;
     this.#sweptAt = now;
     this.#pause.failed(probeDescriptors(), now);
+    this.#faults.look(now);
     for (const connection of this.#pending) {
       const limit = handshakeTimeoutMs + (connection.refused ? REFUSAL_LINGER_MS : 0);
       if (now - connection.openedAt <= limit) continue;

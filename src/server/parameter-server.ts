@@ -4,11 +4,11 @@
  * services; no gradient passes here. Invariants: nothing listens beyond the address that was asked for; when it is
  * closed no thread, socket or segment is left.
  */
-import { InternalError, pack, unpack, UsageError } from '../base/index.ts';
+import { InternalError, pack, printable, unpack, UsageError } from '../base/index.ts';
 import type { TributaryError } from '../base/index.ts';
 import { SharedSpace } from '../memory/index.ts';
 import type { Segment } from '../memory/index.ts';
-import { listenWithin, resolveHost, TlsTunnel } from '../sockets/index.ts';
+import { FaultLog, listenWithin, resolveHost, TlsTunnel } from '../sockets/index.ts';
 import type { TlsOptions } from '../sockets/index.ts';
 import { Administration } from './administration/administration.ts';
 import type { AdministeredServer, AdministrationOptions } from './administration/administration.ts';
@@ -68,6 +68,10 @@ export interface ParameterServerOptions {
   readonly log?: ((line: string) => void) | undefined;
 }
 
+/** As many workers can be lost at once and each is named. */
+const TENANT_LINES_A_MINUTE = 100;
+const MINUTE_MS = 60_000;
+
 interface Tenancy {
   readonly service: Service;
   readonly space: TenantSpace;
@@ -118,6 +122,13 @@ export class ParameterServer {
   readonly #ending = new Map<number, Tenancy>();
   /** What is being given back. */
   readonly #clearing = new Set<Promise<void>>();
+  readonly #tenantLines = new FaultLog((line) => this.#log(line), {
+    linesAMinute: TENANT_LINES_A_MINUTE,
+    leftOut: (lines, namespace) =>
+      `left out ${lines} lines about service '${namespace}' within a minute; see what its workers do, or end it`,
+  });
+  /** Calls off the look at what was left out. */
+  #tenantLook: (() => void) | undefined;
   #serials = 0;
   #administration: Administration | undefined;
   #censuses = 0;
@@ -231,7 +242,7 @@ export class ParameterServer {
       account: { byteOffset: account.byteOffset, byteLength: account.byteLength },
     };
     const space = new TenantSpace(this.#space, service);
-    const log = (line: string) => this.#log(line);
+    const log = (line: string) => this.#logOf(service.serial, line);
     const checkpoints =
       folder === undefined
         ? undefined
@@ -304,6 +315,8 @@ export class ParameterServer {
 
   async #close(): Promise<void> {
     this.#closing = true;
+    this.#tenantLook?.();
+    this.#tenantLines.look(Infinity);
     // Until now a server that was forgotten did not keep its process alive.
     for (const { thread } of this.#cores) thread?.ref();
     this.#tell({ close: true });
@@ -377,7 +390,7 @@ export class ParameterServer {
   }
 
   #hear(core: Core, message: ToOffice): void {
-    if ('log' in message) return this.#log(message.log);
+    if ('log' in message) return this.#logOf(message.serial, message.log);
     if ('released' in message) return this.#letGo(core, message.released);
     if ('census' in message) return this.#heardCensus(core, message.census, message.tenants);
     if ('administration' in message) return void this.#administrate(core, message);
@@ -487,8 +500,21 @@ export class ParameterServer {
     open.fill(0);
   }
 
+  /** What is said about a tenant is bounded, since a tenant can cause it. */
+  #logOf(serial: number | undefined, line: string): void {
+    const all = [...this.#services.values(), ...this.#ending.values()];
+    const service = all.find((one) => one.service.serial === serial)?.service;
+    if (service === undefined) return this.#log(line);
+    const { clock } = this.#host;
+    this.#tenantLines.say(service.namespace, line, clock.nowMs());
+    this.#tenantLook ??= clock.after(MINUTE_MS, () => {
+      this.#tenantLook = undefined;
+      this.#tenantLines.look(clock.nowMs());
+    });
+  }
+
   #log(line: string): void {
-    this.#options.log?.(line);
+    this.#options.log?.(printable(line));
   }
 
   #tell(message: ToCore): void {

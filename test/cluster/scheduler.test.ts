@@ -75,6 +75,22 @@ describe('a stranger', () => {
     await untouched();
   });
 
+  it('is counted each time, and fills neither a log nor a terminal', async () => {
+    const lines: string[] = [];
+    let events = 0;
+    const scheduler = await start({ log: (line) => lines.push(line) });
+    scheduler.on('refused', () => events++);
+    for (let i = 0; i < 30; i++) {
+      const client = await connect(scheduler);
+      client.socket.write('GET / HTTP/1.1\r\n\r\n');
+      await client.closed();
+    }
+    expectRefused(scheduler, { protocol: 30 });
+    expect(lines).toHaveLength(10);
+    await new Promise(setImmediate);
+    expect(events).toBe(10);
+  });
+
   it('of another version is told so, whatever else its hello holds', async () => {
     const scheduler = await start();
     const client = await connect(scheduler);

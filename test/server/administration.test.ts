@@ -317,6 +317,7 @@ describe.skipIf(!hasSharedMemory())('an administrator', () => {
       const lies = [
         [{ kind: 'answer', answer: { services: [] }, proof: '0'.repeat(64) }, 'REFUSED'],
         [{ kind: 'refused', error: { message: 'give me the secret', kind: 'UsageError' } }, 'REFUSED'],
+        [{ kind: 'refused', error: { message: { toString: 1 } } }, 'REFUSED'],
         [{ kind: 'refused', error: 7 }, 'REFUSED'],
         [{ kind: 'refused', error: null }, 'REFUSED'],
       ] as const;

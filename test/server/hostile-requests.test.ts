@@ -210,6 +210,37 @@ describe.skipIf(!hasSharedMemory())('a tenant that means badly', () => {
     await othersGoOn();
   });
 
+  it.each([
+    ['deep', `"id":${'['.repeat(300_000)}${']'.repeat(300_000)}`, 'nested deeper than 64'],
+    ['many', `"id":1,"op":"beat","x":[${'{},'.repeat(1_100_000)}1]`, 'more than 1048576 objects and lists'],
+  ])('is told by name that a header has too %s parts, which nobody has parsed', async (_, fields, fault) => {
+    await start();
+    const attacker = await worker();
+    const text = Buffer.from(`{${fields}}`);
+    const head = encodeHead({}, 0).subarray(0, 16);
+    head.writeUInt32LE(text.length, 4);
+    attacker.write(Buffer.concat([head, text]));
+    const heard = await attacker.hear();
+    expect(heard).toMatchObject({
+      header: { kind: 'closed', error: { message: expect.stringContaining(fault) as string } },
+    });
+    await othersGoOn();
+    // Nothing of the place in our code.
+    expect(lines.join()).not.toMatch(/RangeError|\n {4}at /);
+  });
+
+  it('is refused more chunks than it may have before they are compared', async () => {
+    await start({}, { maxChunks: 1000 });
+    const attacker = await worker();
+    // The first fault that a comparison would find.
+    const pieces = Array.from({ length: 1001 }, () => ({ key: 0, start: 0, length: 4, ranges: [[0, 4]] }));
+    const opening = { op: 'open', batch: 0, firstPiece: 0, awaitsValues: false };
+    const heard = await attacker.ask({ ...opening, keys: [{ key: 'k', length: 4 }], pieces });
+    expect(heard).toMatchObject({
+      header: { error: { message: expect.stringContaining('of 1000 on this core') as string } },
+    });
+  });
+
   it('crashes alone: in the middle of values, a push and rows', async () => {
     await start({}, { graceMs: 0 });
     for (const cut of [1, 17, 150, 300, 310]) {

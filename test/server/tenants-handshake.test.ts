@@ -328,6 +328,24 @@ describe.skipIf(!hasSharedMemory())('a worker that dials a server which does not
     await fake.close();
   });
 
+  it('is not ended by what cannot be printed, and prints nothing that steers a terminal', async () => {
+    const said = [{ toString: 1 }, '\u009b31m\u2028\u202e'];
+    let answers = 0;
+    const fake = await FakeServer.listen(() => ({
+      kind: 'refused',
+      error: { message: said[Math.min(answers++, 1)] },
+    }));
+    const connecting = RemoteStore.connect({
+      ...{ servers: [fake.address], access, worker: 0, workers: 1, reconnectTimeoutMs: 1000 },
+    });
+    await expect(connecting).rejects.toMatchObject({
+      code: 'REFUSED',
+      message: expect.stringContaining('"\\u009b31m\\u2028\\u202e"') as string,
+    });
+    expect(answers).toBeGreaterThan(1);
+    await fake.close();
+  });
+
   it('names both versions where a server of another one answers', async () => {
     const version = SERVER_PROTOCOL_VERSION + 1;
     const fake = await FakeServer.listen(() => ({ ...challenged(), version }));

@@ -248,6 +248,24 @@ describe.skipIf(!hasSharedMemory())('tenants on one core', () => {
     expect(await long.pull()).toEqual([0]);
   });
 
+  it('get turns while another one announces a long list', async () => {
+    await start(new OneThreadHost({ lookMs: TURN_MS / 10 }));
+    const [long, short] = [await worker('a'), await worker('b')];
+    await long.openKey(new Float32Array(1));
+    await short.openKey(new Float32Array(1));
+    const entries = Array.from({ length: 20_000 }, () => ({ piece: 0, isInPlace: true }));
+    long.say({ id: 900, op: 'list', list: 1, entries });
+    const before = long.heardBytes;
+    for (let i = 0; i < 20; i++) await short.pull();
+    expect(long.heardBytes).toBe(before);
+    expect(await long.hear()).toMatchObject({ header: { id: 900 } });
+    // A list that nobody waits for any more is nobody's.
+    long.say({ id: 901, op: 'list', list: 2, entries });
+    await short.pull();
+    await long.close();
+    expect(await short.pull()).toEqual([0]);
+  });
+
   describe('whose neighbour has its logs read after a restart', () => {
     const PUSHES = 200;
     let reads = 0;

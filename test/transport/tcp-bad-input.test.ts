@@ -59,6 +59,16 @@ describe.skipIf(!hasSharedMemory())('a TCP pair that exchanges data', () => {
     expect(target.lines[0]).toMatch(/^refused 127\.0\.0\.1:\d+: /);
   });
 
+  it('counts all whom it refuses, and logs some of an address', async () => {
+    for (let i = 0; i < 30; i++) {
+      const stranger = await dial();
+      stranger.say(Buffer.from('GET / HTTP/1.1\r\n\r\n'));
+      await meanwhile(() => stranger.isClosed);
+    }
+    expect(target.transport.refused.garbage).toBe(30);
+    expect(target.lines).toHaveLength(10);
+  });
+
   it('refuses half a hello whose sender goes away, and one whose sender falls silent', async () => {
     const half = writeHello(helloTo(target.transport, 5)).subarray(0, 50);
     const leaving = await dial();

@@ -12,7 +12,7 @@
  * nonce, since it could be anybody; requests are sent, and sent again, in the order in which they
  * were made.
  */
-import { PeerError, unpack } from '../../base/index.ts';
+import { PeerError, quoted, unpack } from '../../base/index.ts';
 import type { PackedError, TributaryError } from '../../base/index.ts';
 import {
   MEMBER_LIMITS,
@@ -556,10 +556,10 @@ export class CoreLine implements StreamUser, Pumped {
 
 /** As one line that cannot pass for something else on a terminal: anybody may have written it. */
 function reasonOf({ message }: PackedError): string {
-  return JSON.stringify(String(message).slice(0, MAX_REASON));
+  return quoted(message, MAX_REASON);
 }
 
 function otherVersion(worker: number, version: unknown): string {
-  const other = JSON.stringify(version)?.slice(0, MAX_REASON);
+  const other = quoted(version, MAX_REASON);
   return `speaks version ${other} of the protocol, and worker ${worker} version ${SERVER_PROTOCOL_VERSION}; use one version of Tributary everywhere`;
 }

@@ -5,7 +5,7 @@
  * goes on from it.
  */
 import { isDeepStrictEqual } from 'node:util';
-import { UsageError, type ScheduleSpec } from '../../base/index.ts';
+import { printValue, UsageError, type ScheduleSpec } from '../../base/index.ts';
 import type { SampleOrderState } from '../../data/index.ts';
 import type { Evaluation } from '../evaluate.ts';
 import type { JsonValue } from './json.ts';
@@ -64,6 +64,7 @@ export function readRunState(state: JsonValue): RunState {
   const { done, samples } = stored;
   const length = stored['datasetLength'] ?? samples;
   const order = stored['order'] as unknown as SampleOrderState;
+  checkPlace(order);
   const isEarlier = Array.isArray(done) && typeof batchSize === 'number' && typeof samples === 'number';
   return {
     seed: stored['seed'] as number,
@@ -75,6 +76,23 @@ export function readRunState(state: JsonValue): RunState {
     order: isEarlier ? { ...order, ...placeOf(done as number[], batchSize, samples) } : order,
     trainedBy: typeof trainedBy === 'string' ? trainedBy : undefined,
   };
+}
+
+/** The checksum holds, so this catches files made by hand. */
+function checkPlace(order: unknown): asserts order is SampleOrderState {
+  const { epoch, position, ahead = [] } = (order ?? {}) as Partial<SampleOrderState>;
+  const isCount = (value: unknown) => Number.isSafeInteger(value) && (value as number) >= 0;
+  // In order, and none twice.
+  const ends: unknown[] = [position, ...(Array.isArray(ahead) ? (ahead.flat() as unknown[]) : [NaN])];
+  const isInOrder = ends.every(
+    (end, i) => isCount(end) && (i === 0 || (end as number) >= (ends[i - 1] as number)),
+  );
+  if (isCount(epoch) && isInOrder && ends.length % 2 === 1) return;
+  throw new UsageError(
+    'CHECKPOINT_CORRUPT',
+    `The checkpoint names no place in the samples: ${printValue(order)}; expected epoch, position and ranges ahead, in order. Use it as it was written, or another one.`,
+    { order },
+  );
 }
 
 /** Where an epoch of so many samples is of which these batches are done. */
@@ -99,6 +117,9 @@ export function doneBatches(
   batchSize: number,
   samples: number,
 ): number[] | undefined {
+  // The file may name any place: what is beyond the epoch is not counted out.
+  const end = Math.max(position, ...ahead.slice(-1).map(([, last]) => last));
+  if (end > samples) return undefined;
   const done = [[0, position] as const, ...ahead].flatMap(([start, end]) =>
     Array.from({ length: Math.ceil((end - start) / batchSize) }, (_, i) => start / batchSize + i),
   );

@@ -8,7 +8,7 @@ import { once } from 'node:events';
 import { connect } from 'node:net';
 import type { Socket } from 'node:net';
 import { connect as connectTls, TLSSocket } from 'node:tls';
-import { PeerError, unpack, UsageError } from '../../base/index.ts';
+import { PeerError, quoted, unpack, UsageError } from '../../base/index.ts';
 import type { PackedError, TributaryError } from '../../base/index.ts';
 import {
   challenge,
@@ -224,7 +224,7 @@ function notOfUs(address: string, cause?: unknown): PeerError {
 }
 
 function otherVersion(address: string, version: unknown): PeerError {
-  const other = JSON.stringify(version)?.slice(0, MAX_REASON);
+  const other = quoted(version, MAX_REASON);
   return new PeerError(
     'REFUSED',
     `the server at ${address} speaks version ${other} of the protocol of administration, and this program version ${ADMINISTRATION_VERSION}; use one version of Tributary everywhere`,
@@ -238,7 +238,7 @@ function unproven(address: string, error: unknown): PeerError {
   const reason =
     said === undefined
       ? 'the secret is not that of the server; give the file that the server was started with by --admin-secret-file'
-      : `whoever answers there says ${JSON.stringify(String(said).slice(0, MAX_REASON))}`;
+      : `whoever answers there says ${quoted(said, MAX_REASON)}`;
   return new PeerError('REFUSED', `the server at ${address} refused the administrator: ${reason}`, {
     address,
   });

@@ -137,7 +137,8 @@ export type ToOffice =
    * its memory.
    */
   | { readonly released: number }
-  | { readonly log: string }
+  /** `serial`: of the service that it is about; undefined: of none, and of none only. */
+  | { readonly log: string; readonly serial?: number }
   | { readonly ended: PackedError | null };
 
 export type ToCore =
@@ -205,7 +206,7 @@ export class Office {
         this.#open.set(token, { serial, take, fail });
         this.#post({ token, serial, question });
       },
-      log: (line) => this.log(line),
+      log: (line) => this.#post({ log: line, serial }),
     };
   }
 

@@ -5,24 +5,24 @@
  * whatever a worker names is looked up, never computed with.
  */
 
-import type { PackedError, StoreKey, TributaryError } from '../../base/index.ts';
-import type { DType, Region } from '../../memory/index.ts';
+import type { PackedError, TributaryError } from '../../base/index.ts';
 import type { ByteRange } from '../../sockets/index.ts';
 import type { PushReply } from '../contribution.ts';
 import { ProtocolFault } from '../wire/frame.ts';
 import type { Header, Incoming, MessageStream, StreamResources, StreamUser } from '../wire/message-stream.ts';
 import { countOf } from '../wire/fields.ts';
 import { readRequest, resultOf } from '../wire/messages.ts';
-import type { ListEntry, PieceResult, Place, Request } from '../wire/messages.ts';
+import type { PieceResult, Request } from '../wire/messages.ts';
 import { checkPlan, planText } from './batch.ts';
 import type { Batch } from './batch.ts';
 import { CatchUp } from './catch-up.ts';
-import type { SpaceRange, TenantOffice } from './office.ts';
+import type { TenantOffice } from './office.ts';
 import { rangesIn } from './piece.ts';
 import type { Piece, PreparedEntry } from './piece.ts';
 import { atOnceThoughHeld, faultOf, keepsNone, notAsStored, otherPlan, packedForOthers } from './refusals.ts';
 import { expectBytes, RowRequests } from './row-requests.ts';
 import type { RowRequest } from './row-requests.ts';
+import { SessionLists } from './session-lists.ts';
 import { StateRequests } from './state-requests.ts';
 import type { StateRequest } from './state-requests.ts';
 import type { Tenant } from './tenant.ts';
@@ -30,7 +30,6 @@ import { RequestsUnderWay } from './tenant-limits.ts';
 
 type RequestOf<Op extends Request['op']> = Extract<Request, { op: Op }>;
 
-const MAX_LISTS = 2048;
 /**
  * What answers that are not sent yet may take before no more is read from the connection; see
  * `TenantLimits`, too.
@@ -48,9 +47,7 @@ export class Session implements StreamUser {
   isReplaced = false;
   readonly #stream: MessageStream;
   readonly #resources: StreamResources;
-  readonly #office: TenantOffice;
-  readonly #lists = new Map<number, readonly PreparedEntry[]>();
-  readonly #segments = new Map<string, SpaceRange>();
+  readonly #lists: SessionLists;
   readonly #catchUp: CatchUp;
   readonly #rows: RowRequests;
   readonly #state: StateRequests;
@@ -74,14 +71,18 @@ export class Session implements StreamUser {
     this.incarnation = identity.incarnation;
     this.#stream = stream;
     this.#resources = resources;
-    this.#office = office;
     this.#isTurnOver = isTurnOver;
     this.#underWay = new RequestsUnderWay(tenant.limits);
     const refuse = (id: number, error: unknown) => this.#refuse(id, error);
     this.#catchUp = new CatchUp({ tenant, refuse, attempt: (...args) => this.#attempt(...args) });
+    this.#lists = new SessionLists(identity, {
+      ...{ tenant, office, space: resources.space, refuse },
+      pieceOf: (number) => this.#pieceOf(number),
+      reply: (id) => this.#reply(id, {}),
+    });
     this.#rows = new RowRequests({
       ...{ tenant, worker: this.worker, catchUp: this.#catchUp, refuse },
-      tensorAt: (place, dtype, length) => this.#tensorAt(place, dtype, length),
+      tensorAt: (place, dtype, length) => this.#lists.tensorAt(place, dtype, length),
       reply: (...args) => this.#reply(...args),
     });
     this.#state = new StateRequests(tenant, this.worker, this.#catchUp, (...args) => this.#reply(...args));
@@ -112,8 +113,7 @@ export class Session implements StreamUser {
     for (const batch of this.tenant.batches.values()) {
       batch.waiting = batch.waiting.filter(({ owner }) => owner !== this);
     }
-    for (const list of this.#lists.values()) this.tenant.limits.giveBackEntries(list.length);
-    this.#lists.clear();
+    this.#lists.end();
   }
 
   receive(header: Header, bodyBytes: number, headerBytes: number): Incoming {
@@ -162,7 +162,7 @@ export class Session implements StreamUser {
       case 'open':
         return this.#whenReady(id, () => this.#open(request));
       case 'list':
-        return this.#addList(request);
+        return this.#lists.add(request);
       case 'apply': {
         const { step, scale, lr } = request;
         return this.#catchUp.beforeApply(id, () => {
@@ -172,7 +172,7 @@ export class Session implements StreamUser {
         });
       }
       case 'map':
-        return this.#map(
+        return this.#lists.map(
           [request.segment],
           () => this.#reply(id, {}),
           (error) => this.#refuse(id, error),
@@ -300,6 +300,8 @@ export class Session implements StreamUser {
 
   #open({ id, batch: number, keys, pieces, firstPiece, awaitsValues }: RequestOf<'open'>): void {
     const { tenant, worker } = this;
+    // Before anything is done with them that takes time.
+    tenant.limits.checkChunks(keys, pieces);
     const known = tenant.batches.get(number);
     const there = (batch: Batch) => this.#whenThere(id, batch, awaitsValues);
     if (known) {
@@ -355,70 +357,6 @@ export class Session implements StreamUser {
         if (batch.isFilled) return reply();
         this.tenant.begin(number, batch, reply, (error) => this.#refuse(id, error));
       },
-    };
-  }
-
-  #addList({ id, list, entries }: RequestOf<'list'>): void {
-    if (this.#lists.size >= MAX_LISTS && !this.#lists.has(list)) {
-      throw new ProtocolFault(`announced more than ${MAX_LISTS} lists`);
-    }
-    const pieces = entries.map(({ piece }) => this.#pieceOf(piece));
-    const segments = entries.flatMap(({ gradient, into }) => [gradient?.[0], into?.[0]]);
-    const staged = [...new Set(entries.flatMap(({ gradient }, i) => (gradient ? [] : [pieces[i]!.key.key])))];
-    const fail = (error: TributaryError) => this.#refuse(id, error);
-    const add = (ranges: readonly SpaceRange[]) =>
-      this.#attempt(id, () => {
-        if (this.#hasEnded) return;
-        const staging = new Map(staged.map((key, i) => [key, ranges[i]!]));
-        const prepared = entries.map((entry, i) => this.#prepare(entry, pieces[i]!, staging));
-        const more = entries.length - (this.#lists.get(list)?.length ?? 0);
-        this.tenant.limits.reserveEntries(this.worker, more);
-        this.#lists.set(list, prepared);
-        this.#reply(id, {});
-      });
-    const stage = () => {
-      if (staged.length === 0) return add([]);
-      this.#office.ask({ kind: 'staging', ...this.#holder, keys: staged }, add, fail);
-    };
-    this.#map(
-      segments.filter((name) => name !== undefined),
-      stage,
-      fail,
-    );
-  }
-
-  /** Makes the segments of the worker known, one after the other. */
-  #map(names: readonly string[], done: () => void, fail: (error: TributaryError) => void): void {
-    const segment = names.find((name) => !this.#segments.has(name));
-    if (segment === undefined) return done();
-    const take = (range: SpaceRange) => {
-      // The memory of its process may have been given back, and must not be taken again.
-      if (this.#hasEnded) return;
-      this.#segments.set(segment, range);
-      this.#map(names, done, fail);
-    };
-    this.#office.ask({ kind: 'map', ...this.#holder, segment }, take, fail);
-  }
-
-  get #holder() {
-    const { service, recovery } = this.tenant;
-    const { worker, incarnation } = this;
-    return { namespace: service.namespace, core: recovery.core, worker, incarnation };
-  }
-
-  #prepare(entry: ListEntry, piece: Piece, staging: ReadonlyMap<StoreKey, SpaceRange>): PreparedEntry {
-    const { shape, key } = piece;
-    const isStaged = entry.gradient === undefined;
-    const whole = entry.gradient
-      ? this.#tensorAt(entry.gradient, 'float32', key.length)
-      : this.#region(staging.get(key.key)!, 'float32', 0, key.length);
-    const gradient = whole.slice(shape.start, shape.length);
-    const target =
-      entry.into && this.#tensorAt(entry.into, 'float32', key.length).slice(shape.start, shape.length);
-    return {
-      ...{ name: String(entry.piece), piece, gradient, isInPlace: entry.isInPlace },
-      staged: isStaged ? rangesIn(gradient, shape) : undefined,
-      into: target && rangesIn(target, shape),
     };
   }
 
@@ -539,17 +477,6 @@ export class Session implements StreamUser {
     const piece = this.tenant.pieces.get(number);
     if (piece) return piece;
     throw new ProtocolFault(`named piece ${number}, which is not on this core`);
-  }
-
-  #tensorAt<T extends DType>([segment, byteOffset]: Place, dtype: T, length: number): Region<T> {
-    const range = this.#segments.get(segment);
-    if (range === undefined) throw new ProtocolFault(`named segment '${segment}', which is not mapped`);
-    return this.#region(range, dtype, byteOffset, length);
-  }
-
-  /** Throws if it reaches outside. */
-  #region<T extends DType>(range: SpaceRange, dtype: T, byteOffset: number, length: number): Region<T> {
-    return this.#resources.space.adoptSegment(range).region(dtype, byteOffset, length);
   }
 
   #attempt(id: number, act: () => void): void {

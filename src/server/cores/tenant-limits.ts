@@ -79,17 +79,16 @@ export class TenantLimits implements StreamAccount {
     this.#headerBytes -= headerBytes;
   }
 
+  /** Throws if they are more than there may be in all. They may be there already. */
+  checkChunks(keys: readonly KeyShape[], pieces: readonly PieceShape[]): void {
+    const wanted = chunksOf(keys, pieces);
+    if (wanted > this.#service.maxChunks) throw this.#tooManyChunks(wanted);
+  }
+
   /** Chunks are counted before they are made. */
   reserveChunks(keys: readonly KeyShape[], pieces: readonly PieceShape[]): void {
     const wanted = chunksOf(keys, pieces);
-    const { maxChunks, namespace } = this.#service;
-    if (this.#chunks + wanted > maxChunks) {
-      throw new UsageError(
-        'INVALID_ARGUMENT',
-        `${wanted} keys and chunks more are wanted in namespace '${namespace}', which has ${this.#chunks} of ${maxChunks} on this core; use larger chunks or ask for a larger quota (maxChunks)`,
-        { namespace, expected: maxChunks, actual: this.#chunks + wanted },
-      );
-    }
+    if (this.#chunks + wanted > this.#service.maxChunks) throw this.#tooManyChunks(wanted);
     this.#space.take(CHUNK_BYTES * wanted);
     this.#chunks += wanted;
   }
@@ -108,6 +107,12 @@ export class TenantLimits implements StreamAccount {
 
   /** Entries of the lists of all workers. */
   reserveEntries(worker: number, entries: number): void {
+    this.checkEntries(worker, entries);
+    this.#entries += entries;
+  }
+
+  /** Throws if there may not be so many more. */
+  checkEntries(worker: number, entries: number): void {
     const { namespace } = this.#service;
     const most = ENTRIES_A_CHUNK * this.#service.maxChunks;
     if (this.#entries + entries > most) {
@@ -117,11 +122,19 @@ export class TenantLimits implements StreamAccount {
         { worker, namespace, expected: most, actual: this.#entries + entries },
       );
     }
-    this.#entries += entries;
   }
 
   giveBackEntries(entries: number): void {
     this.#entries -= entries;
+  }
+
+  #tooManyChunks(wanted: number): UsageError {
+    const { maxChunks, namespace } = this.#service;
+    return new UsageError(
+      'INVALID_ARGUMENT',
+      `${wanted} keys and chunks more are wanted in namespace '${namespace}', which has ${this.#chunks} of ${maxChunks} on this core; use larger chunks or ask for a larger quota (maxChunks)`,
+      { namespace, expected: maxChunks, actual: this.#chunks + wanted },
+    );
   }
 }
 

@@ -2,6 +2,7 @@
  * Checks of single fields of what comes in, for `messages.ts`. Pure. Invariant: whatever is not of the kind that was asked
  * for is a `ProtocolFault`, which ends the connection.
  */
+import { quoted } from '../../base/index.ts';
 import { ProtocolFault } from './frame.ts';
 import type { Header } from './message-stream.ts';
 
@@ -44,6 +45,5 @@ export function check(condition: boolean, what: string, value: unknown): asserts
 }
 
 export function malformed(what: string, value: unknown): ProtocolFault {
-  const text = JSON.stringify(value) ?? 'nothing';
-  return new ProtocolFault(`sent a malformed ${what}: ${text.slice(0, 120)}`);
+  return new ProtocolFault(`sent a malformed ${what}: ${quoted(value, 120)}`);
 }

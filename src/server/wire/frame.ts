@@ -59,7 +59,14 @@ export function decodePrefix(bytes: Uint8Array, limits: FrameLimits): FrameLimit
   return { headerBytes, bodyBytes };
 }
 
+/** Objects and lists within each other, and in all: several times what the longest messages have. */
+const MAX_DEPTH = 64;
+const MAX_NESTED = 2 ** 20;
+/** A header that is no longer cannot be deep enough to exhaust a stack. */
+const SHALLOW_BYTES = 4096;
+
 export function decodeHeader(bytes: Uint8Array): Readonly<Record<string, unknown>> {
+  if (bytes.length > SHALLOW_BYTES) checkNesting(bytes);
   let header: unknown;
   try {
     header = JSON.parse(Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength).toString('utf8'));
@@ -70,4 +77,26 @@ export function decodeHeader(bytes: Uint8Array): Readonly<Record<string, unknown
     return header as Readonly<Record<string, unknown>>;
   }
   throw new ProtocolFault('sent a header that is no object');
+}
+
+const [QUOTE, BACKSLASH, BRACKET, BRACE] = [0x22, 0x5c, 0x5b, 0x7b];
+const [END_OF_LIST, END_OF_OBJECT] = [0x5d, 0x7d];
+
+/** Before it is parsed: what is nested costs far more time than its bytes, and nobody else is served meanwhile. */
+function checkNesting(bytes: Uint8Array): void {
+  let depth = 0;
+  let nested = 0;
+  let isText = false;
+  for (let i = 0; i < bytes.length; i++) {
+    const byte = bytes[i]!;
+    if (isText) {
+      if (byte === BACKSLASH) i++;
+      else if (byte === QUOTE) isText = false;
+    } else if (byte === QUOTE) isText = true;
+    else if (byte === BRACKET || byte === BRACE) {
+      if (++depth > MAX_DEPTH) throw new ProtocolFault(`sent a header nested deeper than ${MAX_DEPTH}`);
+      if (++nested > MAX_NESTED)
+        throw new ProtocolFault(`sent a header of more than ${MAX_NESTED} objects and lists`);
+    } else if (byte === END_OF_LIST || byte === END_OF_OBJECT) depth--;
+  }
 }

@@ -2,7 +2,7 @@
  * The side that is dialled: accepts connections, lets each prove that it belongs here, and refuses all others. It hands
  * over descriptors and never sees a frame. Invariants: at most `maxPendingHandshakes` connections that have not
  * authenticated hold a descriptor, none for longer than `handshakeTimeoutMs`, and those of one address never keep out
- * others; every refusal is counted and logged with its address, never with the secret.
+ * others; every refusal is counted, and some of each address in a minute are logged, never with the secret.
  */
 import {
   AcceptPause,
@@ -13,6 +13,7 @@ import {
   ECONNABORTED,
   EINTR,
   errorName,
+  FaultLog,
   hostOf,
   MAX_ADDRESS_BYTES,
   readTunnelRecord,
@@ -102,6 +103,7 @@ export class Listener {
   };
   #pending: Pending[] = [];
   readonly #pause: AcceptPause;
+  readonly #faults: FaultLog;
   readonly #address = new Uint8Array(MAX_ADDRESS_BYTES);
 
   constructor(fd: number, options: CheckedOptions, doorkeeper: Doorkeeper) {
@@ -109,6 +111,7 @@ export class Listener {
     this.#options = options;
     this.#doorkeeper = doorkeeper;
     this.#pause = new AcceptPause(options.log);
+    this.#faults = new FaultLog(options.log);
   }
 
   get refused(): Refused {
@@ -135,6 +138,7 @@ export class Listener {
 
   /** Accepts and listens to what is there, without waiting. */
   step(now: number): void {
+    this.#faults.look(now);
     if (this.#pending.length > 0) this.#pending = this.#pending.filter((one) => !this.#advance(one, now));
     if (this.isPaused(now)) return;
     // No more, so that each is heard at least once more before others of its address replace it.
@@ -314,7 +318,7 @@ export class Listener {
 
   #refuse(pending: Pending, why: keyof Refused, text: string, status?: Status): true {
     this.#refused[why]++;
-    this.#options.log(`refused ${pending.remote}: ${text}`);
+    this.#faults.say(pending.host, `refused ${pending.remote}: ${text}`, this.#options.host.clock.nowMs());
     if (status !== undefined) this.#libc.sendBytes(pending.fd, writeAnswer(status));
     this.#libc.close(pending.fd);
     return true;

@@ -105,3 +105,29 @@ describe('whoever goes on', () => {
     expect(() => checkRunState('c', unknown, wanted)).not.toThrow();
   });
 });
+
+describe('a state made by hand', () => {
+  const order = { seed: 0, epoch: 0, position: 0 };
+
+  it('that names a place beyond the samples is not counted out', () => {
+    for (const position of [101, 2 ** 32, Number.MAX_SAFE_INTEGER])
+      expect(doneBatches({ ...order, position }, 1, 100)).toBeUndefined();
+    const ahead = [[50, Number.MAX_SAFE_INTEGER]] as const;
+    expect(doneBatches({ ...order, ahead }, 50, 100)).toBeUndefined();
+  });
+
+  it.each([
+    ['no place', undefined],
+    ['a text', 'x'],
+    ['no epoch', { seed: 0, position: 0 }],
+    ['a position that is no number', { ...order, position: '1' }],
+    ['a position before the first sample', { ...order, position: -1 }],
+    ['what is no list of ranges', { ...order, ahead: 7 }],
+    ['half a range', { ...order, ahead: [[1]] }],
+    ['ranges out of order', { ...order, ahead: [[5, 3]] }],
+    ['ranges of nothing', { ...order, ahead: [null] }],
+  ])('that has %s is refused by name', (_, place) => {
+    const state = { seed: 0, optimizer: null, order: place } as never;
+    expect(() => readRunState(state)).toThrow(expect.objectContaining({ code: 'CHECKPOINT_CORRUPT' }));
+  });
+});
