@@ -4,6 +4,7 @@
  * anything is started, by the option's name, what it is and what to give.
  */
 import { printValue, UsageError } from '../base/index.ts';
+import { PROVIDERS } from '../compute/index.ts';
 import type { Dataset } from '../data/index.ts';
 import type { Model } from '../graph/index.ts';
 import type { RunnerConfig, RunOptions } from './runner.ts';
@@ -15,7 +16,7 @@ export function checkRunnerConfig(model: Model, config: RunnerConfig): void {
       `the model is ${typeof model === 'object' ? 'an object without a graph' : printValue(model)}; give { graph, loss, outputs }, or what a function such as mlp({ inputShape: [2], classes: 2 }) returns`,
     );
   }
-  const { optimizer, schedule, batchSize = 32, checkpointDirectory } = config;
+  const { optimizer, schedule, batchSize = 32, checkpointDirectory, checkpointEverySteps, session } = config;
   if (typeof optimizer !== 'object' || optimizer === null) {
     throw refused('optimizer', optimizer, "{ name: 'adam', lr: 0.001 } or another one");
   }
@@ -25,6 +26,14 @@ export function checkRunnerConfig(model: Model, config: RunnerConfig): void {
   }
   if (!(Number.isInteger(batchSize) && batchSize > 0)) {
     throw refused('batchSize', batchSize, 'a whole number of 1 or more');
+  }
+  const every = checkpointEverySteps ?? Infinity;
+  if (!(every === Infinity || (Number.isInteger(every) && every > 0))) {
+    throw refused('checkpointEverySteps', checkpointEverySteps, 'a whole number of 1 or more');
+  }
+  const provider: unknown = session?.provider;
+  if (provider !== undefined && !PROVIDERS.some((known) => known === provider)) {
+    throw refused('session.provider', provider, PROVIDERS.map((known) => `'${known}'`).join(', '));
   }
   if (checkpointDirectory !== undefined) return;
   const lost = (['resume', 'checkpointEverySteps'] as const).find(

@@ -7,7 +7,7 @@ import { circles, circlesModel } from './circles.ts';
 const train = circles(40, 1);
 const optimizer = { name: 'adam', lr: 0.01 } as const;
 /** As a caller in JavaScript writes it. */
-const fitWith = (more: object) => fit(circlesModel(), { train, optimizer, ...more } as FitOptions);
+const fitWith = (more: object) => fit(circlesModel(), { train, optimizer, ...more });
 
 describe('fit refuses', () => {
   it.each([
@@ -22,6 +22,8 @@ describe('fit refuses', () => {
     [{ maxSteps: NaN }, /^maxSteps is NaN; give/],
     [{ resume: true }, /^resume is true, and there is no checkpointDirectory.*leave out resume$/],
     [{ checkpointEverySteps: 5 }, /^checkpointEverySteps is 5, and there is no checkpointDirectory/],
+    [{ checkpointEverySteps: 0 }, /^checkpointEverySteps is 0; give a whole number of 1 or more/],
+    [{ session: { provider: 'gpu' } }, /^session.provider is "gpu"; give 'cpu', 'webgpu', 'cuda'/],
     [{ on: 'auto' }, /^on is 'auto'.*only tributary train.*on: \{ learners: 2 \}/],
   ])('%j', async (more, message) => {
     await expect(fitWith(more)).rejects.toMatchObject({
