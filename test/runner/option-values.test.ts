@@ -1,7 +1,7 @@
 /** Values that no run can have are refused by their option's name, before anything is started: JavaScript has no compiler to do so. */
 import { describe, expect, it } from 'vitest';
 import { Dataset } from '../../src/data/index.ts';
-import { fit, getRunner, oneDevice, type FitOptions } from '../../src/runner/index.ts';
+import { fit, getRunner, oneDevice } from '../../src/runner/index.ts';
 import { circles, circlesModel } from './circles.ts';
 
 const train = circles(40, 1);
