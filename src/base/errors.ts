@@ -80,3 +80,8 @@ export function asTributaryError(error: unknown): TributaryError {
   const message = error instanceof Error ? error.message : String(error);
   return new InternalError('BROKEN_INVARIANT', `${message}; please report it`, {}, error);
 }
+
+/** A message as it stands before a further sentence. */
+export function asSentence(message: string): string {
+  return /[.!?]$/.test(message) ? message : `${message}.`;
+}

@@ -6,7 +6,7 @@
  */
 import { availableParallelism } from 'node:os';
 import { join, relative } from 'node:path';
-import { PeerError } from '../base/index.ts';
+import { asSentence, PeerError } from '../base/index.ts';
 import { hasSharedMemory } from '../memory/index.ts';
 import {
   fit,
@@ -67,11 +67,6 @@ export class TrainingRun {
 
   constructor(parts: TrainingRunParts) {
     this.#parts = parts;
-  }
-
-  /** Whether an error names the folder as the place to start again from. */
-  namesFolder(error: unknown): boolean {
-    return error instanceof PeerError && this.#hasStarted;
   }
 
   async run(): Promise<number> {
@@ -172,7 +167,7 @@ export class TrainingRun {
       onEvent: (event) => this.#onEvent(event),
     });
     return trained.catch((error: unknown) => {
-      throw this.namesFolder(error) ? this.#withNextStep(error as PeerError) : error;
+      throw error instanceof PeerError && this.#hasStarted ? this.#withNextStep(error) : error;
     });
   }
 
@@ -182,8 +177,8 @@ export class TrainingRun {
     const trust = trustFlag(this.#parts.kept, { forTraining: true });
     const next = this.#hasCheckpoint
       ? `Go on from the last checkpoint with: ${command} --resume${trust}`
-      : `No checkpoint was written yet; start again with: ${command} --overwrite${trust}`;
-    return new PeerError(error.code, `${error.message} ${next}`, error.facts, error);
+      : 'No checkpoint was written yet; start again by the same command.';
+    return new PeerError(error.code, `${asSentence(error.message)} ${next}`, error.facts, error);
   }
 
   #note(note: string): void {

@@ -234,6 +234,14 @@ function buildColumn(input: ColumnInput): Column {
   const { name, data, scale } = input;
   const sampleShape = Object.freeze([...(input.sampleShape ?? [])]);
   const size = sampleSize(sampleShape);
+  if (![Float32Array, Int32Array, Uint8Array].some((type) => data instanceof type)) {
+    // As a caller in JavaScript may write it.
+    const given = (data as object | undefined)?.constructor.name ?? String(data);
+    throw invalid(
+      `Column "${name}" has data of type ${given}; give a Float32Array, an Int32Array or a Uint8Array, such as Float32Array.from(values).`,
+      { column: name, actual: given },
+    );
+  }
   if (!sampleShape.every((extent) => Number.isInteger(extent) && extent > 0) || !Number.isSafeInteger(size)) {
     throw invalid(
       `Column "${name}" has the sample shape [${sampleShape.join(', ')}]; give positive whole numbers.`,

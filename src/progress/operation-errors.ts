@@ -1,5 +1,5 @@
 /** The errors by which operations end: built from facts, each naming the ranks concerned and the next step. */
-import { InternalError, PeerError, TributaryError } from '../base/index.ts';
+import { asSentence, InternalError, PeerError, TributaryError } from '../base/index.ts';
 import type { ErrorCode } from '../base/index.ts';
 import type { AbandonNotice } from './notices.ts';
 import type { Members, Operation } from './operation.ts';
@@ -36,7 +36,7 @@ export function lostDuring(operation: Operation, member: number, cause: PeerErro
   const rank = group.members.indexOf(member);
   return new PeerError(
     'PEER_LOST',
-    `${group.title(rank)} was lost during ${call.describe()} on rank ${group.rank}: ${cause.message} ${REGROUP}`,
+    `${group.title(rank)} was lost during ${call.describe()} on rank ${group.rank}: ${asSentence(cause.message)} ${REGROUP}`,
     { group: group.id, rank, member },
     cause,
   );
@@ -46,7 +46,7 @@ export function lostFrom(group: Members, member: number, cause: PeerError): Peer
   const rank = group.members.indexOf(member);
   return new PeerError(
     'PEER_LOST',
-    `${group.title(rank)} of group ${group.id} is lost: ${cause.message} ${REGROUP}`,
+    `${group.title(rank)} of group ${group.id} is lost: ${asSentence(cause.message)} ${REGROUP}`,
     { group: group.id, rank, member },
     cause,
   );

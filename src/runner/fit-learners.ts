@@ -53,7 +53,7 @@ export async function fitByLearners(model: Model, options: FitOptions, on: OnLea
   };
 }
 
-function checkLearners({ trace }: FitOptions, { learners }: OnLearners): number {
+function checkLearners({ trace, on }: FitOptions, { learners }: OnLearners): number {
   if (trace !== undefined) {
     throw new UsageError(
       'INVALID_ARGUMENT',
@@ -64,6 +64,6 @@ function checkLearners({ trace }: FitOptions, { learners }: OnLearners): number 
   if (learners !== 'auto') return learners;
   throw new UsageError(
     'INVALID_ARGUMENT',
-    "learners are 'auto', which only tributary train finds out; give their number, such as on: { learners: 2 }",
+    `${on === 'auto' ? "on is 'auto', so " : ''}learners are 'auto', which only tributary train finds out; give their number, such as on: { learners: 2 }`,
   );
 }

@@ -12,6 +12,7 @@ import { beyondEnd, checkRunData, type Evaluation, type Replica } from '../runti
 import { fitByLearners, type LearnersReport, type LearnersEvent } from './fit-learners.ts';
 import { openRunnerOn } from './get-runner.ts';
 import { RUN_OPTIONS, RUNNER_OPTIONS } from './option-names.ts';
+import { checkDataset, checkRunLength, checkRunnerConfig } from './option-values.ts';
 import { Pace } from './pace.ts';
 import { resolveOn, type On } from './on.ts';
 import type { CheckpointEvent } from './run-checkpoints.ts';
@@ -104,6 +105,10 @@ export async function fit(model: Model, options: FitOptions): Promise<FitResult>
     progressIntervalMs = 100,
     log = (line: string) => process.stderr.write(`${line}\n`),
   } = options;
+  checkRunnerConfig(model, options);
+  checkRunLength(options);
+  checkDataset('train', options.train);
+  if (options.test !== undefined) checkDataset('test', options.test);
   checkRunData(model, options);
   const resolved = resolveOn(options.on, 'here');
   if (resolved.kind === 'learners') return fitByLearners(model, options, resolved);

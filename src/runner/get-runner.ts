@@ -20,6 +20,7 @@ import { checkModel, compareWorkers } from './model-checks.ts';
 import { checkClients, openClients } from './open-clients.ts';
 import { openExchange } from './open-exchange.ts';
 import { RUNNER_OPTIONS } from './option-names.ts';
+import { checkRunnerConfig } from './option-values.ts';
 import { resolveOn, type Clients, type On, type OnHere, type OnWorkers } from './on.ts';
 import { programOf } from './run-program.ts';
 import { serverTablesOf } from './server-tables.ts';
@@ -33,6 +34,7 @@ export function oneDevice(model: Model, config: RunnerConfig): Promise<Runner> {
   // What goes wrong is a rejection, as with several workers.
   return new Promise((resolve) => {
     refuseUnknownOptions('oneDevice', config, RUNNER_OPTIONS);
+    checkRunnerConfig(model, config);
     resolve(openOneDevice(model, config));
   });
 }

@@ -4,6 +4,7 @@ export { WORKER_MARK } from '../launcher/index.ts';
 export type { CheckpointEvent, CheckpointOptions } from './run-checkpoints.ts';
 export { samplesOfStep } from './client-layout.ts';
 export { getRunner, oneDevice } from './get-runner.ts';
+export { readNonce } from './nonce.ts';
 export { MODES, resolveOn } from './on.ts';
 export type { GetRunnerOptions } from './get-runner.ts';
 export type {

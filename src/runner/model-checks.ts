@@ -6,9 +6,11 @@ import { packageVersion, UsageError } from '../base/index.ts';
 import type { CommunicationThread } from '../communication/index.ts';
 import { tellAllTexts } from '../exchange/index.ts';
 import { fingerprintOf, gradients, type Model } from '../graph/index.ts';
+import { checkRunnerConfig } from './option-values.ts';
 import type { RunnerConfig } from './runner.ts';
 
 export function checkModel(model: Model, config: RunnerConfig, workers: number): void {
+  checkRunnerConfig(model, config);
   const { batchSize = 32, unusedParameters = 'refuse' } = config;
   if ((model as Partial<Model>).loss === undefined) {
     throw new UsageError(
@@ -16,7 +18,7 @@ export function checkModel(model: Model, config: RunnerConfig, workers: number):
       'the model has no loss, so there is nothing to train by; give { graph, loss, outputs }',
     );
   }
-  if (!(Number.isInteger(batchSize) && batchSize >= workers)) {
+  if (batchSize < workers) {
     throw new UsageError(
       'INVALID_ARGUMENT',
       `a batch of ${batchSize} samples cannot be shared by ${workers} workers; give batchSize ${workers} or more, or fewer workers`,

@@ -17,7 +17,10 @@ import type { Machine, ResolvedResources } from './resources.ts';
 export const MODES = STORE_TYPES;
 export type Mode = StoreType;
 
-/** 'auto': whoever is fastest on this machine, as a short trial finds. */
+/**
+ * 'auto', for configurations of `tributary train` only: whoever is fastest on this machine, as a
+ * short trial finds.
+ */
 export type On = 'auto' | Workers | Learners;
 
 /** Processes that train one model, each on its share of the samples. */

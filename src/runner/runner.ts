@@ -32,6 +32,7 @@ import { compareData } from './dataset-check.ts';
 import { attemptTogether } from './joint-attempt.ts';
 import type { JointStep, StepOutcome } from './joint-step.ts';
 import { RUN_OPTIONS } from './option-names.ts';
+import { checkDataset, checkRunLength } from './option-values.ts';
 import type { PlanOptions } from './plan-run.ts';
 import { programOf } from './run-program.ts';
 import {
@@ -227,9 +228,11 @@ export class Runner {
     const { replica, config, rank, shared, thread, trace } = this.#parts;
     const { checkpointEverySteps = Infinity } = config;
     refuseUnknownOptions('runner.run', options, RUN_OPTIONS);
+    checkRunLength(options);
     const { epochs = 1, maxSteps = Infinity, signal } = options;
     const isShared = data instanceof Shard;
     const dataset = isShared ? data.dataset : data;
+    checkDataset('data', dataset);
     const columns = [...replica.memory.inputs.keys()];
     // A run that was left early has ended on all workers now.
     await this.#explained(async () => shared?.end());

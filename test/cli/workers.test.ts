@@ -1,5 +1,5 @@
 /** `tributary train --workers`: the run of one process by several, also when workers are killed and users stop it. */
-import { readdirSync, readFileSync } from 'node:fs';
+import { existsSync, readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
 import { CheckpointStore } from '../../src/runtime/index.ts';
@@ -95,7 +95,19 @@ describe('train --workers 2', () => {
     expect(metrics('cut').final.workers).toBe(2);
   }, 240_000);
 
-  test('says how to start again when there is no checkpoint, and does so; a trace that fails at the end hides no result', async () => {
+  test('refuses a nonce that cannot be read before anything is started or made', async () => {
+    const cwd = folder();
+    writeTinyRun(cwd, slow);
+    const servers = ['--workers', '2', '--servers', '127.0.0.1:1'];
+    const access = ['--service', 'a', '--nonce-file', 'none.nonce'];
+    const { code, stdout, stderr } = await run(['train', 'tiny.json', ...servers, ...access], { cwd });
+    expect(code).toBe(2);
+    expect(stderr).toContain(`nonce of service 'a' cannot be read from ${join(cwd, 'none.nonce')}`);
+    expect(stdout).toBe('');
+    expect(existsSync(join(cwd, 'runs'))).toBe(false);
+  });
+
+  test('leaves nothing when there is no checkpoint, and says how to start again; a trace that fails at the end hides no result', async () => {
     const cwd = folder();
     writeTinyRun(cwd, { ...slow, config: { ...slow.config, checkpointEverySteps: undefined } });
     const small = ['--batch-size', '2', '--workers', '2'];
@@ -104,8 +116,11 @@ describe('train --workers 2', () => {
     process.kill(workersOf(killed)[0]!, 'SIGKILL');
     const { lines } = await killed.ended;
     const { error } = parse(lines.at(-1)!) as { error?: { message: string } };
-    expect(error!.message).toContain('No checkpoint was written yet');
-    expect(error!.message).toContain('npx tributary train again --overwrite');
+    expect(error!.message).toMatch(/\. No checkpoint was written yet; start again by the same command\.$/);
+    expect(existsSync(join(cwd, 'again'))).toBe(false);
+
+    const first = ['train', 'tiny.json', '--output', 'again', '--max-steps', '1'];
+    expect((await run(first, { cwd })).code).toBe(0);
 
     // What is to be replaced is also what says how to train, to every worker.
     const large = ['--batch-size', '128', '--epochs', '1', '--workers', '2'];

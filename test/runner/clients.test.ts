@@ -48,7 +48,7 @@ it('makes no step in lock step without a worker that was killed', () => {
 
 it.each([
   [{ averageDense: false }, /averageDense is for workers in lock step/],
-  [{ batchSize: 0 }, /a batch of 0 samples/],
+  [{ batchSize: 0 }, /batchSize is 0; give/],
 ])('refuses %j before anything is started', async (more, message) => {
   const { model, optimizer } = smallModels.mlp();
   const on = { workers: 2, clients: 2 };

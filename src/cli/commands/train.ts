@@ -2,7 +2,7 @@
 import { resolve } from 'node:path';
 import { UsageError } from '../../base/index.ts';
 import { OnnxRuntime } from '../../compute/index.ts';
-import { WORKER_MARK } from '../../runner/index.ts';
+import { readNonce, WORKER_MARK } from '../../runner/index.ts';
 import { buildModel } from '../build-model.ts';
 import { defineCommand, type OptionSpecs, type OptionValues } from '../command.ts';
 import type { ResolvedConfig } from '../config.ts';
@@ -100,7 +100,8 @@ async function train(target: string, given: Options, io: CommandIo): Promise<num
   const found = await findConfig('train', target, given, io);
   const asked = override(found, given, io);
   checkMachines(asked, resolve(io.cwd, target), given.trust ?? false);
-  const isByWorkers = whoTrains(asked).kind === 'workers';
+  const on = whoTrains(asked);
+  const isByWorkers = on.kind === 'workers';
   if (given.trace !== undefined && !isByWorkers) {
     throw new UsageError(
       'INVALID_COMMAND',
@@ -119,6 +120,7 @@ async function train(target: string, given: Options, io: CommandIo): Promise<num
     ? { ...asked, batchSize: batchOfExample(asked, resume ? folder : undefined) }
     : asked;
   checkProvider(config);
+  if (isByWorkers && on.way.kind === 'clients' && on.way.access) readNonce(on.way.access);
   const task = loadTask(config.data, config.seed, resume ? folder.readWords() : {});
   const built = buildModel(config, task);
   const adapted = { ...task, train: built.adapt(task.train), test: task.test && built.adapt(task.test) };
@@ -129,7 +131,6 @@ async function train(target: string, given: Options, io: CommandIo): Promise<num
   // Steps that a call is limited to say nothing about the calls that go on with its run.
   const kept = { ...config, maxSteps: found.maxSteps };
   const reporter = createReporter(io, { json, epochs: config.epochs });
-  let run: TrainingRun | undefined;
   try {
     const continued = isFirst ? folder.prepare({ resume, overwrite }) : resume;
     // What is replaced may be what this command, and with it every worker, is told to train by.
@@ -138,7 +139,7 @@ async function train(target: string, given: Options, io: CommandIo): Promise<num
     const size = `${thousands(task.train.length)} training samples${task.test ? `, ${thousands(task.test.length)} test samples` : ''}`;
     reporter.say(`${bold(io, config.name)}: ${size}, output in ${shown(folder.path, io)}`);
     for (const note of built.notes) reporter.say(note);
-    run = new TrainingRun({
+    const run = new TrainingRun({
       ...{ config, kept, task: adapted, built, folder, reporter, io },
       // Not whether there is something to continue: all workers must ask for the same.
       ...{ resume, overwrite, trace },
@@ -146,7 +147,7 @@ async function train(target: string, given: Options, io: CommandIo): Promise<num
     return await run.run();
   } catch (error) {
     // It must not be in the way of the next start.
-    if (isFirst && !run?.namesFolder(error) && !hasCheckpoint(folder)) folder.abandon();
+    if (isFirst && !hasCheckpoint(folder)) folder.abandon();
     throw error;
   } finally {
     reporter.close();
