@@ -117,6 +117,9 @@ class Run {
     this.#faults.onPowerCut = () => {
       for (const tenant of this.#tenants) tenant.powerWasCut();
     };
+    this.#faults.onDamaged = (folder) => {
+      for (const tenant of this.#tenants) tenant.fileWasDamaged(folder);
+    };
     this.#faults.onWorkerKilled = ({ name }) => this.#startAgain(name);
   }
 
