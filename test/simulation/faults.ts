@@ -225,7 +225,7 @@ export class Faults implements Links {
       return this;
     };
     return {
-      before: (point, path) => at().#before(point, path),
+      before: (point, path, act) => at().#before(point, path, act),
       after: (point, path) => at().#after(point, path),
       torn: (path, bytes) => at().#torn(path, bytes),
       failsFlush: () => at().#flushFails(),
@@ -283,7 +283,8 @@ export class Faults implements Links {
     }
   }
 
-  #before(diskPoint: DiskPoint, path: string): void {
+  #before(diskPoint: DiskPoint, path: string, act?: () => void): void {
+    this.#call = act;
     if (diskPoint === 'write') this.#pass('before write', undefined, path);
     if (diskPoint === 'open' && isLog(path)) this.#pass('new log', undefined, path);
     if (!this.#machine.process.isDead && isOnDisk(diskPoint)) this.#pass(diskPoint, undefined, path);
@@ -330,6 +331,7 @@ export class Faults implements Links {
   #inDesk(thread: DeskThread, act: () => void): void {
     const machine = this.#machine;
     this.#desk = thread;
+    this.#call = undefined;
     this.#pass('question', undefined, '');
     const { random, nowMs } = this.#scheduler;
     const isOver =
@@ -390,6 +392,8 @@ export class Faults implements Links {
 
   #resets = false;
   #throws = false;
+  /** What the kernel is about to do on the disk. */
+  #call: (() => void) | undefined;
 
   #pass(point: Point, ends: LinkEnds | undefined, path: string, isAfter = false): void {
     const isOfLog = isLog(path);
@@ -472,6 +476,7 @@ export class Faults implements Links {
         return this.#desk!.end();
       case 'desk hangs':
         this.#lastsMs(DESK_TIMEOUT_MS);
+        this.#goOnLater();
         return this.#desk!.hang();
       case 'connection reset':
         this.#resets = true;
@@ -496,6 +501,22 @@ export class Faults implements Links {
         ends!.worker.kill();
         return this.onWorkerKilled(ends!.worker);
     }
+  }
+
+  /** The call of the system in which a thread hangs is done in the end, when the thread was given up. */
+  #goOnLater(): void {
+    const [call, { process }] = [this.#call, this.#machine];
+    const afterMs = this.#scheduler.between(1, 2) * DESK_TIMEOUT_MS;
+    if (call === undefined) return;
+    this.#scheduler.after(afterMs, undefined, () => {
+      if (process.isDead) return;
+      try {
+        call();
+        process.note('what hung is done');
+      } catch {
+        // Nobody hears of it.
+      }
+    });
   }
 
   /**
