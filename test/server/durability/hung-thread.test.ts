@@ -9,7 +9,11 @@ import { afterEach, beforeEach, expect, it } from 'vitest';
 import type { Clock } from '../../../src/base/index.ts';
 import type { LockableFiles } from '../../../src/memory/index.ts';
 import { CheckpointDesk } from '../../../src/server/durability/checkpoint-desk.ts';
-import type { Answer, CheckpointThreadData, Question } from '../../../src/server/durability/checkpoint-desk.ts';
+import type {
+  Answer,
+  CheckpointThreadData,
+  Question,
+} from '../../../src/server/durability/checkpoint-desk.ts';
 import { ServerCheckpoints } from '../../../src/server/durability/index.ts';
 import { systemServerHost } from '../../../src/server/server-host.ts';
 import type { ThreadLine } from '../../../src/server/server-host.ts';
