@@ -1,6 +1,5 @@
 /** Checkpoints of one core: who waits for which of them to be on the disk. */
 import { describe, expect, it } from 'vitest';
-import type { CoreLine } from '../../src/kvstore/remote/core-line.ts';
 import { StoreCheckpoints } from '../../src/kvstore/remote/store-checkpoints.ts';
 import { CoreCheckpoints } from '../../src/server/cores/core-checkpoints.ts';
 import type { Header } from '../../src/server/index.ts';
@@ -110,7 +109,7 @@ describe('a worker of a server that ends between its two calls', () => {
       const failure = core.heard.splice(0).find((what) => what.includes('NOT_WRITTEN'));
       return failure === undefined ? Promise.resolve({}) : Promise.reject(new Error(failure));
     };
-    const lines = [{ request: request as CoreLine['request'] }];
+    const lines = [{ request }];
     const store = new StoreCheckpoints({ lines, namespace: 'a', isShared: false, onMet: () => undefined });
     const startAgain = (step: number) => {
       core = slowDisk();
