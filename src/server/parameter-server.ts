@@ -439,6 +439,7 @@ export class ParameterServer {
     const { checkpoints } = tenant;
     if (question.kind === 'checkpoints') return (await checkpoints?.steps()) ?? [];
     if (question.kind === 'restore') return checkpoints!.restore(question.core, question.step);
+    if (question.kind === 'gone-back') return checkpoints!.goneBack(question.core, question.step);
     if (question.kind === 'recover') return checkpoints!.recover(question.core);
     if (question.kind === 'checkpoint') return checkpoints!.add(question);
     if (question.kind === 'await-checkpoint') return checkpoints!.await(question);

@@ -60,6 +60,8 @@ export class TenantCheckpoints {
   #newest = 0;
   /** Training continues the run whose checkpoints are in the folder. */
   #hasRestored = false;
+  /** By core, the checkpoint that it has gone back to, until all have. */
+  readonly #goneTo = new Map<number, number>();
   /** Steps that some cores were told are on the disk already. */
   readonly #confirmed = new Set<number>();
   #written = 0;
@@ -153,7 +155,7 @@ export class TenantCheckpoints {
       failed.reject(first && 'failure' in first ? unpack(first.failure) : this.#tooLate(step, step));
       for (const one of failed.parts.values()) this.#release(one);
     }
-    const confirmed = this.#writing.then(async () => {
+    return this.#afterWrites(async () => {
       try {
         // Going back to a checkpoint of the folder continues its run.
         if (!this.#hasRestored) await this.#checkSame(core, step, part);
@@ -162,8 +164,6 @@ export class TenantCheckpoints {
         this.#release(part);
       }
     });
-    this.#writing = confirmed.then(ignore, ignore);
-    return confirmed;
   }
 
   async #checkSame(core: number, step: number, { snapshot }: CorePart): Promise<void> {
@@ -188,26 +188,40 @@ export class TenantCheckpoints {
   }
 
   /**
-   * All cores go back to that checkpoint, and nothing is left of what was trained after it. What
-   * the core had then, in memory that it gives back.
+   * All cores go back to that checkpoint. What the core had then, in memory that it gives back;
+   * `goneBack` when it has it again.
    */
   async restore(core: number, step: number): Promise<CorePart> {
-    for (const later of this.#gathering.keys()) this.#giveUp(later, this.#goneBack(later, step));
-    const reading = this.#writing.then(async () => {
+    this.#goneTo.delete(core);
+    for (const later of this.#gathering.keys()) this.#giveUp(later, this.#isBehind(later, step));
+    return this.#afterWrites(async () => {
       const part = await this.#read(core, step);
-      try {
-        await (await this.#open()).goBackTo(step);
-      } catch (error) {
-        this.#space.releaseRange(part.snapshot.memory);
-        throw error;
-      }
       this.#newest = this.#written = step;
       this.#common = undefined;
       this.#confirmed.clear();
       return part;
     });
-    this.#writing = reading.then(ignore, ignore);
-    return reading;
+  }
+
+  /**
+   * Nothing is left of what was trained after it as soon as all cores have gone back: with other
+   * keys than those in the files nothing is removed.
+   */
+  async goneBack(core: number, step: number): Promise<null> {
+    this.#goneTo.set(core, step);
+    const all = [...this.#goneTo.values()];
+    if (all.length < this.#cores || all.some((other) => other !== step)) return null;
+    this.#goneTo.clear();
+    return this.#afterWrites(async () => {
+      await (await this.#open()).goBackTo(step);
+      return null;
+    });
+  }
+
+  #afterWrites<T>(act: () => Promise<T>): Promise<T> {
+    const acting = this.#writing.then(act);
+    this.#writing = acting.then(ignore, ignore);
+    return acting;
   }
 
   async #read(core: number, step: number): Promise<CorePart> {
@@ -343,7 +357,7 @@ export class TenantCheckpoints {
     );
   }
 
-  #goneBack(step: number, to: number): UsageError {
+  #isBehind(step: number, to: number): UsageError {
     const namespace = this.#namespace;
     return new UsageError(
       'CHECKPOINT_NOT_WRITTEN',

@@ -157,6 +157,23 @@ describe.skipIf(!hasSharedMemory())('a store whose updates are held', () => {
     expect(await first(stores[1])).toBe(2 + 20);
   });
 
+  it('lets a worker that applied too early push what is missing and apply again', async () => {
+    const stores = await pair({ chunkBytes: 64 });
+    await each(stores, (store) => store.init({ key: 'v', value: gradient(0) }));
+    const pushes = [push(stores[0]), push(stores[1]), stores[1].push({ key: 'v', gradient: gradient(1) })];
+    await Promise.all(pushes.slice(0, 2));
+    // Its answer is behind the push on every line.
+    await stores[1].checkpointsWritten();
+    await expect(stores[0].apply()).rejects.toThrow(/key 'v' waits for the push of worker 0/);
+    await expect(push(stores[0])).rejects.toThrow(/worker 0 pushed key 'w' twice .* call apply/);
+    await stores[0].push({ key: 'v', gradient: gradient(1) });
+    await Promise.all(pushes);
+    await each(stores, (store) => store.apply());
+    await each(stores, (store) => push(store));
+    await each(stores, (store) => store.apply({ lr: 10 }));
+    expect(await first(stores[1])).toBe(2 + 20);
+  });
+
   it('tells a worker that applies otherwise who did what', async () => {
     const stores = await pair();
     await each(stores, (store) => push(store));

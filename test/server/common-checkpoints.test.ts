@@ -82,6 +82,7 @@ class Disk {
   async restore(step: number): Promise<void> {
     const { snapshot } = await this.checkpoints.restore(0, step);
     this.#space.releaseRange(snapshot.memory);
+    await this.checkpoints.goneBack(0, step);
   }
 
   /** Steps that have a file. */

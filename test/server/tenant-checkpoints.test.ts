@@ -66,6 +66,20 @@ describe.skipIf(!hasSharedMemory())('a checkpoint that is there since before a r
     await failing;
   });
 
+  it('stays until all cores have found that their keys fit an earlier one', async () => {
+    const newer = 'step-000000000010.checkpoint';
+    for (const core of [0, 1]) await checkpoints.restore(core, 5);
+    expect(readdirSync(folder)).toContain(newer);
+    await checkpoints.goneBack(0, 5);
+    expect(readdirSync(folder)).toContain(newer);
+    // The other's do not, and all begin anew.
+    for (const core of [0, 1]) await checkpoints.restore(core, 5);
+    await checkpoints.goneBack(1, 5);
+    expect(readdirSync(folder)).toContain(newer);
+    await checkpoints.goneBack(0, 5);
+    expect(readdirSync(folder)).not.toContain(newer);
+  });
+
   it('is written anew if training went back to an earlier one', async () => {
     await checkpoints.restore(0, 5);
     let isWritten = false;

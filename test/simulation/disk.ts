@@ -44,9 +44,12 @@ class Folder {
 export const DISK_POINTS = ['open', 'write', 'flush', 'rename', 'truncate', 'remove'] as const;
 export type DiskPoint = (typeof DISK_POINTS)[number];
 
-/** Is asked before each call that changes something; may end the process, or throw what the call is to throw. */
+/**
+ * Is asked before each call that changes something; may end the process, or throw what the call is
+ * to throw, and have the kernel do later what it does (`act`).
+ */
 export interface DiskFaults {
-  before(point: DiskPoint, path: string): void;
+  before(point: DiskPoint, path: string, act?: () => void): void;
   after(point: DiskPoint, path: string): void;
   /** How many bytes of a write come through before the process ends; undefined: all, and it lives. */
   torn(path: string, bytes: number): number | undefined;
@@ -171,15 +174,9 @@ export class Disk {
         return [...folder.entries.keys()].sort();
       },
       rename: (from, to) => {
-        faults.before('rename', to);
-        const node = this.#find(from);
-        const source = this.#find(dirname(from));
-        const target = this.#find(dirname(to));
-        if (node === undefined || !(source instanceof Folder) || !(target instanceof Folder)) {
-          throw fault('ENOENT', from);
-        }
-        source.entries.delete(basename(from));
-        target.entries.set(basename(to), node);
+        const act = (): void => this.#rename(from, to);
+        faults.before('rename', to, act);
+        act();
         faults.after('rename', to);
       },
       remove: (path) => {
@@ -222,6 +219,17 @@ export class Disk {
       }
     };
     visit(this.#root);
+  }
+
+  #rename(from: string, to: string): void {
+    const node = this.#find(from);
+    const source = this.#find(dirname(from));
+    const target = this.#find(dirname(to));
+    if (node === undefined || !(source instanceof Folder) || !(target instanceof Folder)) {
+      throw fault('ENOENT', from);
+    }
+    source.entries.delete(basename(from));
+    target.entries.set(basename(to), node);
   }
 
   #makeFolder(path: string): string | undefined {

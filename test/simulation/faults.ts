@@ -136,6 +136,8 @@ interface LinkEnds {
 export interface DeskThread {
   /** Of its checkpoints. */
   readonly folder: string;
+  /** What it is asked for. */
+  readonly question: string;
   /** The one who started it hears of it. */
   end(): void;
   /** It does nothing more, and nobody hears of it. */
@@ -183,9 +185,12 @@ export class Faults implements Links {
   /** While the checkpoint thread does something. */
   #desk: DeskThread | undefined;
   /**
-   * The folder of a checkpoint whose name was not flushed; the power is cut when it is looked for.
+   * The folder of a checkpoint whose name was not flushed, and until when nothing of that thread
+   * comes to the disk; the power is cut when training goes back to the checkpoint, or when others
+   * are written.
    */
-  #unflushed: { readonly machine: ServerMachine; readonly folder: string } | undefined;
+  #unflushed:
+    { readonly machine: ServerMachine; readonly folder: string; readonly failsUntilMs: number } | undefined;
   /** Processes of servers one of whose cores was ended. */
   readonly #coreless = new Set<SimProcess>();
   readonly #struck: Struck[] = [];
@@ -195,6 +200,8 @@ export class Faults implements Links {
   mayHoldUp: (machine: ServerMachine) => boolean = () => true;
   onHeldUp: () => void = () => undefined;
   onPowerCut: () => void = () => undefined;
+  /** The newest checkpoint in that folder. */
+  onDamaged: (folder: string) => void = () => undefined;
   onWorkerKilled: (process: SimProcess) => void = () => undefined;
 
   constructor(scheduler: Scheduler, counts: FaultCounts, kind: RunKind) {
@@ -218,7 +225,7 @@ export class Faults implements Links {
       return this;
     };
     return {
-      before: (point, path) => at().#before(point, path),
+      before: (point, path, act) => at().#before(point, path, act),
       after: (point, path) => at().#after(point, path),
       torn: (path, bytes) => at().#torn(path, bytes),
       failsFlush: () => at().#flushFails(),
@@ -276,11 +283,13 @@ export class Faults implements Links {
     }
   }
 
-  #before(diskPoint: DiskPoint, path: string): void {
+  #before(diskPoint: DiskPoint, path: string, act?: () => void): void {
+    this.#call = act;
     if (diskPoint === 'write') this.#pass('before write', undefined, path);
     if (diskPoint === 'open' && isLog(path)) this.#pass('new log', undefined, path);
     if (!this.#machine.process.isDead && isOnDisk(diskPoint)) this.#pass(diskPoint, undefined, path);
-    if (this.#throws) {
+    const isWrite = diskPoint === 'open' || diskPoint === 'write';
+    if (this.#throws || (isWrite && this.#isFailing)) {
       this.#throws = false;
       throw Object.assign(new Error(`EIO: simulated, '${path}'`), { code: 'EIO' });
     }
@@ -303,22 +312,37 @@ export class Faults implements Links {
   }
 
   #flushFails(): boolean {
-    const fails = this.#failsFlush;
+    const fails = this.#failsFlush || this.#isFailing;
     this.#failsFlush = false;
     return fails;
+  }
+
+  /** What the checkpoint thread does now does not come to the disk. */
+  get #isFailing(): boolean {
+    if (this.#desk === undefined || !this.#isOfUnflushed(this.#desk)) return false;
+    return this.#scheduler.nowMs < this.#unflushed!.failsUntilMs;
+  }
+
+  #isOfUnflushed({ folder }: DeskThread): boolean {
+    return this.#unflushed?.machine === this.#machine && this.#unflushed.folder === folder;
   }
 
   /** What the checkpoint thread does, all at once. */
   #inDesk(thread: DeskThread, act: () => void): void {
     const machine = this.#machine;
     this.#desk = thread;
+    this.#call = undefined;
     this.#pass('question', undefined, '');
-    const isLookedFor = this.#unflushed?.machine === machine && this.#unflushed.folder === thread.folder;
+    const { random, nowMs } = this.#scheduler;
+    const isOver =
+      this.#isOfUnflushed(thread) &&
+      (thread.question === 'read' ||
+        (thread.question === 'write' && nowMs >= this.#unflushed!.failsUntilMs && random.below(2) === 0));
     act();
     this.#desk = undefined;
     // A thread that has ended before it flushed leaves the flushes of others alone.
     this.#failsFlush = false;
-    if (!isLookedFor) return;
+    if (!isOver) return;
     this.#unflushed = undefined;
     const scheduler = this.#scheduler;
     this.#strike('server');
@@ -368,6 +392,8 @@ export class Faults implements Links {
 
   #resets = false;
   #throws = false;
+  /** What the kernel is about to do on the disk. */
+  #call: (() => void) | undefined;
 
   #pass(point: Point, ends: LinkEnds | undefined, path: string, isAfter = false): void {
     const isOfLog = isLog(path);
@@ -440,14 +466,17 @@ export class Faults implements Links {
         this.#coreless.add(process);
         return;
       case 'name lost':
-        // The next flush of the thread is that of the folder.
-        this.#failsFlush = true;
-        this.#unflushed = { machine: this.#machine, folder: this.#desk!.folder };
+        // The next flush of the thread is that of the folder; a disk that fails once fails for a while.
+        this.#unflushed = {
+          ...{ machine: this.#machine, folder: this.#desk!.folder },
+          failsUntilMs: scheduler.nowMs + forMs(1, 1000),
+        };
         return;
       case 'desk ended':
         return this.#desk!.end();
       case 'desk hangs':
         this.#lastsMs(DESK_TIMEOUT_MS);
+        this.#goOnLater();
         return this.#desk!.hang();
       case 'connection reset':
         this.#resets = true;
@@ -474,6 +503,22 @@ export class Faults implements Links {
     }
   }
 
+  /** The call of the system in which a thread hangs is done in the end, when the thread was given up. */
+  #goOnLater(): void {
+    const [call, { process }] = [this.#call, this.#machine];
+    const afterMs = this.#scheduler.between(1, 2) * DESK_TIMEOUT_MS;
+    if (call === undefined) return;
+    this.#scheduler.after(afterMs, undefined, () => {
+      if (process.isDead) return;
+      try {
+        call();
+        process.note('what hung is done');
+      } catch {
+        // Nobody hears of it.
+      }
+    });
+  }
+
   /**
    * A byte of the newest checkpoint of one tenant that has an older one with all logs since, on all
    * machines that it trains on; once for each folder, since older ones go.
@@ -492,7 +537,8 @@ export class Faults implements Links {
       this.#damaged.add(folder);
       const path = `/data/${folder}/${checkpoints.at(-1)!}`;
       scheduler.note('fault', `damages ${path}`);
-      return machine.disk.damage(path, scheduler.random);
+      machine.disk.damage(path, scheduler.random);
+      return this.onDamaged(`/data/${folder}`);
     }
   }
 

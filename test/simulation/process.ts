@@ -57,9 +57,9 @@ export class SimProcess {
     { isDead }: { readonly isDead: () => boolean } = { isDead: () => this.isDead },
   ): LockableFiles {
     const own: DiskFaults = {
-      before: (point, path) => {
+      before: (point, path, act) => {
         if (isDead()) throw new Killed();
-        faults.before(point, path);
+        faults.before(point, path, act);
         if (isDead()) throw new Killed();
       },
       after: (point, path) => {

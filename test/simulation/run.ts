@@ -6,6 +6,7 @@
  * asked for ends.
  */
 import { TributaryError } from '../../src/base/index.ts';
+import type { ErrorCode } from '../../src/base/index.ts';
 import type { Kernels } from '../../src/kernels/index.ts';
 import type { MemberAddress } from '../../src/transport/index.ts';
 import { Start } from './clients.ts';
@@ -35,17 +36,19 @@ const CORES = 2;
 const LEFT_MS = 300_000;
 const MOST_RESTARTS = 200;
 const LEAST_FAULTS = 3;
-/** Errors that faults of the machine may lead to, and of which. */
-const CAUSES: Readonly<Record<string, readonly Cause[]>> = {
-  FILE_NOT_WRITTEN: ['disk'],
-  CHECKPOINT_NOT_WRITTEN: ['disk', 'desk'],
-  BROKEN_INVARIANT: ['desk'],
-  TIMEOUT: ['desk'],
-  UNREACHABLE: ['server', 'link'],
-  REFUSED: ['server'],
-  REWOUND: ['server', 'link', 'worker'],
-};
 const OVERTAKEN = /some cores had taken that of step|those of later steps|others were asked for since/;
+/** Errors that faults of the machine may lead to, by code and text, and of which. */
+const CAUSES: readonly { readonly code: ErrorCode; readonly text?: RegExp; readonly causes: Cause[] }[] = [
+  { code: 'FILE_NOT_WRITTEN', causes: ['disk'] },
+  { code: 'CHECKPOINT_NOT_WRITTEN', causes: ['disk', 'desk'] },
+  // Cores hear of a checkpoint at different times, or not at all, where a request or its answer is
+  // lost on its way.
+  { code: 'CHECKPOINT_NOT_WRITTEN', text: OVERTAKEN, causes: ['server', 'link', 'worker'] },
+  { code: 'CHECKPOINT_NOT_WRITTEN', text: /started again before it was on the disk/, causes: ['server'] },
+  { code: 'BROKEN_INVARIANT', text: /^The checkpoint thread of \S+ ended/, causes: ['desk'] },
+  { code: 'TIMEOUT', text: /^Checkpoints in \S+ '\w+' was not done within/, causes: ['desk'] },
+  { code: 'UNREACHABLE', causes: ['server', 'link'] },
+];
 /**
  * Of all steps, those after which no fault is planned, but those that have not hit are made up for.
  */
@@ -116,6 +119,9 @@ class Run {
     });
     this.#faults.onPowerCut = () => {
       for (const tenant of this.#tenants) tenant.powerWasCut();
+    };
+    this.#faults.onDamaged = (folder) => {
+      for (const tenant of this.#tenants) tenant.fileWasDamaged(folder);
     };
     this.#faults.onWorkerKilled = ({ name }) => this.#startAgain(name);
   }
@@ -300,11 +306,12 @@ class Run {
     const { code, message } = error;
     if (this.#isExcused(tenant, worker, error)) return true;
     if (this.#hasLostMate(tenant, worker, error)) return true;
-    // Whoever works for a service that was ended is told so, or cannot find it.
-    if (!tenant.plan.isKept && !this.#visitors.tenants.includes(tenant)) return true;
+    // Whoever works for a service that was ended cannot find it.
+    if (!tenant.plan.isKept && !this.#visitors.tenants.includes(tenant)) return code === 'REFUSED';
     // Nothing of them is kept; nor of what was trained in a folder that was given up before the
     // server knew.
-    if (code === 'PEER_LOST') return tenant.hasBegunAnew || this.#visitors.tenants.includes(tenant);
+    if (code === 'PEER_LOST' && message.includes('has kept nothing'))
+      return tenant.hasBegunAnew || !tenant.plan.isKept;
     // Pushes that a power cut took with it are pushed no more, and versions may be behind those of
     // checkpoints.
     const isBehind =
@@ -332,10 +339,8 @@ class Run {
    */
   #isExcused(tenant: Tenant, worker: number, { code, message }: TributaryError): boolean {
     const sinceMs = code === 'CHECKPOINT_NOT_WRITTEN' ? tenant.keptMs(worker) : tenant.steppedMs(worker);
-    const causes = [...(CAUSES[code] ?? [])];
-    // Cores hear of a checkpoint at different times, or not at all, where a request or its answer
-    // is lost on its way.
-    if (code === 'CHECKPOINT_NOT_WRITTEN' && OVERTAKEN.test(message)) causes.push('server', 'link', 'worker');
+    const fitting = CAUSES.filter((one) => one.code === code && (one.text?.test(message) ?? true));
+    const causes = fitting.flatMap((one) => one.causes);
     return this.#faults.hasStruck(causes, sinceMs, tenant.plan.namespace);
   }
 

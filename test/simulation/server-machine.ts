@@ -122,9 +122,12 @@ export class ServerMachine {
         // What it still tries once it has ended changes nothing.
         const answer = (one: Answer): void => void (thread.isDead || toMain.send(one));
         toDesk.take = (question) =>
-          faults.inDesk({ folder: data.folder, end: line.end, hang: () => thread.end() }, () => {
-            if (!thread.isDead) desk.take(question, answer);
-          });
+          faults.inDesk(
+            { folder: data.folder, question: question.name, end: line.end, hang: () => thread.end() },
+            () => {
+              if (!thread.isDead) desk.take(question, answer);
+            },
+          );
         return { ...line, post: (question) => toDesk.send(question) };
       },
     };

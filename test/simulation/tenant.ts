@@ -15,6 +15,7 @@ import type { Host } from '../../src/sockets/index.ts';
 import type { MemberAddress } from '../../src/transport/index.ts';
 import { openClient } from './clients.ts';
 import type { TrainingStore } from './clients.ts';
+import { KeptSteps } from './kept-steps.ts';
 import { Tally, type Glance } from './tally.ts';
 
 export interface TenantPlan {
@@ -110,6 +111,11 @@ export class Tenant {
   readonly #glances = new Map<string, Glances>();
   /** Where workers of a client have the same weights: those after a step, by client and step. */
   readonly #weights = new Map<string, string>();
+  readonly #keptSteps = new KeptSteps({
+    onLost: (what) => {
+      throw new Violation(`'${this.plan.namespace}': ${what}`);
+    },
+  });
   /** By worker, when its last two steps ended. */
   readonly #stepped: Moments;
   /** By worker, when its last two checkpoints were answered. */
@@ -175,6 +181,11 @@ export class Tenant {
     return true;
   }
 
+  /** The newest file in that folder is damaged. */
+  fileWasDamaged(folder: string): void {
+    if (folder === this.#folder) this.#keptSteps.wasDamaged();
+  }
+
   /** Whether its folder is that of the server: before, its workers would train what is given up. */
   get isServed(): boolean {
     return this.#served === this.#folders;
@@ -218,7 +229,7 @@ export class Tenant {
 
   async #workOn(store: TrainingStore, working: Working): Promise<void> {
     working.note('is connected');
-    if (this.isLockStep) await this.#train(store, working);
+    if (this.isLockStep) await this.#train(this.#keptSteps.watch(store), working);
     else if (this.plan.kind === 'elastic') await this.#average(store, working);
     else await this.#count(store, working);
   }

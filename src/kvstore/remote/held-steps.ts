@@ -104,16 +104,37 @@ export class HeldSteps {
     await Promise.all([...this.#unanswered, ...this.#looks]);
   }
 
-  /** The number of the apply that is being sent; from then on the next step is under way. */
-  next(): number {
+  /**
+   * The number of the apply that is being sent; from then on the next step is under way. `settle`
+   * takes that back if servers refuse it because pushes are missing: those that had all take the
+   * same number again for what they have done already. Otherwise other workers have applied it.
+   */
+  next(): { readonly step: number; readonly settle: <T>(answers: Promise<T>) => Promise<T> } {
+    const counted: [key: KnownKey, before: number][] = [];
     // Servers count an update of every table whose rows are exact, pushed or not, as dense updates would.
     if (this.#rows === 'exact') {
       for (const key of this.#keys.all()) {
-        if (key.rowLength !== undefined && !this.#pushed.has(key)) key.step++;
+        if (key.rowLength !== undefined && !this.#pushed.has(key)) counted.push([key, key.step++]);
       }
     }
+    const pushed = [...this.#pushed];
     this.#pushed.clear();
-    return (this.#applied = (this.#applied ?? this.#keys.appliedBefore ?? 0) + 1);
+    const step = (this.#applied = (this.#applied ?? this.#keys.appliedBefore ?? 0) + 1);
+    const takeBack = (): void => {
+      // Training has gone back since.
+      if (this.#applied! < step) return;
+      this.#applied = step - 1;
+      for (const key of pushed) this.#pushed.add(key);
+      for (const [key, before] of counted) key.step = Math.min(key.step, before);
+    };
+    return {
+      step,
+      settle: (answers) =>
+        answers.catch((error: unknown) => {
+          if (error instanceof UsageError && 'missing' in error.facts) takeBack();
+          throw error;
+        }),
+    };
   }
 
   /** All workers have gone back to a checkpoint, and count from 1 again. */

@@ -34,7 +34,7 @@ import type { KnownKey } from './key-table.ts';
 import { linePumpOf } from './line-pump.ts';
 import { StateExchange } from './optimizer-state.ts';
 import type { InitialKeyState, KeyState } from './optimizer-state.ts';
-import { countPush, refusalsSettled } from './push-answers.ts';
+import { allAnswered, countPush, refusalsSettled } from './push-answers.ts';
 import { StoreRecovery } from './recovery.ts';
 import { RowExchange } from './rows.ts';
 import { ServerLines } from './server-lines.ts';
@@ -251,7 +251,8 @@ export class RemoteStore implements RecoverableStore {
    * Where updates are held: what all workers have pushed since the last call takes effect, times
    * `scale`, and pulls that follow see it. Every worker calls it once for each step with the same
    * numbers; those of the first to call are used. Keys that nobody pushed are left alone; rows of
-   * tables, where they are exact, get what a gradient of zeros would do.
+   * tables, where they are exact, get what a gradient of zeros would do. One that is refused because
+   * pushes are missing is repeated, with the same numbers, when they were made.
    */
   async apply({ scale = 1, lr }: ApplyOptions = {}): Promise<void> {
     await this.#answered(async () => {
@@ -262,8 +263,9 @@ export class RemoteStore implements RecoverableStore {
       this.#recovery.check();
       held.checkNoneRefused();
       this.#recovery.hasBegun();
-      const request = { op: 'apply', step: held.next(), scale, lr };
-      return this.#lines.lines.map((line) => line.request(request));
+      const { step, settle } = held.next();
+      const request = { op: 'apply', step, scale, lr };
+      return [settle(allAnswered(this.#lines.lines.map((line) => line.request(request))))];
     });
   }
 

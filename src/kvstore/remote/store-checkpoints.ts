@@ -26,6 +26,11 @@ export class StoreCheckpoints {
   readonly #onMet: () => void;
   /** The newest that all servers have; null: none is known; undefined: there is one server. */
   #common: Common;
+  /**
+   * The last step that was answered for, and is not known to be on the disks: a server that is
+   * started again knows nothing of it.
+   */
+  #asked: number | undefined;
 
   constructor({ lines, namespace, isShared, onMet }: StoreCheckpointsOptions) {
     this.#lines = lines;
@@ -36,7 +41,14 @@ export class StoreCheckpoints {
 
   /** One of that step. `isDurable`: done only when it is on the disks of all servers. */
   async ask(step: number, isDurable: boolean): Promise<void> {
-    const answers = await this.#askAll({ op: 'checkpoint', step, isDurable, common: this.#common });
+    const request = { op: 'checkpoint', step, isDurable, common: this.#common };
+    const answers = await this.#askAll(request).catch((error: unknown) => {
+      // This one is taken all the same where an earlier one is reported.
+      const isEarlier = error instanceof UsageError && (error.facts.step as number) < step;
+      this.#asked = isEarlier ? step : undefined;
+      throw error;
+    });
+    this.#asked = isDurable ? undefined : step;
     if (this.#common === undefined) return;
     const [first = [], ...others] = answers.map(({ kept }) =>
       Array.isArray(kept) ? (kept as number[]) : [],
@@ -47,11 +59,18 @@ export class StoreCheckpoints {
 
   /** Done when all that were asked for are on the disks. */
   async written(): Promise<void> {
-    await this.#askAll({ op: 'checkpoints-written' });
+    const asked = this.#asked;
+    try {
+      await this.#askAll({ op: 'checkpoints-written', asked });
+    } finally {
+      // Nothing is reported twice.
+      if (this.#asked === asked) this.#asked = undefined;
+    }
   }
 
   /** All have gone back to this one; undefined: to the beginning, where there is none. */
   wentBackTo(step: number | undefined): void {
+    this.#asked = undefined;
     if (this.#common !== undefined) this.#common = step ?? null;
   }
 

@@ -73,6 +73,8 @@ export class CoreCheckpoints {
   readonly #unwritten = new Set<Round>();
   /** Steps of checkpoints that are on the disk and stay for now, as far as this core has heard. */
   #kept: readonly number[] = [];
+  /** The newest that this process has written or gone back to. */
+  #newest = -1;
   /** The newest that a worker has named since training went back. */
   #common: Common;
   /** Requests that wait until there may be another copy, in their order. */
@@ -134,12 +136,17 @@ export class CoreCheckpoints {
 
   /**
    * When all that was asked for before is written or given up; fails if the worker has to hear of a
-   * failure.
+   * failure. `asked`: the last step that it was answered for, maybe by a process before this one,
+   * which did not come to write it.
    */
-  settle(worker: number, done: () => void, fail: Fail): void {
+  settle(worker: number, asked: number | undefined, done: () => void, fail: Fail): void {
     const upTo = Math.max(-1, ...this.#unsettled());
     if (this.#settling.length >= MAX_WAITING) return fail(this.#tooMany(upTo));
-    this.#settling.push({ upTo, report: () => this.#report(worker, done, fail) });
+    const written = (): void => {
+      if (asked !== undefined && asked > this.#newest) fail(this.#unwrittenBefore(asked));
+      else done();
+    };
+    this.#settling.push({ upTo, report: () => this.#report(worker, written, fail) });
     this.#letSettle();
   }
 
@@ -155,6 +162,7 @@ export class CoreCheckpoints {
   restored(step: number): void {
     this.#round = { ...roundOf({ step }), result: 'written' };
     this.#kept = [step];
+    this.#newest = step;
     this.#common = undefined;
     for (const round of this.#unwritten) round.gone.clear();
     this.#unreported.clear();
@@ -204,6 +212,7 @@ export class CoreCheckpoints {
       this.#common,
       (kept) => {
         this.#kept = kept;
+        this.#newest = Math.max(this.#newest, step);
         this.#end(round, 'written');
       },
       (error) => this.#end(round, this.#notWritten(step, error)),
@@ -292,6 +301,15 @@ export class CoreCheckpoints {
       'CHECKPOINT_NOT_WRITTEN',
       `the checkpoint of step ${step} of '${this.#namespace}' is on the disk already, and pushes are refused until another one is: call checkpoint() with a later step`,
       { namespace: this.#namespace, step },
+    );
+  }
+
+  #unwrittenBefore(step: number): UsageError {
+    const namespace = this.#namespace;
+    return new UsageError(
+      'CHECKPOINT_NOT_WRITTEN',
+      `Checkpoint ${step} of '${namespace}' was not written, because the server was started again before it was on the disk. Call checkpoint() again.`,
+      { namespace, step, newest: this.#newest },
     );
   }
 

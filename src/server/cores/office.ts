@@ -97,6 +97,8 @@ export type Question = { readonly namespace: string } & (
   /** The steps of the checkpoints that there are. */
   | { readonly kind: 'checkpoints' }
   | { readonly kind: 'restore'; readonly core: number; readonly step: number }
+  /** The core has put back what was restored; later checkpoints go when all cores have. */
+  | { readonly kind: 'gone-back'; readonly core: number; readonly step: number }
   /** The newest good checkpoint, for a core that has just been started. */
   | { readonly kind: 'recover'; readonly core: number }
 );
@@ -119,6 +121,7 @@ export interface Answers {
   'await-checkpoint': null;
   checkpoints: readonly number[];
   restore: CorePart;
+  'gone-back': null;
   /** `problems`: what is wrong with those that are not good. */
   recover: {
     readonly newest: (CorePart & { readonly step: number }) | undefined;

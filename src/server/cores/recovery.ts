@@ -287,6 +287,7 @@ export class Recovery {
   }
 
   *#takeBack(step: number, { optimizer, log, snapshot }: CorePart): Generator<Task, void> {
+    const question = { namespace: this.#tenant.service.namespace, core: this.core, step };
     try {
       if (log !== null) throw this.#otherTraining(step, 'asynchronous');
       if (optimizer !== null) yield this.#setOptimizer(optimizer);
@@ -295,6 +296,7 @@ export class Recovery {
     } finally {
       this.#tenant.space.releaseRange(snapshot.memory);
     }
+    yield (done, fail) => this.#office.ask({ ...question, kind: 'gone-back' }, () => done(), fail);
     // It is there already.
     this.#tenant.checkpoints.restored(step);
   }

@@ -194,10 +194,12 @@ export class Session implements StreamUser {
       case 'checkpoint':
         return this.#whenReady(id, () => this.#checkpoint(request));
       case 'checkpoints-written':
-        return this.tenant.checkpoints.settle(
-          this.worker,
-          () => this.#reply(id, {}),
-          (error) => this.#refuse(id, error),
+        return this.#whenReady(id, () =>
+          this.tenant.checkpoints.settle(
+            ...([this.worker, request.asked] as const),
+            () => this.#reply(id, {}),
+            (error) => this.#refuse(id, error),
+          ),
         );
       case 'rewind':
         return this.#whenReady(id, () =>

@@ -35,6 +35,11 @@ export type Answer = { readonly id: number } & (
 
 export interface CheckpointThreadData {
   readonly folder: string;
+  /**
+   * Takes the place of a thread that was given up, and so may be in a call of the system: without
+   * the file that it was writing, that call cannot bring it under its final name later.
+   */
+  readonly isSuccessor: boolean;
 }
 
 /**
@@ -55,7 +60,7 @@ export class CheckpointDesk {
     const { id } = question;
     try {
       // Opening may fail; the thread must live to say so.
-      this.#folder ??= new CheckpointFolder(this.#host, this.#data.folder);
+      this.#folder ??= this.#open();
       const answer = answerTo(question, this.#folder);
       const data = question.name === 'read' ? (answer as CheckpointContent).data : [];
       post(
@@ -65,6 +70,12 @@ export class CheckpointDesk {
     } catch (error) {
       post({ id, failure: pack(error) }, []);
     }
+  }
+
+  #open(): CheckpointFolder {
+    const folder = new CheckpointFolder(this.#host, this.#data.folder);
+    if (this.#data.isSuccessor) folder.clear();
+    return folder;
   }
 }
 

@@ -1,7 +1,8 @@
 /**
  * The main thread's side of the checkpoint thread: starts it, puts questions to it, and knows when it is gone. It knows
  * nothing of what a checkpoint holds. Invariants: every question is answered or fails within its deadline; the thread
- * keeps the process alive only while a question is open.
+ * keeps the process alive only while a question is open; once a thread was lost, only the holder of the folder's lock
+ * asks again.
  */
 import { InternalError, PeerError, unpack, UsageError } from '../../base/index.ts';
 import type { ServerHost, ThreadLine } from '../server-host.ts';
@@ -21,6 +22,8 @@ export class CheckpointLink {
   readonly #open = new Map<number, Open>();
   #worker: Line | undefined;
   #nextId = 0;
+  /** How many threads it has had. */
+  #started = 0;
   #closed = false;
 
   constructor(host: ServerHost, folder: string, timeoutMs: number) {
@@ -66,13 +69,17 @@ export class CheckpointLink {
   }
 
   #start(): Line {
-    const worker = this.#host.startCheckpoints({ folder: this.#folder });
+    const isSuccessor = this.#started++ > 0;
+    const worker = this.#host.startCheckpoints({ folder: this.#folder, isSuccessor });
     worker.onMessage((answer) => this.#open.get(answer.id)?.settle(answer));
     worker.onEnd((error) => this.#giveUp(worker, ended(this.#folder, error)));
     return worker;
   }
 
-  /** The next question gets a new thread. Not awaited: a thread may hang in a call of the system. */
+  /**
+   * The next question gets a new thread. Not awaited: a thread may hang in a call of the system. When that returns it runs
+   * none of its code any more; what the call itself still does is the business of the next thread.
+   */
   #giveUp(worker: Line, why: Error): void {
     if (this.#worker !== worker) return;
     this.#worker = undefined;

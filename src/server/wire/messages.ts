@@ -252,9 +252,9 @@ export type Request = { readonly id: number } & (
     }
   /**
    * Answered when all checkpoints that the worker asked for are written; an error if one was not,
-   * and it was not told.
+   * and it was not told. `asked`: the last step that it was answered for; undefined: none.
    */
-  | { readonly op: 'checkpoints-written' }
+  | { readonly op: 'checkpoints-written'; readonly asked: number | undefined }
   /** Something was lost: all workers meet before they go back to a checkpoint. */
   | { readonly op: 'rewind'; readonly attempt: string }
   /** On the first core: `steps` are those that the worker could go back to. */
@@ -416,6 +416,7 @@ export function readRequest(header: Header): Request {
       return { id, op, attempt, steps: steps as number[] };
     }
     case 'checkpoints-written':
+      return { id, op, asked: header.asked === undefined ? undefined : countOf(header, 'asked') };
     case 'pause':
     case 'bye':
       return { id, op };

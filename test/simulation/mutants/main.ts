@@ -1,12 +1,13 @@
 /**
- * `npm run test:mutants [-- NAME ...]`: puts faults that Tributary had back into a copy of the sources, one at a time, and
- * sees that the simulation finds each within 2,000 seeds. Fails if one is not found, or
- * if a mutant no longer applies to the sources.
+ * `npm run test:mutants [-- [--from SEED] NAME ...]`: puts faults that Tributary had back into a copy of the sources, one at a
+ * time, and sees that the simulation finds each within 2,000 seeds, from seed 0 or from the one that is given. Fails if one is
+ * not found, or if a mutant no longer applies to the sources.
  */
 import { spawnSync } from 'node:child_process';
 import { cpSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { parseArgs } from 'node:util';
 import { compile, compilePrograms } from '../../support/compile-programs.ts';
 import { compiledFolder, compiledName, packageFolder } from '../../support/test-program.ts';
 import { mutated, MUTANTS } from './mutants.ts';
@@ -14,7 +15,10 @@ import type { Mutant } from './mutants.ts';
 
 const SEEDS = 2000;
 
-const wanted = process.argv.slice(2);
+const { values, positionals: wanted } = parseArgs({
+  allowPositionals: true,
+  options: { from: { type: 'string', default: '0' } },
+});
 const unknown = wanted.filter((name) => !MUTANTS.some((mutant) => mutant.name === name));
 if (unknown.length > 0) {
   console.error(
@@ -43,13 +47,14 @@ function isFound({ name, fault, changes }: Mutant): boolean {
       writeFileSync(join(folder, 'programs', compiledName(path)), compile(text, join(packageFolder, path)));
     }
     const program = join(folder, 'programs/test/simulation/main.js');
-    const { status, stdout } = spawnSync(process.execPath, [program, '--seeds', String(SEEDS), '--quiet'], {
+    const args = ['--seeds', String(SEEDS), '--from', values.from, '--quiet'];
+    const { status, stdout } = spawnSync(process.execPath, [program, ...args], {
       encoding: 'utf8',
       maxBuffer: 2 ** 28,
     });
     const finding = /^seed \d+: .*$/m.exec(stdout)?.[0];
     console.log(`${name}: ${fault}`);
-    console.log(`  ${finding ?? `NOT FOUND in ${SEEDS} seeds (exit code ${status})`}`);
+    console.log(`  ${finding ?? `NOT FOUND in ${SEEDS} seeds from ${values.from} (exit code ${status})`}`);
     return status === 1 && finding !== undefined;
   } finally {
     rmSync(folder, { recursive: true, force: true });
