@@ -2,15 +2,18 @@
  * What a client has on servers and how it deals with them: its first worker pushes and pulls, the
  * others get what came of it (MXNET-MPI, sections 4 and 5). Synchronous: servers add up gradients,
  * and every worker updates by itself. Asynchronous: they update, by the client's gradient at once.
- * Elastic: they have the centre of the clients' weights. Invariants: all workers of a client call
- * the same; afterwards they have the same parameters.
+ * Elastic: they have the centre of the clients' weights. What is done in a step is handlers for
+ * operations of its program. Invariants: all workers of a client call the same; afterwards they have
+ * the same parameters.
  */
 import type { CommunicationThread } from '../communication/index.ts';
 import type { KeyInit, InitialKeyState, RemoteStore } from '../kvstore/index.ts';
 import type { Kernels, OptimizerSpec } from '../kernels/index.ts';
 import type { Region } from '../memory/index.ts';
-import type { ModelMemory } from '../runtime/index.ts';
+import type { Operation } from '../plan/index.ts';
+import type { LaneHandler, ModelMemory } from '../runtime/index.ts';
 import { tellAll, type SomeWorkers } from './agreement.ts';
+import { Answer } from './answer.ts';
 import type { ClientLink } from './client-link.ts';
 import { ClientTable } from './client-table.ts';
 
@@ -39,6 +42,17 @@ export interface ClientPush {
   readonly lr: number | undefined;
 }
 
+/** What handlers need to know of a step. */
+export interface ClientStepFacts {
+  /** This worker has in its inputs. */
+  readonly samples: () => number;
+  readonly push: () => ClientPush;
+  /** Throws if nothing may be pushed by such a loss. */
+  readonly checkLoss: () => void;
+  /** Centre and weights have moved towards each other. */
+  readonly onAveraged: () => void;
+}
+
 /** All dense gradients, with the loss and the states before them, as one key. */
 const SUMS = 'loss, states and gradients';
 
@@ -48,6 +62,13 @@ export class ClientServers {
   readonly #tables: readonly ClientTable[];
   /** Where sums come to: they must not overwrite what may have to be sent again. */
   readonly #landing: Region<'float32'> | undefined;
+  /** Of this step, on the first worker. */
+  #exchanged: Promise<void> = Promise.resolve();
+  #turn: Promise<void> = Promise.resolve();
+
+  get kind(): ClientKind {
+    return this.#options.kind;
+  }
 
   /** `store`: of the first worker of the client. */
   constructor(options: ClientServersOptions, store: RemoteStore | undefined) {
@@ -87,53 +108,103 @@ export class ClientServers {
     await this.#store!.initState(states);
   }
 
+  /** Handlers of one program, for what this client does with servers. */
+  handlers(step: ClientStepFacts): (operation: Operation) => LaneHandler | undefined {
+    const { link } = this.#options;
+    return ({ kind: what, parameters = [] }) => {
+      switch (what) {
+        case 'pull rows': {
+          const table = this.#tables.find(({ name }) => name === parameters[0]);
+          return table && new Answer(undefined, () => this.#inTurn(() => table.pull(step.samples())));
+        }
+        case 'push':
+          return new Answer(undefined, () => {
+            step.checkLoss();
+            this.#exchanged = this.#begin(step.push());
+            // Who waits for what is pulled hears of what goes wrong.
+            return this.#exchanged.catch(() => undefined);
+          });
+        case 'pull':
+          // What fails is told to the other workers first, if there are some.
+          return new Answer(undefined, () =>
+            link.workers.size === 1 ? this.#exchanged : this.#exchanged.catch(() => undefined),
+          );
+        case 'broadcast':
+          return new Answer(undefined, () => this.#share());
+        case 'elastic exchange':
+          return new Answer(undefined, () => this.average().then(step.onAveraged));
+        default:
+          return undefined;
+      }
+    };
+  }
+
+  /** By the first worker; the others hear of it. */
+  async #begin(push: ClientPush): Promise<void> {
+    const { link, kind } = this.#options;
+    if (!link.isFirst) return;
+    await (kind === 'sums' ? this.#sum(push) : this.#update(push));
+  }
+
   /**
-   * Synchronous: the gradients in the replica become those of all clients, weighted by samples; fails
-   * if one of them is lost.
+   * Synchronous: the gradients in the first worker become those of all clients, weighted by samples;
+   * fails if one of them is lost.
    */
-  async sum({ samples }: ClientPush): Promise<void> {
-    const { link, memory, kernels, thread, leaders } = this.#options;
+  async #sum({ samples }: ClientPush): Promise<void> {
+    const { memory, kernels, thread, leaders } = this.#options;
     const isSkipped = samples === 0;
-    await link.lead(async () => {
-      const store = this.#store!;
-      const options = { samples: Math.max(1, samples), isSkipped };
-      const landing = this.#landing!;
-      // Awaited together: a lost server fails all of them at once.
-      await Promise.all([
-        ...this.#tables.map((table) => table.push(options)),
-        store.pushpull({ key: SUMS, gradient: memory.exchanged, into: landing }, options),
-      ]);
-      // Servers answer without a client whose connection was lost for long: then it does not come here.
-      if (leaders && leaders.size > 1) tellAll(thread, [1], 'whether all clients have the sum', leaders);
-      kernels.copy(memory.exchanged, landing);
-      for (const table of this.#tables) await table.pullSum(isSkipped);
-    });
+    const store = this.#store!;
+    const options = { samples: Math.max(1, samples), isSkipped };
+    const landing = this.#landing!;
+    // Awaited together: a lost server fails all of them at once.
+    await Promise.all([
+      ...this.#tables.map((table) => table.push(options)),
+      store.pushpull({ key: SUMS, gradient: memory.exchanged, into: landing }, options),
+    ]);
+    // Servers answer without a client whose connection was lost for long: then it does not come here.
+    if (leaders && leaders.size > 1) tellAll(thread, [1], 'whether all clients have the sum', leaders);
+    kernels.copy(memory.exchanged, landing);
+    for (const table of this.#tables) await table.pullSum(isSkipped);
+  }
+
+  /**
+   * Asynchronous: pushes the client's gradient and brings the parameters as they are then to its
+   * first worker, but for tables.
+   */
+  async #update({ samples, lr }: ClientPush): Promise<void> {
+    const options = { samples: Math.max(1, samples), isSkipped: samples === 0, lr };
+    const dense = this.#dense();
+    await Promise.all([
+      ...this.#tables.map((table) => table.push(options)),
+      dense.length > 0 ? this.#store!.pushpull(dense, options) : undefined,
+    ]);
+  }
+
+  /** All workers of the client have what the first one has, or its error. */
+  async #share(): Promise<void> {
+    const { link, memory, kind } = this.#options;
+    await link.lead(() => this.#exchanged);
+    if (kind !== 'sums') return link.share(this.#dense().map(({ into }) => into));
     await link.share([memory.exchanged]);
     if (link.workers.size > 1) for (const table of this.#tables) await table.shareSum();
   }
 
-  /** Asynchronous: what the batch in the inputs needs of tables. */
-  async prepare(batch: number): Promise<void> {
-    for (const table of this.#tables) await table.pull(batch);
-  }
-
-  /**
-   * Asynchronous: pushes the client's gradient and brings the parameters as they are then, but for
-   * tables.
-   */
-  async push({ samples, lr }: ClientPush): Promise<void> {
-    const { link, memory } = this.#options;
-    const dense = [...memory.gradients].flatMap(([key, place]) =>
+  #dense(): {
+    readonly key: string;
+    readonly gradient: Region<'float32'>;
+    readonly into: Region<'float32'>;
+  }[] {
+    const { memory } = this.#options;
+    return [...memory.gradients].flatMap(([key, place]) =>
       place.kind === 'dense' ? [{ key, gradient: place.region, into: memory.parameters.get(key)! }] : [],
     );
-    await link.lead(async () => {
-      const options = { samples: Math.max(1, samples), isSkipped: samples === 0, lr };
-      await Promise.all([
-        ...this.#tables.map((table) => table.push(options)),
-        dense.length > 0 ? this.#store!.pushpull(dense, options) : undefined,
-      ]);
-    });
-    await link.share(dense.map(({ into }) => into));
+  }
+
+  /** Behind what was begun before: workers of a client make the same calls in the same order. */
+  #inTurn(act: () => Promise<void>): Promise<void> {
+    const turn = this.#turn.then(act);
+    this.#turn = turn.catch(() => undefined);
+    return turn;
   }
 
   /** Elastic: centre and weights move towards each other. */

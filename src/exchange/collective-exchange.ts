@@ -1,249 +1,271 @@
 /**
- * Gradients by collectives: dense ones by an allreduce for each group, which runs in the communication thread while the next
- * group is computed; tables by their rows or as a whole (Parallax, section 3.1). The loss and the states always come this way.
- * Averages weigh by samples, so that unequal shares of a batch count as they should.
- * Invariant: collectives are started in the same order on all workers.
+ * Gradients by collectives, as operations of a step program: dense ones by an allreduce for each
+ * message, tables by their rows or as a whole (Parallax, section 3.1). They run in the communication
+ * thread while the thread that computes does something else. Averages weigh by samples, so that
+ * unequal shares of a batch count as they should. This owns the memory for it.
+ * Invariant: collectives of one tag are started in the same order on all workers.
  */
 import type { CommunicationThread, OnGroup, TimedHandle } from '../communication/index.ts';
 import type { Kernels } from '../kernels/index.ts';
 import type { Region } from '../memory/index.ts';
-import { namesInShort, type Route } from '../plan/index.ts';
-import type { GradientsElsewhere, ModelMemory } from '../runtime/index.ts';
+import type { Operation, Route } from '../plan/index.ts';
+import type { LaneHandler, ModelMemory, MovedMessage, StepContext } from '../runtime/index.ts';
 import type { SomeWorkers } from './agreement.ts';
 import { RowsTable, WholeTable } from './collective-tables.ts';
-import { NO_TABLES, NOTHING_ELSEWHERE, type Exchange, type OnMessage, type SentMessage } from './exchange.ts';
 
 export interface CollectiveExchangeOptions {
   readonly thread: CommunicationThread;
   readonly memory: ModelMemory;
   readonly kernels: Kernels;
-  readonly groups: readonly (readonly string[])[];
+  /** Whose samples gradients weigh by. */
+  readonly step: StepContext;
   /** Default: 'collective' for dense gradients, 'collective rows' for sparse ones. Those of servers are left alone. */
   readonly routes?: ReadonlyMap<string, Route> | undefined;
   /** Of which workers. Default: all. */
   readonly workers?: SomeWorkers | undefined;
 }
 
-/** Dense gradients that lie behind each other. */
-interface DenseMessage {
-  readonly names: readonly string[];
-  readonly region: Region<'float32'>;
-  /** What a trace calls it; empty without one. */
-  shown: string;
-}
-
-export class CollectiveExchange implements Exchange {
+export class CollectiveExchange {
   readonly #options: CollectiveExchangeOptions;
-  readonly #byRows: readonly RowsTable[];
-  readonly #rowNames: readonly string[];
+  readonly #byRows: ReadonlyMap<string, RowsTable>;
   readonly #whole: ReadonlyMap<string, WholeTable>;
-  /** What every rank says of itself before rows travel: its samples, and its rows of each table. */
-  readonly #own: Region<'int32'>;
-  readonly #all: Region<'int32'>;
-  readonly #underWay: {
-    readonly group: number;
-    /** Of which it is the gradient; absent for dense ones. */
-    readonly table?: string;
-    /** Absent for tables. */
-    readonly message?: DenseMessage;
-    readonly bytes: number;
-    readonly handle: TimedHandle;
-  }[] = [];
-  #lastMessages: SentMessage[] = [];
-  #groups: readonly (readonly string[])[] = [];
-  /** The dense gradients of each group: neighbours as one message. The first also holds loss and states. */
-  #messages: readonly (readonly DenseMessage[])[] = [];
+  readonly #counts: RowCounts;
   readonly #onGroup: OnGroup;
-  readonly #size: number;
-  #samples = 0;
-  #told: TimedHandle | undefined;
-  #onMessage: OnMessage | undefined;
 
   constructor(options: CollectiveExchangeOptions) {
     this.#options = options;
-    const { thread, memory } = options;
-    const tables = [...memory.gradients].flatMap(([name, place]) =>
-      place.kind === 'sparse' ? [{ name, place, route: this.#routeOf(name) }] : [],
-    );
-    const byRows = tables.filter(({ route }) => route === 'collective rows');
-    this.#byRows = byRows.map(({ place }) => new RowsTable(thread, place));
-    this.#rowNames = byRows.map(({ name }) => name);
-    this.#whole = new Map(
-      tables
-        .filter(({ route }) => route === 'collective')
-        .map(({ name, place }) => [name, new WholeTable(thread, place)]),
-    );
-    const words = 1 + this.#byRows.length;
-    this.#own = thread.allocate('int32', words);
+    const { thread, memory, routes, step } = options;
     const { group, size } = options.workers ?? { group: thread.world.id, size: thread.world.size };
     this.#onGroup = { group };
-    this.#size = size;
-    this.#all = thread.allocate('int32', words * size);
-    this.setGroups(options.groups);
+    const tables = [...memory.gradients].flatMap(([name, place]) =>
+      place.kind === 'sparse' ? [{ name, place, route: routes?.get(name) ?? 'collective rows' }] : [],
+    );
+    const by = (route: Route) => tables.filter((table) => table.route === route);
+    this.#byRows = new Map(
+      by('collective rows').map(({ name, place }) => [name, new RowsTable(thread, place)]),
+    );
+    this.#whole = new Map(by('collective').map(({ name, place }) => [name, new WholeTable(thread, place)]));
+    this.#counts = new RowCounts(thread, [...this.#byRows.values()], step, this.#onGroup, size);
   }
 
-  get groups(): readonly (readonly string[])[] {
-    return this.#groups;
-  }
-
-  setGroups(groups: readonly (readonly string[])[]): void {
-    this.#groups = groups;
-    this.#messages = groups.map((names, group) => this.#messagesOf(names, group === 0));
-    if (this.#onMessage) this.traceTo(this.#onMessage);
-  }
-
-  /** All parameters are here. */
-  get fetches(): undefined {
-    return undefined;
-  }
-
-  traceTo(onMessage: OnMessage): void {
-    this.#onMessage = onMessage;
-    for (const message of this.#messages.flat()) {
-      message.shown = `allreduce ${message.names.length > 0 ? this.#inShort(message.names) : 'loss'}`;
+  /** Of its lane: `reduce`, by each form that collectives have. */
+  handlerOf({ kind, form, parameters = [], mutates }: Operation): LaneHandler | undefined {
+    if (kind !== 'reduce') return undefined;
+    const { thread, kernels, step } = this.#options;
+    const [name = ''] = parameters;
+    switch (form) {
+      case 'dense': {
+        const region = this.#dense(parameters, mutates.includes('loss'));
+        return new CollectiveCall(
+          () => thread.allReduce(region, { op: 'mean', weight: step.samples.length, ...this.#onGroup }),
+          region.byteLength,
+        );
+      }
+      case 'table': {
+        const table = this.#whole.get(name);
+        if (!table) return undefined;
+        return new CollectiveCall(
+          () => table.reduce(thread, kernels, step.samples.length, this.#onGroup),
+          table.byteLength,
+        );
+      }
+      case 'row counts':
+        return this.#counts;
+      case 'rows': {
+        const table = this.#byRows.get(name);
+        if (!table) return undefined;
+        const number = [...this.#byRows.keys()].indexOf(name);
+        return new GatheredRows(table, number, this.#counts, thread, kernels, this.#onGroup);
+      }
+      default:
+        return undefined;
     }
   }
 
-  prepare(): Promise<void> {
-    return Promise.resolve();
-  }
-
-  prepareRows(): Promise<void> {
-    return Promise.resolve();
-  }
-
-  begin(samples: number): void {
-    this.#samples = samples;
-    this.#own.view[0] = samples;
-  }
-
-  start(group: number): void {
-    const { thread, kernels } = this.#options;
-    for (const message of this.#messages[group]!) {
-      const { region } = message;
-      const handle = thread.allReduce(region, { op: 'mean', weight: this.#samples, ...this.#onGroup });
-      this.#underWay.push({ group, message, bytes: region.byteLength, handle });
-    }
-    for (const name of this.#groups[group]!) {
-      const table = this.#whole.get(name);
-      if (!table) continue;
-      const handle = table.reduce(thread, kernels, this.#samples, this.#onGroup);
-      this.#underWay.push({ group, table: name, bytes: table.byteLength, handle });
-    }
-    if (group === this.#groups.length - 1 && this.#byRows.length > 0) {
-      this.#byRows.forEach(({ place }, i) => (this.#own.view[1 + i] = place.count));
-      this.#told = thread.allGather(this.#own, this.#all, this.#onGroup);
-    }
-  }
-
-  /** Blocks this thread: there is nothing else to do in a step. */
-  finish(): Promise<GradientsElsewhere> {
-    if (this.#told) this.#exchangeRows(this.#told);
-    const messages: SentMessage[] = [];
-    for (const { handle, group, table, message, bytes } of this.#underWay.splice(0)) {
-      handle.wait();
-      const { startedMs, endedMs } = handle.times!;
-      messages.push({ group, bytes, startedMs, endedMs });
-      if (!this.#onMessage) continue;
-      const name = message?.shown ?? `allreduce ${this.#inShort([table!])}`;
-      this.#onMessage('reduce', name, startedMs, endedMs, bytes);
-    }
-    this.#lastMessages = messages;
-    return Promise.resolve(NOTHING_ELSEWHERE);
-  }
-
-  get lastMessages(): readonly SentMessage[] {
-    return this.#lastMessages;
-  }
-
-  apply(): void {
-    // All is here.
-  }
-
-  get remoteTables(): Exchange['remoteTables'] {
-    return NO_TABLES;
-  }
-
-  fetchAll(): Promise<void> {
-    return Promise.resolve();
-  }
-
-  fetchState(): Promise<void> {
-    return Promise.resolve();
-  }
-
+  /** After the last operation has ended. */
   async close(): Promise<void> {
     const { thread } = this.#options;
-    for (const table of [...this.#byRows, ...this.#whole.values()]) await table.close(thread);
-    await thread.free(this.#own, this.#all);
+    for (const table of [...this.#byRows.values(), ...this.#whole.values()]) await table.close(thread);
+    await this.#counts.close();
   }
 
-  abort(): Promise<void> {
-    return Promise.resolve();
-  }
-
-  #exchangeRows(told: TimedHandle): void {
-    told.wait();
-    this.#told = undefined;
-    if (this.#onMessage) tell(this.#onMessage, 'row counts', [told], this.#own.byteLength);
-    const { thread, kernels } = this.#options;
-    const words = this.#own.length;
-    const column = (word: number) =>
-      Array.from({ length: this.#size }, (_, rank) => this.#all.view[rank * words + word]!);
-    const share = this.#samples / column(0).reduce((sum, one) => sum + one, 0);
-    const gathered = this.#byRows.map((table, i) =>
-      table.gather(thread, kernels, column(1 + i), share, this.#onGroup),
-    );
-    for (const [i, handles] of gathered.entries()) {
-      for (const handle of handles) handle.wait();
-      const table = this.#byRows[i]!;
-      if (this.#onMessage) {
-        tell(this.#onMessage, `rows ${this.#inShort([this.#rowNames[i]!])}`, handles, table.ownBytes);
-      }
-      table.sum(kernels);
-    }
-  }
-
-  #routeOf(name: string): Route {
-    const { memory, routes } = this.#options;
-    const usual = memory.gradients.get(name)!.kind === 'dense' ? 'collective' : 'collective rows';
-    return routes?.get(name) ?? usual;
-  }
-
-  #inShort(names: readonly string[]): string {
-    return namesInShort(names, this.#options.memory.parameters.keys());
-  }
-
-  /**
-   * Backward's order is memory's: each message is one piece, from its first gradient's line to the last one's end. A gradient that
-   * goes to servers ends it, as it must not change on its way.
-   */
-  #messagesOf(names: readonly string[], withLoss: boolean): DenseMessage[] {
+  /** Backward's order is memory's: one piece, from the first gradient's line to the last one's end. */
+  #dense(names: readonly string[], withLoss: boolean): Region<'float32'> {
     const { memory } = this.#options;
-    const runs: { names: string[]; regions: Region<'float32'>[] }[] = [
-      { names: [], regions: withLoss ? [memory.lossAndStates] : [] },
-    ];
-    for (const name of names) {
+    const regions = names.flatMap((name) => {
       const place = memory.gradients.get(name)!;
-      if (place.kind === 'sparse') continue;
-      if (this.#routeOf(name) !== 'collective') {
-        runs.push({ names: [], regions: [] });
-        continue;
-      }
-      runs.at(-1)!.names.push(name);
-      runs.at(-1)!.regions.push(place.region);
-    }
-    return runs.flatMap(({ names: own, regions }) => {
-      const [first, last] = [regions[0], regions.at(-1)];
-      if (!first || !last) return [];
-      const start = (first.byteOffset - memory.exchanged.byteOffset) / 4;
-      const length = (last.byteOffset + last.byteLength - first.byteOffset) / 4;
-      return [{ names: own, region: memory.exchanged.slice(start, length), shown: '' }];
+      return place.kind === 'dense' ? [place.region] : [];
     });
+    if (withLoss) regions.unshift(memory.lossAndStates);
+    const [first, last] = [regions[0]!, regions.at(-1)!];
+    const start = (first.byteOffset - memory.exchanged.byteOffset) / 4;
+    return memory.exchanged.slice(start, (last.byteOffset + last.byteLength - first.byteOffset) / 4);
   }
 }
 
-/** Messages that follow each other count as one. */
-function tell(onMessage: OnMessage, name: string, handles: readonly TimedHandle[], bytes: number): void {
-  onMessage('reduce', name, handles[0]!.times!.startedMs, handles.at(-1)!.times!.endedMs, bytes);
+/** One collective. */
+class CollectiveCall implements LaneHandler {
+  readonly #call: () => TimedHandle;
+  readonly #bytes: number;
+  #handle: TimedHandle | undefined;
+
+  constructor(call: () => TimedHandle, bytes: number) {
+    this.#call = call;
+    this.#bytes = bytes;
+  }
+
+  start(): void {
+    this.#handle = this.#call();
+  }
+
+  hasEnded(): boolean {
+    return hasEnded(this.#handle!, false);
+  }
+
+  wait(): void {
+    this.#handle!.wait();
+  }
+
+  get message(): MovedMessage {
+    return messageOf([this.#handle!], this.#bytes);
+  }
+}
+
+/** What every worker tells before rows travel: its samples, and its rows of each table. */
+class RowCounts implements LaneHandler {
+  readonly #thread: CommunicationThread;
+  readonly #tables: readonly RowsTable[];
+  readonly #step: StepContext;
+  readonly #onGroup: OnGroup;
+  readonly #size: number;
+  readonly #own: Region<'int32'>;
+  readonly #all: Region<'int32'>;
+  #told: TimedHandle | undefined;
+
+  constructor(
+    thread: CommunicationThread,
+    tables: readonly RowsTable[],
+    step: StepContext,
+    onGroup: OnGroup,
+    size: number,
+  ) {
+    this.#thread = thread;
+    this.#tables = tables;
+    this.#step = step;
+    this.#onGroup = onGroup;
+    this.#size = size;
+    this.#own = thread.allocate('int32', 1 + tables.length);
+    this.#all = thread.allocate('int32', (1 + tables.length) * size);
+  }
+
+  start(): void {
+    this.#own.view.set([this.#step.samples.length, ...this.#tables.map(({ place }) => place.count)]);
+    this.#told = this.#thread.allGather(this.#own, this.#all, this.#onGroup);
+  }
+
+  hasEnded(): boolean {
+    return hasEnded(this.#told!, false);
+  }
+
+  wait(): void {
+    this.#told!.wait();
+  }
+
+  get message(): MovedMessage {
+    return messageOf([this.#told!], this.#own.byteLength);
+  }
+
+  /** What this worker's samples weigh. */
+  get share(): number {
+    return this.#own.view[0]! / this.#column(0).reduce((sum, one) => sum + one, 0);
+  }
+
+  /** Of each worker. */
+  rowsOf(table: number): number[] {
+    return this.#column(1 + table);
+  }
+
+  close(): Promise<void> {
+    return this.#thread.free(this.#own, this.#all);
+  }
+
+  #column(word: number): number[] {
+    const words = this.#own.length;
+    return Array.from({ length: this.#size }, (_, rank) => this.#all.view[rank * words + word]!);
+  }
+}
+
+/** The rows of one table, once it is known how many each worker has; they are added up here. */
+class GatheredRows implements LaneHandler {
+  readonly #table: RowsTable;
+  readonly #number: number;
+  readonly #counts: RowCounts;
+  readonly #thread: CommunicationThread;
+  readonly #kernels: Kernels;
+  readonly #onGroup: OnGroup & { readonly tag: number };
+  #handles: readonly TimedHandle[] = [];
+  #bytes = 0;
+  #isSummed = false;
+
+  constructor(
+    table: RowsTable,
+    number: number,
+    counts: RowCounts,
+    thread: CommunicationThread,
+    kernels: Kernels,
+    onGroup: OnGroup,
+  ) {
+    this.#table = table;
+    this.#number = number;
+    this.#counts = counts;
+    this.#thread = thread;
+    this.#kernels = kernels;
+    // It does not matter then which worker hears first how many there are.
+    this.#onGroup = { ...onGroup, tag: 1 + number };
+  }
+
+  start(): void {
+    this.#handles = [];
+    this.#isSummed = false;
+    this.#advance(false);
+  }
+
+  hasEnded(): boolean {
+    return this.#advance(false);
+  }
+
+  wait(): void {
+    this.#advance(true);
+  }
+
+  get message(): MovedMessage {
+    return messageOf(this.#handles, this.#bytes);
+  }
+
+  #advance(waits: boolean): boolean {
+    if (this.#handles.length === 0) {
+      if (waits) this.#counts.wait();
+      else if (!this.#counts.hasEnded()) return false;
+      const { share } = this.#counts;
+      const rows = this.#counts.rowsOf(this.#number);
+      this.#bytes = this.#table.ownBytes;
+      this.#handles = this.#table.gather(this.#thread, this.#kernels, rows, share, this.#onGroup);
+    }
+    if (!this.#handles.every((handle) => hasEnded(handle, waits))) return false;
+    if (!this.#isSummed) this.#table.sum(this.#kernels);
+    this.#isSummed = true;
+    return true;
+  }
+}
+
+/** `waits`: blocks until it has. Throws what went wrong. */
+export function hasEnded(handle: TimedHandle, waits: boolean): boolean {
+  if (!waits && !handle.settled) return false;
+  handle.wait();
+  return true;
+}
+
+/** Of collectives that follow each other. */
+export function messageOf(handles: readonly TimedHandle[], bytes: number): MovedMessage {
+  return { bytes, startedMs: handles[0]!.times!.startedMs, endedMs: handles.at(-1)!.times!.endedMs };
 }

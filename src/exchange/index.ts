@@ -1,5 +1,5 @@
-export { NO_TABLES, NOTHING_ELSEWHERE, wallMs } from './exchange.ts';
-export type { Exchange, OnMessage, RemoteTable, RemoteUpdate, SentMessage } from './exchange.ts';
+export { NO_TABLES, wallMs } from './exchange.ts';
+export type { OnMessage, RemoteTable, RemoteTables } from './exchange.ts';
 export { agree, tellAll, tellAllTexts } from './agreement.ts';
 export type { SomeWorkers } from './agreement.ts';
 export { ClientLink } from './client-link.ts';
@@ -12,7 +12,6 @@ export { lookedUp } from './looked-up.ts';
 export { aggregatesLocally } from './local-aggregation.ts';
 export { measureMessages } from './message-costs.ts';
 export type { MessageCosts } from './message-costs.ts';
-export { MixedExchange } from './mixed-exchange.ts';
 export { measureGather } from './table-costs.ts';
 export type { TableShape } from './table-costs.ts';
 export { startRunServers } from './run-servers.ts';

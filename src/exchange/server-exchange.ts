@@ -1,7 +1,9 @@
 /**
- * Gradients by parameter servers: rows of tables, or whole parameters, are pushed, combined there, and held until all workers know
- * the norm of everything; then the servers update (Parallax, section 3.1). On one host parameters are read in the servers' own
- * memory; between hosts the rows that a batch looks up, and whole parameters, are pulled before it.
+ * Gradients by parameter servers, as operations of a step program: rows of tables, or whole
+ * parameters, are pushed, combined there, and held until all workers know the norm of everything;
+ * then the servers update (Parallax, section 3.1). On one host parameters are read in the servers'
+ * own memory; between hosts the rows that a batch looks up, and whole parameters, are pulled before
+ * it. This owns the memory for it, and what is done with servers between steps.
  * Invariant: every worker pushes every parameter in every step, one without samples too.
  */
 import type { CommunicationThread } from '../communication/index.ts';
@@ -9,16 +11,10 @@ import type { SeededInitialiser } from '../base/index.ts';
 import type { InitialKeyState, KeyInit, SeededKeyInit } from '../kvstore/index.ts';
 import type { Kernels } from '../kernels/index.ts';
 import type { Region } from '../memory/index.ts';
-import { namesInShort } from '../plan/index.ts';
-import type { GradientsElsewhere, ModelMemory } from '../runtime/index.ts';
-import {
-  NOTHING_ELSEWHERE,
-  wallMs,
-  type Exchange,
-  type OnMessage,
-  type RemoteUpdate,
-  type SentMessage,
-} from './exchange.ts';
+import { namesInShort, type Operation } from '../plan/index.ts';
+import type { GradientsElsewhere, LaneHandler, ModelMemory, StepContext } from '../runtime/index.ts';
+import { Answer } from './answer.ts';
+import { wallMs, type OnMessage, type RemoteTables } from './exchange.ts';
 import { aggregatesLocally, LocalAggregation } from './local-aggregation.ts';
 import type { RunServers } from './run-servers.ts';
 import { isInPlace, ServerTable } from './server-table.ts';
@@ -42,34 +38,31 @@ export interface ServerExchangeOptions extends ServerPlacement {
   readonly kernels: Kernels;
   /** Those that live on the servers. */
   readonly names: ReadonlySet<string>;
-  readonly groups: readonly (readonly string[])[];
+  /** Whose samples gradients weigh by, and what clipping leaves of them. */
+  readonly step: StepContext;
   /** That the parameters have behind them. */
   readonly steps: number;
   /** Whether rows that nobody touched have updates to catch up with when they are looked at. */
   readonly hasExactRows: boolean;
 }
 
-export class ServerExchange implements Exchange {
+export class ServerExchange {
   readonly #options: ServerExchangeOptions;
   readonly #store: ThreadStore;
   readonly #tables: ReadonlyMap<string, ServerTable>;
   readonly #local: LocalAggregation | undefined;
   /** Of all workers, if they compute norms themselves. */
   readonly #normGroup: number | undefined;
-  #groups: readonly (readonly string[])[] = [];
-  #samples = 0;
-  #isClosed = false;
-  /**
-   * Of each group what is dense, as one list for all steps; and dense parameters that cannot be
-   * read where the servers have them.
-   */
-  #dense: readonly DenseList[] = [];
   readonly #whole: readonly { readonly key: string; readonly into: Region<'float32'> }[];
-  /** Of this step. */
-  #pushes: Promise<PushStatus>[] = [];
-  #messages: SentMessage[] = [];
-  /** Of the last step; settles when its update can be read on servers. */
-  #applied: Promise<void> = Promise.resolve();
+  /** Of this step, in the order of the program. */
+  readonly #pushes: Answer<PushStatus | readonly PushStatus[]>[] = [];
+  /** Where workers compute the norm themselves: the squares of what they have fetched. */
+  #fetchedSquares: Answer<number> | undefined;
+  /** Settles when the last update can be read on servers. */
+  #applied: Promise<unknown> = Promise.resolve();
+  /** Of tables, as the program calls their operation. */
+  readonly #pullNames = new Map<string, string>();
+  #isClosed = false;
   #onMessage: OnMessage | undefined;
 
   /** Takes the parameters to the servers, with the first worker's values and optimizer state. All workers call it together. */
@@ -85,7 +78,9 @@ export class ServerExchange implements Exchange {
       return place.kind === 'sparse' ? [[name, place] as const] : [];
     });
     const isLocal = localAggregation && sparse.length > 0 && aggregatesLocally(thread);
-    const local = isLocal ? await LocalAggregation.open(thread, kernels, new Map(sparse)) : undefined;
+    const local = isLocal
+      ? await LocalAggregation.open(thread, kernels, new Map(sparse), options.step)
+      : undefined;
     const fetches = options.boundaryAmongServers === false;
     const normGroup = fetches ? await thread.group(thread.world.hosts.map((_, rank) => rank)) : undefined;
     // Servers have them now, and the file may go.
@@ -112,7 +107,7 @@ export class ServerExchange implements Exchange {
     this.#normGroup = normGroup;
     const { store } = options.servers;
     this.#store = store;
-    const { names, groups, boundaryBetweenWorkersAndServers: pullsRowsOnce = true } = options;
+    const { names, boundaryBetweenWorkersAndServers: pullsRowsOnce = true } = options;
     const { thread, memory, kernels, hasExactRows } = options;
     const common = { thread, store, memory, kernels, hasExactRows, pullsRowsOnce };
     const sparse = [...names].flatMap((name) => {
@@ -121,114 +116,102 @@ export class ServerExchange implements Exchange {
     });
     this.#tables = new Map(sparse);
     this.#whole = Object.freeze(this.#wholeElsewhere());
-    this.setGroups(groups);
   }
 
-  get groups(): readonly (readonly string[])[] {
-    return this.#groups;
+  /** Parameters that this worker cannot read where the servers have them. */
+  get fetched(): readonly string[] {
+    const rows = [...this.#tables].flatMap(([name, table]) => (table.fetches ? [name] : []));
+    return [...this.#whole.map(({ key }) => key), ...rows];
   }
 
-  setGroups(groups: readonly (readonly string[])[]): void {
-    this.#groups = groups;
-    const { memory, names } = this.#options;
-    this.#dense = groups.map((group) => {
-      const list = group.flatMap((key) => {
-        const place = memory.gradients.get(key)!;
-        return names.has(key) && place.kind === 'dense' ? [{ key, gradient: place.region }] : [];
-      });
-      return {
-        list: Object.freeze(list),
-        bytes: list.reduce((sum, one) => sum + one.gradient.byteLength, 0),
-      };
-    });
+  /** Combined gradients that are on servers, once all pushes of the step are answered. */
+  get elsewhere(): GradientsElsewhere {
+    const squares = () =>
+      this.#fetchedSquares
+        ? this.#fetchedSquares.value
+        : this.#pushes.reduce((sum, { value }) => sum + sumOfSquares([value].flat()), 0);
+    return {
+      names: this.#options.names,
+      get sumOfSquares() {
+        return squares();
+      },
+    };
   }
 
-  get fetches(): Exchange['fetches'] {
-    if (this.#whole.length > 0) return 'pull';
-    if ([...this.#tables.values()].some((table) => table.fetches)) return 'pull rows';
-    return this.#options.names.size > 0 ? 'wait' : undefined;
-  }
-
+  /** Reports what is fetched outside of a step's operations. */
   traceTo(onMessage: OnMessage): void {
     this.#onMessage = onMessage;
   }
 
-  async prepare(batch: number): Promise<void> {
-    const whole = this.#whole;
-    const onMessage = this.#onMessage;
-    const startedMs = onMessage ? wallMs() : 0;
-    const pulled = [
-      whole.length > 0 ? this.#store.pull(whole) : undefined,
-      ...[...this.#tables.values()].map((table) => table.pull(batch, onMessage)),
-    ];
-    this.#store.settle();
-    // Pulls see the update that was asked for before them; what is read in place waits for it.
-    await Promise.all([this.#applied, ...pulled]);
-    // Until all is here, rows too: a promise of its own would be needed to know better.
-    if (onMessage && whole.length > 0) this.#tellOfPull(onMessage, whole, startedMs);
+  /** Handlers of one program, in its order; those of the one before are not used any more. */
+  handlers(): (operation: Operation) => LaneHandler | undefined {
+    this.#pushes.length = 0;
+    this.#fetchedSquares = undefined;
+    return (operation) => this.#handlerOf(operation);
   }
 
+  #handlerOf({ kind, form, name: shown, parameters = [] }: Operation): LaneHandler | undefined {
+    const { memory, step } = this.#options;
+    const [name = ''] = parameters;
+    const table = this.#tables.get(name);
+    switch (kind) {
+      case 'pull':
+        if (form === 'held') return this.#fetchingSquares();
+        // Others may not be able to read what this worker can.
+        return this.#answer(
+          () => this.#pullWhole(),
+          (bytes) => bytes,
+        );
+      case 'pull rows':
+        this.#pullNames.set(name, shown);
+        return (
+          table &&
+          this.#answer(
+            () => table.pull(step.samples.length),
+            (bytes) => bytes,
+          )
+        );
+      case 'reduce':
+        return form === 'rows of a machine' ? this.#local?.table(name) : undefined;
+      case 'push': {
+        if (form === 'rows') return table && this.#pushing(() => table.push(this.#samplesOf(name)), table);
+        const list = Object.freeze(
+          parameters.flatMap((key) => {
+            const place = memory.gradients.get(key)!;
+            return place.kind === 'dense' ? [{ key, gradient: place.region }] : [];
+          }),
+        );
+        const pushedBytes = list.reduce((sum, { gradient }) => sum + gradient.byteLength, 0);
+        return this.#pushing(() => this.#store.push(list, { samples: step.samples.length }), { pushedBytes });
+      }
+      case 'apply':
+        return this.#answer(() => this.#apply());
+      default:
+        return undefined;
+    }
+  }
+
+  /**
+   * Brings the rows of tables that are nowhere else for an evaluation of the batch in the inputs. By
+   * any worker, at any time between two steps.
+   */
   async prepareRows(batch: number): Promise<void> {
     const elsewhere = [...this.#tables].filter(([name]) => this.#options.memory.rowBuffers.has(name));
-    await Promise.all(elsewhere.map(([, table]) => table.pull(batch, this.#onMessage)));
+    const pulls = elsewhere.map(async ([name, table]) => {
+      const startedMs = wallMs();
+      const bytes = await table.pull(batch);
+      this.#onMessage?.('pull rows', this.#pullNames.get(name) ?? name, startedMs, wallMs(), bytes);
+    });
+    await Promise.all(pulls);
   }
 
-  begin(samples: number): void {
-    this.#samples = samples;
-    this.#messages = [];
-  }
-
-  /** Nothing waits, but for the other workers of this machine behind the last group. */
-  start(group: number): void {
-    const samples = this.#samples;
-    const { list, bytes } = this.#dense[group]!;
-    if (list.length > 0) this.#note(this.#store.push(list, { samples }), group, list, bytes);
-    for (const name of this.#groups[group]!) {
-      const table = this.#tables.get(name);
-      if (table === undefined) continue;
-      if (this.#local) this.#local.begin(name, samples);
-      else this.#note(table.push(samples), group, [{ key: name }], table.pushedBytes);
-    }
-    const isLast = group === this.#groups.length - 1;
-    for (const { name, samples: combined, startedMs, endedMs } of this.#local?.advance(isLast) ?? []) {
-      const table = this.#tables.get(name)!;
-      const shown = `rows ${table.shownName} of this machine`;
-      this.#onMessage?.('reduce', shown, startedMs, endedMs, table.pushedBytes);
-      this.#note(table.push(combined), group, [{ key: name }], table.pushedBytes);
-    }
-  }
-
-  async finish(): Promise<GradientsElsewhere> {
-    const { names } = this.#options;
-    if (names.size === 0) return NOTHING_ELSEWHERE;
-    this.#store.settle();
-    const statuses = await Promise.all(this.#pushes.splice(0));
-    const squares =
-      this.#normGroup === undefined
-        ? statuses.map(({ sumOfSquares = NaN }) => sumOfSquares)
-        : await this.#fetchedSquares(this.#normGroup);
-    return { names, sumOfSquares: squares.reduce((sum, one) => sum + one, 0) };
-  }
-
-  get lastMessages(): readonly SentMessage[] {
-    return this.#messages;
-  }
-
-  /** Does not wait for servers: what comes next does, and fails if this does. */
-  apply({ scale, lr }: RemoteUpdate): void {
-    if (this.#options.names.size === 0) return;
-    const onMessage = this.#onMessage;
-    const startedMs = onMessage ? wallMs() : 0;
-    const call = this.#store.apply({ scale, ...(lr === undefined ? {} : { lr }) });
-    this.#applied = call.then(() => onMessage?.('apply', 'apply', startedMs, call.endedMs ?? wallMs()));
-    this.#applied.catch(() => undefined);
-  }
-
-  get remoteTables(): Exchange['remoteTables'] {
+  /** Tables that are nowhere else, for a checkpoint between two steps. */
+  get remoteTables(): RemoteTables {
     const { rowBuffers } = this.#options.memory;
     return new Map([...this.#tables].filter(([name]) => rowBuffers.has(name)));
   }
 
+  /** Brings all that lives on servers here, but for these tables, as for an evaluation or a checkpoint. */
   async fetchAll(): Promise<void> {
     const { memory } = this.#options;
     await this.#applied;
@@ -236,15 +219,22 @@ export class ServerExchange implements Exchange {
     if (all.length === 0) return;
     const startedMs = wallMs();
     await this.#store.pull(all);
-    if (this.#onMessage) this.#tellOfPull(this.#onMessage, all, startedMs);
+    const bytes = all.reduce((sum, { into }) => sum + into.byteLength, 0);
+    const names = namesInShort(
+      all.map(({ key }) => key),
+      memory.parameters.keys(),
+    );
+    this.#onMessage?.('pull', `pull ${names}`, startedMs, wallMs(), bytes);
   }
 
+  /** The same for what the optimizer keeps of it. */
   async fetchState(): Promise<void> {
     const { memory } = this.#options;
     await this.#applied;
     for (const name of this.#keptHere()) await this.#store.pullState(name, memory.slots.get(name));
   }
 
+  /** Gives back what this holds. All workers call it; what lives on servers waits for them. */
   async close(): Promise<void> {
     if (this.#isClosed) return;
     this.#isClosed = true;
@@ -258,57 +248,60 @@ export class ServerExchange implements Exchange {
     }
   }
 
+  /** Gives up what this holds without waiting for anybody, as after an error. */
   async abort(): Promise<void> {
     if (!this.#isClosed) for (const table of this.#tables.values()) table.close();
     this.#isClosed = true;
     await this.#options.servers.abort();
   }
 
-  /** What goes wrong is said when all are waited for, by `finish`; if that is never called, something else has gone wrong before. */
-  #note(
-    call: StoreCall<PushStatus | readonly PushStatus[]>,
-    group: number,
-    keys: readonly { readonly key: string }[],
-    bytes: number,
-  ): void {
-    const startedMs = wallMs();
-    const push = call.then((statuses): PushStatus => {
-      const endedMs = call.endedMs ?? wallMs();
-      this.#messages.push({ group, bytes, startedMs, endedMs });
-      this.#onMessage?.('push', `push ${this.#inShort(keys)}`, startedMs, endedMs, bytes);
-      return added([statuses].flat());
-    });
-    push.catch(() => undefined);
+  async #pullWhole(): Promise<number> {
+    if (this.#whole.length > 0) await this.#store.pull(this.#whole);
+    return this.#whole.reduce((sum, { into }) => sum + into.byteLength, 0);
+  }
+
+  /** Does not wait for servers: what comes next does, and fails if this does. */
+  #apply(): StoreCall<void> {
+    const { scale, lr } = this.#options.step;
+    const call = this.#store.apply({ scale, ...(lr === undefined ? {} : { lr }) });
+    this.#applied = call;
+    return call;
+  }
+
+  #pushing(
+    call: () => StoreCall<PushStatus | readonly PushStatus[]>,
+    source: { readonly pushedBytes: number },
+  ): LaneHandler {
+    const push = this.#answer(call, () => source.pushedBytes);
     this.#pushes.push(push);
+    return push;
   }
 
-  #tellOfPull(
-    onMessage: OnMessage,
-    pulled: readonly { readonly key: string; readonly into: Region<'float32'> }[],
-    startedMs: number,
-  ): void {
-    const bytes = pulled.reduce((sum, { into }) => sum + into.byteLength, 0);
-    onMessage('pull', `pull ${this.#inShort(pulled)}`, startedMs, wallMs(), bytes);
+  /** That its rows count for. */
+  #samplesOf(table: string): number {
+    return this.#local?.table(table)?.samples ?? this.#options.step.samples.length;
   }
 
-  #inShort(keys: readonly { readonly key: string }[]): string {
-    const names = keys.map(({ key }) => key);
-    return namesInShort(names, this.#options.memory.parameters.keys());
+  #answer<T>(ask: () => StoreCall<T>, bytesOf?: (value: T) => number): Answer<T> {
+    return new Answer(this.#store, ask, bytesOf);
   }
 
   /** Of combined gradients, computed here. */
-  async #fetchedSquares(group: number): Promise<number[]> {
-    const { memory, kernels, names } = this.#options;
-    const startedMs = wallMs();
-    const dense = [...names].flatMap((key) => {
-      const place = memory.gradients.get(key)!;
-      return place.kind === 'dense' ? [{ key, into: place.region }] : [];
-    });
-    if (dense.length > 0) await this.#store.pullHeld(dense);
-    const squares = dense.map(({ into }) => kernels.sumOfSquares(into));
-    for (const table of this.#tables.values()) squares.push(await table.sumOfSquares(group));
-    this.#onMessage?.('pull', 'pull combined gradients', startedMs, wallMs());
-    return squares;
+  #fetchingSquares(): LaneHandler {
+    return (this.#fetchedSquares = this.#answer(async () => {
+      const { memory, kernels, names } = this.#options;
+      await Promise.all(this.#pushes.map((push) => push.answered));
+      const dense = [...names].flatMap((key) => {
+        const place = memory.gradients.get(key)!;
+        return place.kind === 'dense' ? [{ key, into: place.region }] : [];
+      });
+      if (dense.length > 0) await this.#store.pullHeld(dense);
+      const squares = dense.map(({ into }) => kernels.sumOfSquares(into));
+      for (const table of this.#tables.values()) {
+        squares.push(await table.sumOfSquares(this.#normGroup!));
+      }
+      return squares.reduce((sum, one) => sum + one, 0);
+    }));
   }
 
   /** Those that have a place here for all of them. */
@@ -348,13 +341,8 @@ function stateOf(memory: ModelMemory, key: string): Pick<InitialKeyState, 'slots
   return memory.rowBuffers.get(key)?.stored ?? { slots: memory.slots.get(key)! };
 }
 
-function added(statuses: readonly PushStatus[]): PushStatus {
-  return { sumOfSquares: statuses.reduce((sum, { sumOfSquares = NaN }) => sum + sumOfSquares, 0) };
-}
-
-interface DenseList {
-  readonly list: readonly { readonly key: string; readonly gradient: Region<'float32'> }[];
-  readonly bytes: number;
+function sumOfSquares(statuses: readonly PushStatus[]): number {
+  return statuses.reduce((sum, { sumOfSquares: squares = NaN }) => sum + squares, 0);
 }
 
 interface PushStatus {

@@ -13,9 +13,8 @@ import {
   type RowPlan,
 } from '../kernels/index.ts';
 import type { Region, Segment } from '../memory/index.ts';
-import { namesInShort } from '../plan/index.ts';
 import type { ModelMemory, SparsePlace } from '../runtime/index.ts';
-import { wallMs, type OnMessage, type RemoteTable } from './exchange.ts';
+import type { RemoteTable } from './exchange.ts';
 import { lookedUp } from './looked-up.ts';
 import { PIECE_ELEMENTS, type StoreCall, type ThreadStore } from './thread-store.ts';
 
@@ -51,32 +50,28 @@ export class ServerTable implements RemoteTable {
     return 4 * count * (1 + rowLength);
   }
 
-  /** In a trace. */
-  get shownName(): string {
-    return namesInShort([this.#name], this.#options.memory.parameters.keys());
-  }
-
   /** Whether `pull` has to ask the servers. */
   get fetches(): boolean {
     const { store, memory, hasExactRows } = this.#options;
     return hasExactRows || !isInPlace(store, this.#name, memory.parameters.get(this.#name)!);
   }
 
-  /** Brings the rows here that the batch in the inputs looks up. */
-  async pull(batch: number, onMessage?: OnMessage): Promise<void> {
+  /** Brings the rows here that the batch in the inputs looks up. Returns their bytes. */
+  async pull(batch: number): Promise<number> {
     const { store, memory, kernels, hasExactRows } = this.#options;
     const parameter = memory.parameters.get(this.#name)!;
     const buffer = memory.rowBuffers.get(this.#name);
     const { rowLength } = this.#place;
     if (buffer) {
-      return this.#fetch(buffer.indices, parameter.slice(0, buffer.count * rowLength), onMessage);
+      return this.#fetch(buffer.indices, parameter.slice(0, buffer.count * rowLength));
     }
     const isHere = isInPlace(store, this.#name, parameter);
-    if (isHere && !hasExactRows) return;
+    if (isHere && !hasExactRows) return 0;
     const needed = this.#needed(batch);
     const rows = this.#room!.pulled.slice(0, needed.length * rowLength);
-    await this.#fetch(needed.view.slice(), rows, onMessage);
+    const bytes = await this.#fetch(needed.view.slice(), rows);
     if (!isHere) copyRows(kernels, { target: parameter, into: needed, source: rows, rowLength });
+    return bytes;
   }
 
   /** Settles when the rows of all workers are combined. */
@@ -123,10 +118,9 @@ export class ServerTable implements RemoteTable {
     this.#all?.segment.close();
   }
 
-  async #fetch(indices: Int32Array, into: Region<'float32'>, onMessage?: OnMessage): Promise<void> {
-    const startedMs = onMessage ? wallMs() : 0;
+  async #fetch(indices: Int32Array, into: Region<'float32'>): Promise<number> {
     await this.#options.store.pullRows(this.#name, indices, into);
-    onMessage?.('pull rows', `pull rows ${this.shownName}`, startedMs, wallMs(), into.byteLength);
+    return into.byteLength;
   }
 
   /** The rows that the batch looks up. */

@@ -15,13 +15,21 @@ import {
   type SomeWorkers,
 } from '../exchange/index.ts';
 import type { Part } from '../data/index.ts';
-import { namesInShort } from '../plan/index.ts';
-import type { Replica } from '../runtime/index.ts';
+import type { StepProgram } from '../plan/index.ts';
+import {
+  replicaOperations,
+  StepContext,
+  StepWalk,
+  type LaneHandler,
+  type MovedMessage,
+  type Replica,
+} from '../runtime/index.ts';
 import { AgreedStop } from './agreed-stop.ts';
 import { samplesOfClient, type ClientLayout } from './client-layout.ts';
-import type { JointStep, StepOutcome, StepShare } from './joint-step.ts';
+import type { Asked, JointStep, StepOutcome, StepShare } from './joint-step.ts';
 import type { Clients } from './on.ts';
 import { compareReplicas } from './replica-check.ts';
+import { compareProgram } from './run-program.ts';
 import { StopRounds } from './stop-rounds.ts';
 import type { Trace } from './trace.ts';
 
@@ -32,8 +40,7 @@ export interface ClientStepOptions {
   readonly layout: ClientLayout;
   /** Connects to the servers; all workers call it together, before the first step. */
   readonly connect: (link: ClientLink, leaders: SomeWorkers | undefined) => Promise<ConnectedClient>;
-  /** Between two comparisons of replicas that must be the same. */
-  readonly compareEverySteps: number;
+  readonly programOf: (servers: ClientServers['kind']) => StepProgram;
   /** Receives trace events. Default: none. */
   readonly trace?: Trace | undefined;
 }
@@ -46,6 +53,7 @@ export interface ConnectedClient {
 }
 
 interface Open extends ConnectedClient {
+  readonly walk: StepWalk;
   readonly link: ClientLink;
   readonly rounds: StopRounds | undefined;
   readonly groups: readonly number[];
@@ -55,26 +63,35 @@ interface Open extends ConnectedClient {
 
 export class ClientStep implements JointStep {
   readonly plan = undefined;
-  readonly program = undefined;
   /** Clients have whole tables. */
   readonly remoteTables = NO_TABLES;
   readonly part: Part;
   readonly stepSamples: number;
   readonly #options: ClientStepOptions;
   #open: Open | undefined;
+  #program: StepProgram | undefined;
   #stop: AgreedStop | undefined;
-  /** Steps since the last average. */
-  #sinceAverage = 0;
+  readonly #context = new StepContext();
+  #load: (() => StepShare) | undefined;
+  #checkLoss: (loss: number) => void = () => undefined;
+  /** Samples of this step, of the client and of all workers. */
+  #samples = { own: 0, all: 0 };
+  /** Whether the last step was followed by an average with the centre. */
+  #isAveraged = true;
   #isInRun = false;
   #signal: AbortSignal | undefined;
   #isStopWanted = false;
   #lastLoss = NaN;
-  #segmentName = '';
 
   constructor(options: ClientStepOptions) {
     this.#options = options;
     this.part = options.layout.part;
     this.stepSamples = options.layout.stepSamples;
+  }
+
+  /** From the first step on. */
+  get program(): StepProgram | undefined {
+    return this.#program;
   }
 
   regroup(): undefined {
@@ -97,55 +114,29 @@ export class ClientStep implements JointStep {
     this.#isInRun = true;
   }
 
-  async step(share: StepShare, checkLoss: (loss: number) => void): Promise<StepOutcome> {
-    const { replica, way, thread, compareEverySteps, trace } = this.#options;
-    const { servers } = this.#open!;
-    const { kind } = way.consistency;
-    if (kind === 'synchronous' && replica.step > 0 && replica.step % compareEverySteps === 0) {
-      compareReplicas(thread, replica, { parameters: [] });
-      trace?.lap('check');
-    }
-    const { samples, batchSize, isShared, lr } = share;
-    const { own, all } = isShared
-      ? { own: samplesOfClient(this.#options.layout, batchSize), all: batchSize }
-      : this.#samplesOfAll(samples.length);
-    if (kind === 'asynchronous' || kind === 'bounded') {
-      await servers.prepare(samples.length);
-      trace?.lap('pull rows');
-    }
-    const startedMs = performance.now();
-    const computedMs = await this.#compute(samples, own);
-    const push = { samples: own, lr };
-    switch (kind) {
-      case 'synchronous':
-        await servers.sum(push);
-        trace?.lap('wait');
-        replica.memory.takeStates(replica.kernels);
-        checkLoss(this.#loss);
-        replica.update(lr, undefined, trace?.lap);
-        break;
-      case 'asynchronous':
-      case 'bounded':
-        if (own > 0) {
-          replica.memory.takeStates(replica.kernels);
-          checkLoss(this.#loss);
-          replica.transformGradients(trace?.lap);
-        }
-        await servers.push(push);
-        trace?.lap('wait');
-        replica.follow(trace?.lap);
-        break;
-      case 'elastic':
-        if (own > 0) {
-          replica.memory.takeStates(replica.kernels);
-          checkLoss(this.#loss);
-          replica.update(lr, undefined, trace?.lap);
-        } else replica.step++;
-        if (++this.#sinceAverage >= way.consistency.everySteps) await this.#average(servers);
-    }
-    if (own > 0 || kind === 'synchronous') this.#lastLoss = this.#loss;
-    const waitMs = performance.now() - computedMs;
-    return { loss: this.#lastLoss, samples: all, computeMs: computedMs - startedMs, waitMs };
+  async step(load: () => StepShare, checkLoss: (loss: number) => void): Promise<StepOutcome> {
+    const { replica, trace } = this.#options;
+    const { walk, servers } = this.#open!;
+    this.#load = load;
+    this.#checkLoss = checkLoss;
+    this.#isAveraged = false;
+    await walk.step();
+    // What clients agree on between steps goes the same ways.
+    if (await walk.settle()) trace?.lap('wait');
+    // Servers have made it.
+    if (servers.kind === 'updates') replica.step++;
+    if (this.#context.isUsed) this.#lastLoss = this.#loss;
+    const { startedMs, computedMs } = this.#context;
+    const times = { computeMs: computedMs - startedMs, waitMs: performance.now() - computedMs };
+    return { loss: this.#lastLoss, samples: this.#samples.all, ...times };
+  }
+
+  isDue(kind: Asked, isEpochEnd: boolean): boolean {
+    return this.#open!.walk.isDue(kind, isEpochEnd);
+  }
+
+  async call<T>(kind: Asked, work: () => T | Promise<T>): Promise<T> {
+    return this.#open ? this.#open.walk.call(kind, work) : work();
   }
 
   isStopped(signal: AbortSignal | undefined): boolean {
@@ -174,7 +165,8 @@ export class ClientStep implements JointStep {
     const { servers, rounds, link } = this.#open!;
     const { kind } = this.#options.way.consistency;
     if (kind === 'synchronous') return;
-    if (kind === 'elastic' && this.#sinceAverage > 0) await this.#average(servers);
+    if (kind === 'elastic' && !this.#isAveraged) await servers.average();
+    this.#isAveraged = true;
     // Those who are behind must not wait for one that makes no further step.
     if (kind === 'bounded') await servers.pause();
     await link.lead(() => rounds!.end(() => this.#isStopWanted || (this.#signal?.aborted ?? false)));
@@ -232,44 +224,77 @@ export class ClientStep implements JointStep {
     const link = new ClientLink(thread, { group, size: ranks.length, index });
     const connected = await connect(link, ofLeaders);
     const { memory, kernels } = replica;
-    const names = [...memory.gradients.keys()];
-    this.#segmentName = `backward ${namesInShort(names, memory.parameters.keys())}`;
+    const workers = { group, size: ranks.length };
     const inside =
       ranks.length === 1
         ? undefined
-        : new CollectiveExchange({
-            ...{ thread, memory, kernels, groups: [names] },
-            workers: { group, size: ranks.length },
-          });
+        : new CollectiveExchange({ thread, memory, kernels, workers, step: this.#context });
+    const program = (this.#program = this.#options.programOf(connected.servers.kind));
+    compareProgram(thread, program);
     if (trace) {
       replica.cutForward();
-      inside?.traceTo(trace.message);
       trace.lap('plan');
     }
     return {
       ...{ ...connected, link, inside, groups: [group, ...(ofLeaders ? [ofLeaders.group] : [])] },
+      walk: this.#bind(program, connected.servers, inside),
       rounds:
         ofLeaders && way.consistency.kind !== 'synchronous' ? new StopRounds(thread, ofLeaders) : undefined,
     };
   }
 
-  /** The gradient of the client's batch, and its loss and states, on all its workers. */
-  async #compute(samples: ArrayLike<number>, ofClient: number): Promise<number> {
-    const { replica, trace } = this.#options;
-    const { inside } = this.#open!;
-    if (ofClient === 0) {
-      replica.clearGradients();
-      return performance.now();
-    }
-    inside?.begin(samples.length);
-    if (samples.length > 0) {
-      replica.computeGradients(samples, () => trace?.lap('backward', this.#segmentName), trace?.lap);
-    } else replica.clearGradients();
-    const computedMs = performance.now();
-    inside?.start(0);
-    await inside?.finish();
-    trace?.lap('wait');
-    return computedMs;
+  /** This worker's parts, for the operations that each of them does. */
+  #bind(program: StepProgram, servers: ClientServers, inside: CollectiveExchange | undefined): StepWalk {
+    const { thread, replica, trace } = this.#options;
+    const step = this.#context;
+    const isUpdatedThere = servers.kind === 'updates';
+    return StepWalk.bind(program, {
+      parts: [
+        ({ kind }) => {
+          if (kind === 'load') return () => this.#takeBatch();
+          if (kind === 'check') return () => compareReplicas(thread, replica, { parameters: [] });
+          // Values have changed also where this client had no samples.
+          if (kind === 'average' && isUpdatedThere) return () => replica.followAverages();
+          return undefined;
+        },
+        replicaOperations({
+          ...{ replica, step, checkLoss: (loss) => this.#checkLoss(loss) },
+          onCompiled: () => trace?.lap('compile'),
+        }),
+        (operation) => {
+          if (operation.kind !== 'reduce') return undefined;
+          const handler = inside?.handlerOf(operation);
+          // A client of one worker, or without samples, has nothing to add up.
+          return new OnlyIf(() => handler !== undefined && this.#samples.own > 0, handler);
+        },
+        servers.handlers({
+          samples: () => step.samples.length,
+          push: () => ({ samples: this.#samples.own, lr: step.lr }),
+          checkLoss: () => {
+            if (isUpdatedThere && step.isUsed) this.#checkLoss(this.#loss);
+          },
+          onAveraged: () => (this.#isAveraged = true),
+        }),
+      ],
+      finishedSteps: () => replica.step,
+      onComputed: ({ kind, name }) => {
+        // The first worker writes for all.
+        if (kind !== 'checkpoint' || thread.world.rank === 0) trace?.lap(kind, name);
+      },
+      onWaited: ({ kind }) => trace?.lap(kind === 'pull rows' ? kind : 'wait'),
+      onMessage: ({ kind, name }, { startedMs, endedMs, bytes }) =>
+        trace?.message(kind, name, startedMs, endedMs, bytes),
+    });
+  }
+
+  #takeBatch(): void {
+    const { layout, way } = this.#options;
+    const { samples, batchSize, isShared, lr } = this.#load!();
+    this.#samples = isShared
+      ? { own: samplesOfClient(layout, batchSize), all: batchSize }
+      : this.#samplesOfAll(samples.length);
+    const isUsed = this.#samples.own > 0 || way.consistency.kind === 'synchronous';
+    this.#context.begin(samples, lr, isUsed);
   }
 
   #samplesOfAll(own: number): { readonly own: number; readonly all: number } {
@@ -282,10 +307,33 @@ export class ClientStep implements JointStep {
     const all = isTogether ? sum(tellAll(thread, [own], 'samples of all workers')) : ofClient * way.clients;
     return { own: ofClient, all };
   }
+}
 
-  async #average(servers: ClientServers): Promise<void> {
-    this.#sinceAverage = 0;
-    await servers.average();
-    this.#options.trace?.lap('wait');
+/** Does nothing in steps that have nothing for it. */
+class OnlyIf implements LaneHandler {
+  readonly #isNeeded: () => boolean;
+  readonly #handler: LaneHandler | undefined;
+  #isStarted = false;
+
+  constructor(isNeeded: () => boolean, handler: LaneHandler | undefined) {
+    this.#isNeeded = isNeeded;
+    this.#handler = handler;
+  }
+
+  start(): void {
+    this.#isStarted = this.#isNeeded();
+    if (this.#isStarted) this.#handler!.start();
+  }
+
+  hasEnded(): boolean {
+    return !this.#isStarted || this.#handler!.hasEnded();
+  }
+
+  wait(): void | Promise<unknown> {
+    return this.#isStarted ? this.#handler!.wait() : undefined;
+  }
+
+  get message(): MovedMessage | undefined {
+    return this.#isStarted ? this.#handler!.message : undefined;
   }
 }

@@ -4,11 +4,11 @@
  * other. Trains nothing. All workers call it together. Invariant: on all workers the same figures.
  */
 import type { CommunicationThread } from '../communication/index.ts';
-import { CollectiveExchange, tellAll } from '../exchange/index.ts';
-import type { LinearCost, Route } from '../plan/index.ts';
-import type { Replica } from '../runtime/index.ts';
+import { CollectiveExchange, tellAll, wallMs } from '../exchange/index.ts';
+import { stepProgram, type LinearCost, type Route } from '../plan/index.ts';
+import { replicaOperations, StepContext, StepWalk, type Replica } from '../runtime/index.ts';
 import { cutEverywhere } from './layer-times.ts';
-import { underWay } from './under-way.ts';
+import { underWay, type Passage } from './under-way.ts';
 
 export interface ExchangeTrial {
   /** Of a message of dense gradients, by its bytes. */
@@ -76,39 +76,48 @@ async function trySteps(
       kind === 'dense' ? 'collective' : 'server rows',
     ]),
   );
-  const exchange = new CollectiveExchange({ thread, memory, kernels, groups, routes });
+  const step = new StepContext();
+  const exchange = new CollectiveExchange({ thread, memory, kernels, step, routes });
+  const tables = [...memory.gradients].flatMap(([name, { kind }]) => (kind === 'sparse' ? [name] : []));
+  const { operations } = stepProgram({
+    ...{ parameters: [...memory.parameters.keys()], groups, routes, transforms: [] },
+    ...{ tables: new Set(tables), hasStates: memory.nextStates.size > 0, hasAverages: false },
+  });
+  // What trains nothing.
+  const tried = operations.filter(({ kind }) => ['forward', 'backward', 'reduce'].includes(kind));
+  const ready: number[] = [];
+  let passages: Passage[] = [];
+  let bytes = 0;
+  const walk = StepWalk.bind(
+    { operations: tried },
+    {
+      parts: [
+        replicaOperations({ replica, step, checkLoss: () => undefined }),
+        (operation) => exchange.handlerOf(operation),
+      ],
+      finishedSteps: () => replica.step,
+      onComputed: ({ kind, number }) => {
+        if (kind === 'backward') ready[number!] = wallMs();
+      },
+      onMessage: ({ number }, { endedMs, bytes: moved = 0 }) => {
+        passages.push({ startedMs: ready[number!]!, endedMs });
+        bytes += moved;
+      },
+    },
+  );
   const steps: TriedStep[] = [];
-  for (let i = 0; i < WARM_UP + REPEATS; i++) steps.push(await tryStep(replica, samples, exchange));
+  for (let i = 0; i < WARM_UP + REPEATS; i++) {
+    passages = [];
+    bytes = 0;
+    step.begin(samples, undefined);
+    await walk.step();
+    await walk.settle();
+    const computeMs = step.computedMs - step.startedMs;
+    const underWayOf = underWay(passages, performance.timeOrigin + step.computedMs);
+    steps.push({ messages: passages.length, bytes, computeMs, ...underWayOf });
+  }
   await exchange.close();
   return steps.slice(WARM_UP);
-}
-
-async function tryStep(
-  replica: Replica,
-  samples: ArrayLike<number>,
-  exchange: CollectiveExchange,
-): Promise<TriedStep> {
-  const now = () => performance.timeOrigin + performance.now();
-  const startedMs = now();
-  const ready: number[] = [];
-  exchange.begin(samples.length);
-  const start = (group: number): void => {
-    ready[group] = now();
-    exchange.start(group);
-  };
-  if (samples.length > 0) replica.computeGradients(samples, start);
-  else {
-    replica.clearGradients();
-    exchange.groups.forEach((_, group) => start(group));
-  }
-  const computedMs = now();
-  await exchange.finish();
-  const { lastMessages } = exchange;
-  const passages = lastMessages.map(({ group, endedMs }) => ({ startedMs: ready[group!]!, endedMs }));
-  const { exchangeMs, hiddenMs } = underWay(passages, computedMs);
-  const bytes = lastMessages.reduce((total, message) => total + message.bytes, 0);
-  const computeMs = computedMs - startedMs;
-  return { messages: lastMessages.length, bytes, computeMs, exchangeMs, hiddenMs };
 }
 
 /**

@@ -22,7 +22,7 @@ import { openExchange } from './open-exchange.ts';
 import { RUNNER_OPTIONS } from './option-names.ts';
 import { checkRunnerConfig } from './option-values.ts';
 import { resolveOn, type Clients, type On, type OnHere, type OnWorkers } from './on.ts';
-import { programOf } from './run-program.ts';
+import { programOf, programOfClient } from './run-program.ts';
 import { serverTablesOf } from './server-tables.ts';
 import { Runner, type RunnerConfig, type RunnerParts } from './runner.ts';
 import { compareSettings } from './settings.ts';
@@ -151,11 +151,7 @@ function createRunner(
 ): Runner {
   const { place, thread } = workersOfRun;
   const { rank, workers } = place;
-  const {
-    batchSize = 32,
-    compareEverySteps = 1000,
-    log = (line: string) => process.stderr.write(`${line}\n`),
-  } = config;
+  const { batchSize = 32, log = (line: string) => process.stderr.write(`${line}\n`) } = config;
   const { compute, replica } = attemptTogether(
     thread,
     () => makeReplica(model, config, workersOfRun, way),
@@ -166,7 +162,8 @@ function createRunner(
     const layout = clientLayout(rank, workers, clients, batchSize);
     const parts = { thread, replica, config, way: clients, layout, place };
     return new ClientStep({
-      ...{ thread, replica, way: clients, layout, compareEverySteps, trace },
+      ...{ thread, replica, way: clients, layout, trace },
+      programOf: (servers) => programOfClient(replica, config, clients, servers, workers),
       connect: (link, leaders) => openClients(parts, link, leaders),
     });
   };
@@ -174,14 +171,13 @@ function createRunner(
     way.kind === 'clients'
       ? clientStep(way)
       : new SharedStep({
-          ...{ thread, replica, compareEverySteps, log, trace, batchSize },
+          ...{ thread, replica, log, trace, batchSize },
           averages: { dense: config.averageDense ?? true, sparse: config.averageSparse ?? true },
           programOf: (run) => programOf(replica, config, { run, thread }),
-          planExchange: (samples) =>
-            openExchange(
-              { thread, replica, config, way, secret: place.secret, address: place.address, tls: place.tls },
-              samples,
-            ),
+          planExchange: (samples, step) => {
+            const { secret, address, tls } = place;
+            return openExchange({ thread, replica, step, config, way, secret, address, tls }, samples);
+          },
         });
   return openRunner({
     ...{ replica, compute, config, rank, workers, shared, thread, trace, lateFailure },

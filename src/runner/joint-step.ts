@@ -5,8 +5,11 @@
  * same loss.
  */
 import type { Part } from '../data/index.ts';
-import type { Exchange, SomeWorkers } from '../exchange/index.ts';
+import type { RemoteTables, SomeWorkers } from '../exchange/index.ts';
 import type { ExchangePlan, Merging, StepProgram } from '../plan/index.ts';
+
+/** Operations behind a step, which the runner asks for. */
+export type Asked = 'evaluate' | 'checkpoint';
 
 /** What a worker has of a batch. */
 export interface StepShare {
@@ -34,7 +37,7 @@ export interface StepOutcome {
 export interface JointStep {
   /** How gradients travel, from the first step on, where that is planned. */
   readonly plan: ExchangePlan | undefined;
-  /** What a step does, from the first one on, where that is planned. */
+  /** What a step does, from the first one on. */
   readonly program: StepProgram | undefined;
   /** Other messages from the next step on; all workers call it between the same steps. */
   regroup(merging: Merging): ExchangePlan | undefined;
@@ -46,8 +49,15 @@ export interface JointStep {
   readonly together: SomeWorkers & { readonly index: number };
   /** Before the first step of a run. All workers call it. */
   begin(): Promise<void>;
-  /** Throws what `checkLoss` throws before anything is updated. */
-  step(share: StepShare, checkLoss: (loss: number) => void): Promise<StepOutcome>;
+  /**
+   * One step by the program, which loads its batch itself. Throws what `checkLoss` throws before
+   * anything is updated.
+   */
+  step(load: () => StepShare, checkLoss: (loss: number) => void): Promise<StepOutcome>;
+  /** Whether an operation behind the step is due; the same on all workers. */
+  isDue(kind: Asked, isEpochEnd: boolean): boolean;
+  /** Does its work, when what it waits for has ended. */
+  call<T>(kind: Asked, work: () => T | Promise<T>): Promise<T>;
   /** Whether to stop before the next step; the same on all who make it together. */
   isStopped(signal: AbortSignal | undefined): boolean;
   /**
@@ -75,7 +85,7 @@ export interface JointStep {
   /**
    * Those tables. Undefined before the first step: then they are nowhere yet, or in a checkpoint.
    */
-  readonly remoteTables: Exchange['remoteTables'] | undefined;
+  readonly remoteTables: RemoteTables | undefined;
   close(): Promise<void>;
   /** Without waiting for the others, as after an error. */
   abort(): Promise<void>;

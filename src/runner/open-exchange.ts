@@ -1,6 +1,7 @@
 /**
- * From the plan of a run to the exchange that carries it out: starts servers if they could be of use, measures what they cost, has
- * the plan made, moves parameters to servers where it says so, and cuts the backward pass. All workers call it together.
+ * From the plan of a run to the parts that carry it out: starts servers if they could be of use,
+ * measures what they cost, has the plan made, moves parameters to servers where it says so, and cuts
+ * the backward pass. All workers call it together.
  * Invariant: parameters have the same values on all workers afterwards, wherever they live.
  */
 import type { CommunicationThread } from '../communication/index.ts';
@@ -9,24 +10,30 @@ import {
   measureGather,
   measureMessages,
   measureServers,
-  MixedExchange,
   ServerExchange,
   startRunServers,
-  type Exchange,
+  tellAllTexts,
   type MessageCosts,
   type RunServers,
   type TableShape,
 } from '../exchange/index.ts';
 import type { WorkerPlace } from '../launcher/index.ts';
-import type { Replica } from '../runtime/index.ts';
+import type { Replica, StepContext } from '../runtime/index.ts';
 import type { LockStep } from './on.ts';
 import { groupsOf, planRun, routesOf } from './plan-run.ts';
 import type { RunnerConfig } from './runner.ts';
-import type { PlannedExchange } from './shared-step.ts';
+import type { OpenRun } from './run-program.ts';
+
+/** A run with what exchanges gradients in it. */
+export interface PlannedExchange extends OpenRun {
+  readonly collective: CollectiveExchange;
+  readonly servers?: ServerExchange | undefined;
+}
 
 export interface OpenExchangeOptions {
   readonly thread: CommunicationThread;
   readonly replica: Replica;
+  readonly step: StepContext;
   readonly config: RunnerConfig;
   readonly way: LockStep;
   readonly secret: string;
@@ -81,12 +88,19 @@ async function planAndOpen(
     },
     samples,
   );
-  const [groups, routes] = [groupsOf(run.plan), routesOf(run.plan)];
+  const routes = routesOf(run.plan);
   const names = new Set([...routes].flatMap(([name, route]) => (route.startsWith('server') ? [name] : [])));
-  const collective = new CollectiveExchange({ thread, memory, kernels, groups, routes });
-  const exchange = servers ? await withServers(options, collective, servers, names) : collective;
-  replica.setGroups(groups);
-  return { ...run, exchange };
+  const collective = new CollectiveExchange({ thread, memory, kernels, step: options.step, routes });
+  const onServers = servers && (await withServers(options, servers, names));
+  const fetched = new Set(
+    tellAllTexts(thread, JSON.stringify(onServers?.fetched ?? []), 'what workers fetch').flatMap(
+      (text) => JSON.parse(text) as string[],
+    ),
+  );
+  replica.setGroups(groupsOf(run.plan));
+  // In the same order on all workers.
+  const inOrder = [...memory.gradients.keys()].filter((name) => fetched.has(name));
+  return { ...run, fetched: inOrder, collective, servers: onServers };
 }
 
 /** Dense parameters alone go by collectives unless servers are asked for: on the same links they never cost less. */
@@ -127,25 +141,22 @@ function startServers({
 }
 
 async function withServers(
-  { thread, replica, config }: OpenExchangeOptions,
-  collective: CollectiveExchange,
+  { thread, replica, step, config }: OpenExchangeOptions,
   servers: RunServers,
   names: ReadonlySet<string>,
-): Promise<Exchange> {
+): Promise<ServerExchange | undefined> {
   if (names.size === 0) {
     await servers.close();
-    return collective;
+    return undefined;
   }
   const { memory, kernels } = replica;
-  const { groups } = collective;
   const hasExactRows = (config.sparseUpdates ?? 'exact') === 'exact';
   const { localAggregation, boundaryBetweenWorkersAndServers } = config;
   const clips = replica.model.graph.updateOperations.some(({ kind }) => kind === 'clip_global_norm');
   const boundaryAmongServers = !clips || config.boundaryAmongServers;
-  const onServers = {
-    ...{ thread, servers, memory, kernels, names, groups, hasExactRows },
+  return ServerExchange.open({
+    ...{ thread, servers, memory, kernels, names, step, hasExactRows },
     ...{ steps: replica.step },
     ...{ localAggregation, boundaryAmongServers, boundaryBetweenWorkersAndServers },
-  };
-  return new MixedExchange([collective, await ServerExchange.open(onServers)]);
+  });
 }

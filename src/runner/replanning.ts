@@ -3,10 +3,10 @@
  * figures of the plan, a new one is made, at the same step on all workers. Routes stay: parameters do not move in mid-run.
  */
 import type { CommunicationThread } from '../communication/index.ts';
-import { tellAll, type SentMessage } from '../exchange/index.ts';
+import { tellAll } from '../exchange/index.ts';
 import { hasDrifted, recalibrated } from '../plan/index.ts';
 import { planned, routesOf, type PlannedRun } from './plan-run.ts';
-import { underWay } from './under-way.ts';
+import { underWay, type Passage } from './under-way.ts';
 
 /** By how much figures may differ: machines are noisy, and a plan that changes without need costs more than it gains. */
 const DRIFT_SHARE = 0.5;
@@ -17,7 +17,7 @@ export class StepTimes {
   #computeMs = 0;
   #exchangeMs = 0;
 
-  add(computeMs: number, messages: readonly SentMessage[]): void {
+  add(computeMs: number, messages: readonly Passage[]): void {
     this.#steps++;
     this.#computeMs += computeMs;
     this.#exchangeMs += underWay(messages).exchangeMs;

@@ -7,7 +7,7 @@
 import { UsageError, type ScheduleSpec } from '../base/index.ts';
 import type { CommunicationThread } from '../communication/index.ts';
 import type { SampleOrderState } from '../data/index.ts';
-import { agree, NO_TABLES, type Exchange } from '../exchange/index.ts';
+import { agree, NO_TABLES, type RemoteTables } from '../exchange/index.ts';
 import type { Region } from '../memory/index.ts';
 import {
   carriedOver,
@@ -149,7 +149,7 @@ export class RunCheckpoints {
   async save(
     { state: order, length }: PlaceInSamples,
     evaluation: Evaluation | undefined,
-    tables: Exchange['remoteTables'] = NO_TABLES,
+    tables: RemoteTables = NO_TABLES,
   ): Promise<void> {
     const { replica, seed, batchSize, stepSamples, schedule } = this.#parts;
     const { step } = replica;
@@ -225,7 +225,7 @@ export class RunCheckpoints {
     };
   }
 
-  #streamedValues(tables: Exchange['remoteTables']): Record<string, StreamedTensor> {
+  #streamedValues(tables: RemoteTables): Record<string, StreamedTensor> {
     const { replica } = this.#parts;
     const checked = (piece: Region<'float32'>) => {
       if (!Number.isFinite(replica.kernels.absSum(piece))) throw this.notANumber(NaN);
@@ -236,7 +236,7 @@ export class RunCheckpoints {
     );
   }
 
-  #streamedSlots(tables: Exchange['remoteTables']): Record<string, StreamedTensor> {
+  #streamedSlots(tables: RemoteTables): Record<string, StreamedTensor> {
     const { slots } = this.#parts.replica.optimizer;
     const all = [...tables].flatMap(([name, table]) =>
       slots.map(

@@ -7,32 +7,66 @@ import { InternalError } from '../base/index.ts';
 import type { CommunicationThread } from '../communication/index.ts';
 import { aggregatesLocally, agree, tellAllTexts } from '../exchange/index.ts';
 import type { UpdateOperation } from '../graph/index.ts';
-import { stepProgram, type ExchangePlan, type StepFacts, type StepProgram } from '../plan/index.ts';
+import {
+  clientProgram,
+  stepProgram,
+  type ClientFacts,
+  type ExchangePlan,
+  type StepFacts,
+  type StepProgram,
+} from '../plan/index.ts';
 import { partOf, type Replica } from '../runtime/index.ts';
 import { groupsOf, routesOf, type PlannedRun } from './plan-run.ts';
+import type { Clients } from './on.ts';
 import type { RunnerConfig } from './runner.ts';
 
+/** A plan, and what some worker has to fetch because it cannot read it where servers have it. */
+export interface OpenRun extends PlannedRun {
+  readonly fetched: readonly string[];
+}
+
+export interface JointProgram {
+  readonly run: OpenRun;
+  readonly thread: CommunicationThread;
+}
+
 /** Of one device if there is no plan. */
-export function programOf(
-  { model: { graph }, memory }: Replica,
+export function programOf(replica: Replica, config: RunnerConfig, joint?: JointProgram): StepProgram {
+  const facts = modelFacts(replica, config);
+  const updates = replica.model.graph.updateOperations;
+  const groups = [[...replica.memory.gradients.keys()]];
+  return stepProgram({ ...facts, groups, ...(joint ? jointFacts(config, joint, updates) : {}) });
+}
+
+/** Of a worker whose client deals with servers. */
+export function programOfClient(
+  replica: Replica,
   config: RunnerConfig,
-  joint?: { readonly run: PlannedRun; readonly thread: CommunicationThread },
+  { consistency, clients }: Clients,
+  servers: ClientFacts['servers'],
+  workers: number,
 ): StepProgram {
+  return clientProgram({
+    ...{ ...modelFacts(replica, config), servers, trained: [...replica.memory.gradients.keys()] },
+    hasSeveral: workers > clients,
+    compareEverySteps: config.compareEverySteps ?? 1000,
+    averageEverySteps: consistency.kind === 'elastic' ? consistency.everySteps : undefined,
+  });
+}
+
+function modelFacts({ model: { graph }, memory }: Replica, config: RunnerConfig): Omit<StepFacts, 'groups'> {
   const { checkpointDirectory, checkpointEverySteps = Infinity } = config;
   const places = [...memory.gradients];
   const tables = new Set(places.flatMap(([name, { kind }]) => (kind === 'sparse' ? [name] : [])));
-  return stepProgram({
-    ...{ parameters: [...memory.parameters.keys()], groups: [places.map(([name]) => name)], tables },
+  return {
+    ...{ parameters: [...memory.parameters.keys()], tables },
     ...{ hasStates: graph.stateUpdates.length > 0, hasAverages: graph.movingAverages.length > 0 },
     transforms: graph.updateOperations.map((operation) => {
       const [kind, name] = partOf(operation);
       return { kind, name };
     }),
     checkpointEverySteps: checkpointDirectory === undefined ? undefined : checkpointEverySteps,
-    ...(joint
-      ? jointFacts(config, { tables, rowBuffers: memory.rowBuffers }, joint, graph.updateOperations)
-      : {}),
-  });
+  };
 }
 
 /** All workers call it together. */
@@ -50,33 +84,20 @@ export function compareProgram(thread: CommunicationThread, own: StepProgram): v
   );
 }
 
-interface Tables {
-  readonly tables: ReadonlySet<string>;
-  /** Of those that are on servers only. */
-  readonly rowBuffers: { has(table: string): boolean };
-}
-
 function jointFacts(
   config: RunnerConfig,
-  { tables, rowBuffers }: Tables,
-  { run: { plan, input }, thread }: { readonly run: PlannedRun; readonly thread: CommunicationThread },
+  { run: { plan, input, fetched }, thread }: JointProgram,
   updates: readonly UpdateOperation[],
 ): Partial<StepFacts> {
-  const { boundaryAmongServers = true, localAggregation = true, sparseUpdates = 'exact' } = config;
+  const { boundaryAmongServers = true, localAggregation = true } = config;
   const routes = routesOf(plan);
-  const onServers = [...routes].flatMap(([name, route]) => (route.startsWith('server') ? [name] : []));
-  // On one host all values are read where the servers have them, but for tables that no worker
-  // maps; rows that nobody touched may have updates to catch up with.
-  const isOneHost = new Set(thread.world.hosts).size === 1;
-  const fetched = onServers.filter(
-    (name) => !isOneHost || rowBuffers.has(name) || (tables.has(name) && sparseUpdates === 'exact'),
-  );
+  const isOnServers = [...routes.values()].some((route) => route.startsWith('server'));
   const clips = updates.some(({ kind }) => kind === 'clip_global_norm');
   return {
     ...{ routes, groups: groupsOf(plan), fetched: new Set(fetched) },
     compareEverySteps: config.compareEverySteps ?? 1000,
     addsRowsUp: localAggregation && aggregatesLocally(thread),
-    fetchesHeld: clips && !boundaryAmongServers && onServers.length > 0,
+    fetchesHeld: clips && !boundaryAmongServers && isOnServers,
     predicted: {
       forwardMs: input.forwardMs,
       backwardMs: backwardMsOf(plan, input.layers),

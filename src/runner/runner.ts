@@ -15,22 +15,25 @@ import {
 import type { CommunicationThread } from '../communication/index.ts';
 import type { Compute, SessionOptions } from '../compute/index.ts';
 import { openLoader, SampleOrder, type Batch, type Dataset } from '../data/index.ts';
-import { NO_TABLES, tellAll, type Exchange } from '../exchange/index.ts';
+import { NO_TABLES, tellAll, type RemoteTables } from '../exchange/index.ts';
 import type { OptimizerSpec } from '../kernels/index.ts';
-import { namesInShort, type ExchangePlan, type Merging, type StepProgram } from '../plan/index.ts';
+import type { ExchangePlan, Merging, StepProgram } from '../plan/index.ts';
 import {
   checkColumns,
   evaluate,
   evaluateRemotely,
   evaluationOf,
   NOTHING_EVALUATED,
+  replicaOperations,
+  StepContext,
+  StepWalk,
   type EvaluateOptions,
   type Evaluation,
   type Replica,
 } from '../runtime/index.ts';
 import { compareData } from './dataset-check.ts';
 import { attemptTogether } from './joint-attempt.ts';
-import type { JointStep, StepOutcome } from './joint-step.ts';
+import type { Asked, JointStep, StepOutcome, StepShare } from './joint-step.ts';
 import { RUN_OPTIONS } from './option-names.ts';
 import { checkDataset, checkRunLength } from './option-values.ts';
 import type { PlanOptions } from './plan-run.ts';
@@ -144,8 +147,11 @@ export class Runner {
   /** Steps of the checkpoint resumed from that runs have yet to pass over. */
   #stepsAhead = 0;
   #evaluation: Evaluation | undefined;
-  /** Traces the backward pass of one device. */
-  readonly #onGroup: (() => void) | undefined;
+  /** Of one device. */
+  readonly #alone: { readonly walk: StepWalk; readonly program: StepProgram } | undefined;
+  readonly #step = new StepContext();
+  /** Brings the batch of the next step. */
+  #load: (() => Batch) | undefined;
   /** Set when the other workers are left, or given up; each is done once. */
   #leaving: Promise<void> | undefined;
   #aborting: Promise<void> | undefined;
@@ -168,11 +174,10 @@ export class Runner {
     this.#order = this.#checkpoints.begin();
     if (this.#order) this.#stepsAhead = replica.step - this.#checkpoints.stepOffset;
     if (this.#checkpoints.note !== undefined && parts.rank === 0) this.#log(this.#checkpoints.note);
-    if (!trace || shared) return;
-    const { gradients, parameters } = replica.memory;
-    const segment = `backward ${namesInShort([...gradients.keys()], parameters.keys())}`;
-    this.#onGroup = () => trace.lap('backward', segment);
-    replica.cutForward();
+    if (shared) return;
+    const program = programOf(replica, config);
+    this.#alone = { program, walk: this.#bind(program) };
+    if (trace) replica.cutForward();
   }
 
   /** This worker's number, from 0. */
@@ -209,8 +214,7 @@ export class Runner {
 
   /** What a step does, as a list of operations; with other workers from the first step on. */
   get program(): StepProgram | undefined {
-    const { shared, replica, config } = this.#parts;
-    return shared ? shared.program : programOf(replica, config);
+    return (this.#alone ?? this.#parts.shared)?.program;
   }
 
   /** Merges gradients otherwise from the next step on; all workers call it between the same steps. For comparing. */
@@ -225,8 +229,7 @@ export class Runner {
 
   /** Trains on a dataset, of which every worker takes its share if it is a `shard`; one report for each step. */
   async *run(data: Dataset | Shard, options: RunOptions = {}): AsyncGenerator<StepReport> {
-    const { replica, config, rank, shared, thread, trace } = this.#parts;
-    const { checkpointEverySteps = Infinity } = config;
+    const { replica, rank, shared, thread, trace } = this.#parts;
     refuseUnknownOptions('runner.run', options, RUN_OPTIONS);
     checkRunLength(options);
     const { epochs = 1, maxSteps = Infinity, signal } = options;
@@ -263,17 +266,18 @@ export class Runner {
           return;
         }
         trace?.begin(replica.step + 1);
-        const batch = loader.next(replica.inputs);
-        trace?.lap('load', 'load batch');
+        let batch: Batch | undefined;
+        this.#load = () => (batch = loader.next(replica.inputs));
         const done = shared
-          ? await this.#explained(() => this.#stepTogether(shared, batch, isShared))
-          : this.#stepAlone(batch);
+          ? await this.#explained(() => this.#stepTogether(shared, isShared))
+          : this.#stepAlone();
         this.#order = { state: loader.state, length: dataset.length };
         // What is told and kept of the last step has the steps of all.
         if (replica.step === lastStep) await this.#explained(async () => shared?.end());
-        const { epoch, last } = batch;
+        const { epoch, last } = batch!;
         yield { step: replica.step, epoch, last, ...done };
-        const isDue = last || replica.step === lastStep || replica.step % checkpointEverySteps === 0;
+        const isEnd = last || replica.step === lastStep;
+        const isDue = (shared ?? this.#alone!.walk).isDue('checkpoint', isEnd);
         if (isDue && this.#checkpoints.isOn) await this.save();
         if (performance.now() - yieldedMs < YIELD_EVERY_MS) continue;
         await yieldToEvents();
@@ -293,7 +297,7 @@ export class Runner {
     const { replica, trace } = this.#parts;
     const { shared, thread } = this.#withOthers;
     trace?.begin(replica.step);
-    return this.#explained(async () => {
+    const work = async (): Promise<Evaluation> => {
       const isShared = data instanceof Shard;
       const dataset = isShared ? data.dataset : data;
       if (!shared || !thread) return evaluate(replica, dataset, options);
@@ -318,8 +322,8 @@ export class Runner {
         const sum = (word: number) => all.reduce((total, numbers) => total + numbers[word]!, 0);
         return evaluationOf({ loss: sum(0), samples: sum(1), correct: sum(2), counted: sum(3) });
       });
-    }).then((evaluation) => {
-      trace?.lap('evaluate');
+    };
+    return this.#explained(() => this.#call('evaluate', work)).then((evaluation) => {
       if (options.average === undefined) this.#evaluation = evaluation;
       return evaluation;
     });
@@ -339,13 +343,13 @@ export class Runner {
     trace?.begin(replica.step);
     const { seed = 0 } = config;
     const place = this.#order ?? { state: { seed, epoch: 0, position: 0 } };
-    await this.#explained(async () => {
-      const write = () => this.#checkpoints.save(place, this.#evaluation, this.#tablesToSave());
-      if (rank > 0 || !shared) return write();
-      await shared.withValues(write, { alone: true, withState: true });
-    });
-    // The others have nothing to do for it.
-    if (rank === 0) trace?.lap('checkpoint');
+    await this.#explained(() =>
+      this.#call('checkpoint', async () => {
+        const write = () => this.#checkpoints.save(place, this.#evaluation, this.#tablesToSave());
+        if (rank > 0 || !shared) return write();
+        await shared.withValues(write, { alone: true, withState: true });
+      }),
+    );
   }
 
   /**
@@ -402,7 +406,7 @@ export class Runner {
     this.#hasLeft = true;
   }
 
-  #tablesToSave(): Exchange['remoteTables'] {
+  #tablesToSave(): RemoteTables {
     const { replica, shared } = this.#parts;
     const tables = shared?.remoteTables;
     const [table] = replica.memory.rowBuffers.keys();
@@ -412,6 +416,12 @@ export class Runner {
       `There is no checkpoint of step ${replica.step} yet: ${table} is on servers only (serverTables), which have it from the first step on. Save after a step.`,
       { table },
     );
+  }
+
+  /** Does the work of an operation behind a step. */
+  async #call<T>(kind: Asked, work: () => Promise<T>): Promise<T> {
+    const { shared } = this.#withOthers;
+    return (shared ?? this.#alone?.walk)?.call(kind, work) ?? work();
   }
 
   get #withOthers(): Pick<RunnerParts, 'shared' | 'thread'> {
@@ -463,23 +473,36 @@ export class Runner {
     return new SampleOrder(length, { seed }).seek(isWithin ? epoch + 1 : epoch, 0);
   }
 
-  async #stepTogether(
-    shared: JointStep,
-    { samples, batchSize }: Batch,
-    isShared: boolean,
-  ): Promise<StepOutcome> {
-    return shared.step({ samples, batchSize, isShared, lr: this.#rate }, (loss) => this.#checkLoss(loss));
+  async #stepTogether(shared: JointStep, isShared: boolean): Promise<StepOutcome> {
+    const load = (): StepShare => {
+      const { samples, batchSize } = this.#load!();
+      return { samples, batchSize, isShared, lr: this.#rate };
+    };
+    return shared.step(load, (loss) => this.#checkLoss(loss));
   }
 
   /** Without a promise: a small step takes no longer than a few of them. */
-  #stepAlone({ samples, batchSize }: Batch): StepOutcome {
-    const startedMs = performance.now();
+  #stepAlone(): StepOutcome {
+    void this.#alone!.walk.step();
+    const { startedMs, computedMs, samples } = this.#step;
+    const loss = this.replica.memory.loss.view[0]!;
+    return { loss, samples: samples.length, computeMs: computedMs - startedMs, waitMs: 0 };
+  }
+
+  #bind(program: StepProgram): StepWalk {
     const { replica, trace } = this.#parts;
-    const loss = replica.computeGradients(samples, this.#onGroup, trace?.lap);
-    const computeMs = performance.now() - startedMs;
-    this.#checkLoss(loss);
-    replica.update(this.#rate, undefined, trace?.lap);
-    return { loss, samples: batchSize, computeMs, waitMs: 0 };
+    const step = this.#step;
+    return StepWalk.bind(program, {
+      parts: [
+        ({ kind }) => (kind === 'load' ? () => step.begin(this.#load!().samples, this.#rate) : undefined),
+        replicaOperations({
+          ...{ replica, step, checkLoss: (loss) => this.#checkLoss(loss) },
+          onCompiled: () => trace?.lap('compile'),
+        }),
+      ],
+      finishedSteps: () => replica.step,
+      onComputed: trace && (({ kind, name }) => trace.lap(kind, name)),
+    });
   }
 
   /** Of the next step. */

@@ -1,52 +1,45 @@
 /**
- * A step that all workers make together: this worker's share of the batch, cut where the plan says, and the exchange, which goes on
- * meanwhile. Makes the plan when the first batch is there, and says after a hundred steps how it goes.
- * Invariants: all workers do the same at the same step; after `compute` all know the same loss and gradients.
+ * Steps that all workers make together, by the program of a plan: binds this worker's parts to it
+ * and walks it. Makes the plan when the first batch is there, and says after a hundred steps how it
+ * goes. Invariants: all workers do the same at the same step; all know the same loss and gradients
+ * before anything is updated.
  */
 import type { CommunicationThread } from '../communication/index.ts';
 import type { Part } from '../data/index.ts';
-import { tellAll, type Exchange } from '../exchange/index.ts';
-import { namesInShort, type ExchangePlan, type Merging, type StepProgram } from '../plan/index.ts';
-import type { GradientsElsewhere, Replica } from '../runtime/index.ts';
+import { NO_TABLES, tellAll, type RemoteTables } from '../exchange/index.ts';
+import type { ExchangePlan, Merging, StepProgram } from '../plan/index.ts';
+import {
+  NOTHING_ELSEWHERE,
+  replicaOperations,
+  StepContext,
+  StepWalk,
+  type MovedMessage,
+  type Replica,
+} from '../runtime/index.ts';
 import { AgreedStop } from './agreed-stop.ts';
-import type { JointStep, StepOutcome, StepShare } from './joint-step.ts';
+import type { Asked, JointStep, StepOutcome, StepShare } from './joint-step.ts';
+import type { PlannedExchange } from './open-exchange.ts';
 import { groupsOf, planned, type PlannedRun } from './plan-run.ts';
 import { compareReplicas } from './replica-check.ts';
 import { replan, StepTimes } from './replanning.ts';
-import { compareProgram } from './run-program.ts';
+import { compareProgram, type OpenRun } from './run-program.ts';
 import { runReport } from './run-report.ts';
 import type { Trace } from './trace.ts';
-
-export interface PlannedExchange extends PlannedRun {
-  readonly exchange: Exchange;
-}
 
 export interface SharedStepOptions {
   readonly thread: CommunicationThread;
   readonly replica: Replica;
   /** The first batch lies in the replica's inputs. */
-  readonly planExchange: (samples: ArrayLike<number>) => Promise<PlannedExchange>;
-  readonly programOf: (run: PlannedRun) => StepProgram;
+  readonly planExchange: (samples: ArrayLike<number>, step: StepContext) => Promise<PlannedExchange>;
+  readonly programOf: (run: OpenRun) => StepProgram;
   /** Takes lines for people, on the first worker. */
   readonly log: (line: string) => void;
-  /** Between two comparisons of the replicas. */
-  readonly compareEverySteps: number;
   /** Whether gradients of each kind are averaged over the workers, not added. */
   readonly averages: { readonly dense: boolean; readonly sparse: boolean };
   /** Samples of a batch, over all workers. */
   readonly batchSize: number;
   /** Receives trace events. Default: none. */
   readonly trace?: Trace | undefined;
-}
-
-interface SharedGradients {
-  /** Of the whole batch. */
-  readonly loss: number;
-  readonly elsewhere: GradientsElsewhere;
-  /** Forward and backward pass of this worker's share. */
-  readonly computeMs: number;
-  /** For gradients of others, behind the backward pass. */
-  readonly waitMs: number;
 }
 
 const REPORT_AFTER_STEPS = 100;
@@ -57,15 +50,25 @@ const WARM_UP_STEPS = 10;
 
 export class SharedStep implements JointStep {
   readonly #options: SharedStepOptions;
+  readonly #context = new StepContext();
   #planned: PlannedExchange | undefined;
   #program: StepProgram | undefined;
+  #walk: StepWalk | undefined;
+  /** That of the program before, until all that it has started has ended. */
+  #before: StepWalk | undefined;
   #stop: AgreedStop | undefined;
   #steps = 0;
   readonly #sums = { computeMs: 0, waitMs: 0 };
   #countedSinceMs = 0;
   readonly #times = new StepTimes();
-  /** Of the segments of the backward pass, in the trace. */
-  #segmentNames: readonly string[] = [];
+  /** Gradients that have travelled in this step. */
+  #messages: MovedMessage[] = [];
+  /** Of this step. */
+  #load: (() => StepShare) | undefined;
+  #total = 0;
+  /** The first batch is there, which the plan was made with. */
+  #isLoaded = false;
+  #checkLoss: (loss: number) => void = () => undefined;
 
   constructor(options: SharedStepOptions) {
     this.#options = options;
@@ -100,17 +103,27 @@ export class SharedStep implements JointStep {
     return Promise.resolve();
   }
 
-  async step(
-    { samples, batchSize, isShared, lr }: StepShare,
-    checkLoss: (loss: number) => void,
-  ): Promise<StepOutcome> {
-    const { replica, trace } = this.#options;
-    const total = isShared ? batchSize : this.#samplesOfAll(batchSize);
-    const { loss, elsewhere, computeMs, waitMs } = await this.#compute(samples, total);
-    checkLoss(loss);
-    const scale = replica.update(lr, elsewhere, trace?.lap);
-    this.#planned!.exchange.apply({ scale, lr });
-    return { loss, samples: total, computeMs, waitMs };
+  async step(load: () => StepShare, checkLoss: (loss: number) => void): Promise<StepOutcome> {
+    this.#checkLoss = checkLoss;
+    this.#load = load;
+    this.#messages = [];
+    if (this.#steps > 0 && this.#steps % REPLAN_EVERY_STEPS === 0) this.#planAnew(this.#planned!);
+    const walk = this.#walk ?? (await this.#begin());
+    if (this.#before) await this.#before.settle();
+    this.#before = undefined;
+    if (this.#steps === WARM_UP_STEPS) this.#countedSinceMs = performance.now();
+    if (this.#steps === REPORT_AFTER_STEPS) this.#report(this.#planned!.plan);
+    const walked = walk.step();
+    if (walked) await walked;
+    const { startedMs, computedMs, combinedMs } = this.#context;
+    const [computeMs, waitMs] = [computedMs - startedMs, combinedMs - computedMs];
+    this.#times.add(computeMs, this.#messages);
+    if (this.#steps++ >= WARM_UP_STEPS) {
+      this.#sums.computeMs += computeMs;
+      this.#sums.waitMs += waitMs;
+    }
+    const loss = this.#options.replica.memory.loss.view[0]!;
+    return { loss, samples: this.#total, computeMs, waitMs };
   }
 
   isStopped(signal: AbortSignal | undefined): boolean {
@@ -125,54 +138,26 @@ export class SharedStep implements JointStep {
   async leaveRun(): Promise<void> {}
 
   async withValues<T>(work: () => T | Promise<T>, { withState = false } = {}): Promise<T> {
-    const exchange = this.#planned?.exchange;
-    await exchange?.fetchAll();
-    if (withState) await exchange?.fetchState();
+    const servers = this.#planned?.servers;
+    await this.#settled();
+    await servers?.fetchAll();
+    if (withState) await servers?.fetchState();
     return work();
+  }
+
+  isDue(kind: Asked, isEpochEnd: boolean): boolean {
+    return this.#walk?.isDue(kind, isEpochEnd) ?? isEpochEnd;
+  }
+
+  async call<T>(kind: Asked, work: () => T | Promise<T>): Promise<T> {
+    if (this.#walk) return this.#walk.call(kind, work);
+    const result = await work();
+    this.#options.trace?.lap(kind);
+    return result;
   }
 
   async fetchAll(): Promise<void> {
     await this.withValues(() => undefined, { withState: true });
-  }
-
-  /** `samples` are those of this worker's share, which lie in the replica's inputs; `total` counts those of all workers. */
-  async #compute(samples: ArrayLike<number>, total: number): Promise<SharedGradients> {
-    const { thread, replica, compareEverySteps, trace } = this.#options;
-    replica.findRows(samples);
-    this.#planned ??= await this.#planFirst(samples);
-    if (this.#steps > 0 && this.#steps % REPLAN_EVERY_STEPS === 0) this.#planAnew(this.#planned);
-    const { plan, exchange } = this.#planned;
-    if (replica.step > 0 && replica.step % compareEverySteps === 0) {
-      compareReplicas(thread, replica, plan);
-      trace?.lap('check');
-    }
-    if (this.#steps === WARM_UP_STEPS) this.#countedSinceMs = performance.now();
-    if (this.#steps === REPORT_AFTER_STEPS) this.#report(plan);
-    await exchange.prepare(samples.length);
-    if (trace) this.#tracePreparation(trace, exchange);
-    const startedMs = performance.now();
-    exchange.begin(samples.length);
-    if (samples.length > 0) {
-      for (const group of replica.gradientGroups(samples, trace?.lap)) {
-        this.#multiply(exchange.groups[group]!, total / samples.length);
-        exchange.start(group);
-        trace?.lap('backward', this.#segmentNames[group]);
-      }
-    } else {
-      replica.clearGradients();
-      exchange.groups.forEach((_, group) => exchange.start(group));
-    }
-    const computedMs = performance.now();
-    const elsewhere = await exchange.finish();
-    trace?.lap('wait');
-    replica.takeStates(trace?.lap);
-    this.#times.add(computedMs - startedMs, exchange.lastMessages);
-    const [computeMs, waitMs] = [computedMs - startedMs, performance.now() - computedMs];
-    if (this.#steps++ >= WARM_UP_STEPS) {
-      this.#sums.computeMs += computeMs;
-      this.#sums.waitMs += waitMs;
-    }
-    return { loss: replica.memory.loss.view[0]!, elsewhere, computeMs, waitMs };
   }
 
   /**
@@ -181,7 +166,7 @@ export class SharedStep implements JointStep {
    */
   async prepareRows(samples: ArrayLike<number>): Promise<void> {
     this.#options.replica.findRows(samples);
-    if (this.#planned) await this.#planned.exchange.prepareRows(samples.length);
+    if (this.#planned) await this.#planned.servers?.prepareRows(samples.length);
     else this.#options.replica.fillRows();
   }
 
@@ -189,17 +174,19 @@ export class SharedStep implements JointStep {
    * Those that are on servers only. Undefined before the first step: then they are nowhere yet, or
    * in a checkpoint.
    */
-  get remoteTables(): Exchange['remoteTables'] | undefined {
-    return this.#planned?.exchange.remoteTables;
+  get remoteTables(): RemoteTables | undefined {
+    return this.#planned && (this.#planned.servers?.remoteTables ?? NO_TABLES);
   }
 
   async close(): Promise<void> {
-    await this.#planned?.exchange.close();
+    await this.#settled();
+    await this.#planned?.collective.close();
+    await this.#planned?.servers?.close();
   }
 
   /** Without waiting for the others, as after an error. */
   async abort(): Promise<void> {
-    await this.#planned?.exchange.abort();
+    await this.#planned?.servers?.abort();
   }
 
   /** Other groups from the next step on, by a merging of one's choice; all workers call it between the same steps. */
@@ -214,19 +201,23 @@ export class SharedStep implements JointStep {
     return all.reduce((sum, [samples]) => sum + samples!, 0);
   }
 
-  async #planFirst(samples: ArrayLike<number>): Promise<PlannedExchange> {
+  /** Loads the first batch, makes the plan with it, and binds its program. */
+  async #begin(): Promise<StepWalk> {
     const { replica, planExchange, trace } = this.#options;
+    this.#takeBatch();
+    trace?.lap('load', 'load batch');
     // What is timed needs numbers, whichever they are.
     replica.fillRows(true);
-    const run = await planExchange(samples);
-    this.#takeProgram(run);
-    if (!trace) return run;
+    this.#planned = await planExchange(this.#context.samples, this.#context);
+    this.#takeProgram(this.#planned);
     // Not before: the plan is that of a run without a trace.
-    replica.cutForward();
-    run.exchange.traceTo(trace.message);
-    this.#nameSegments(run.exchange.groups);
-    trace.lap('plan');
-    return run;
+    if (trace) {
+      replica.cutForward();
+      this.#planned.servers?.traceTo(trace.message);
+      trace.lap('plan');
+    }
+    this.#isLoaded = true;
+    return this.#bind();
   }
 
   #planAnew(before: PlannedExchange): void {
@@ -244,23 +235,77 @@ export class SharedStep implements JointStep {
   }
 
   #take(run: PlannedRun): ExchangePlan {
-    const { exchange } = this.#planned!;
-    this.#planned = { ...run, exchange };
-    this.#takeProgram(run);
+    const { fetched, collective, servers } = this.#planned!;
+    const before = JSON.stringify(groupsOf(this.#planned!.plan));
+    this.#planned = { ...run, fetched, collective, servers };
+    this.#takeProgram(this.#planned);
     this.#times.forget();
     const groups = groupsOf(run.plan);
     // What is cut alike need not be compiled again.
-    if (JSON.stringify(groups) === JSON.stringify(exchange.groups)) return run.plan;
-    exchange.setGroups(groups);
-    this.#options.replica.setGroups(groups);
-    if (this.#options.trace) this.#nameSegments(groups);
+    if (JSON.stringify(groups) !== before) this.#options.replica.setGroups(groups);
+    this.#before = this.#walk;
+    this.#bind();
     return run.plan;
   }
 
-  #takeProgram(run: PlannedRun): void {
+  #takeProgram(run: OpenRun): void {
     const { thread, programOf } = this.#options;
     this.#program = programOf(run);
     compareProgram(thread, this.#program);
+  }
+
+  /** This worker's parts, for the operations that each of them does. */
+  #bind(): StepWalk {
+    const { thread, replica, trace } = this.#options;
+    const { collective, servers } = this.#planned!;
+    const step = this.#context;
+    step.elsewhere = servers?.elsewhere ?? NOTHING_ELSEWHERE;
+    this.#walk = StepWalk.bind(this.#program!, {
+      parts: [
+        ({ kind }) => {
+          if (kind === 'load') {
+            return () => {
+              if (!this.#isLoaded) this.#takeBatch();
+            };
+          }
+          if (kind === 'check') return () => compareReplicas(thread, replica, this.#planned!.plan);
+          return undefined;
+        },
+        replicaOperations({
+          ...{ replica, step, checkLoss: (loss) => this.#checkLoss(loss) },
+          onGradients: (names) => this.#multiply(names, this.#total / step.samples.length),
+          onCompiled: () => trace?.lap('compile'),
+        }),
+        (operation) => collective.handlerOf(operation),
+        ...(servers ? [servers.handlers()] : []),
+      ],
+      finishedSteps: () => replica.step,
+      onComputed: ({ kind, name }) => {
+        const isShown = kind === 'load' && this.#isLoaded;
+        this.#isLoaded = false;
+        // The first worker writes for all.
+        if (!isShown && (kind !== 'checkpoint' || thread.world.rank === 0)) trace?.lap(kind, name);
+      },
+      onWaited: ({ kind }) => trace?.lap(kind === 'pull' || kind === 'pull rows' ? kind : 'wait'),
+      onMessage: ({ kind, name, form, number }, message) => {
+        if (number !== undefined && form !== 'rows of a machine') this.#messages.push(message);
+        trace?.message(kind, name, message.startedMs, message.endedMs, message.bytes);
+      },
+    });
+    return this.#walk;
+  }
+
+  #takeBatch(): void {
+    const { replica } = this.#options;
+    const { samples, batchSize, isShared, lr } = this.#load!();
+    this.#total = isShared ? batchSize : this.#samplesOfAll(batchSize);
+    replica.findRows(samples);
+    this.#context.begin(samples, lr);
+  }
+
+  async #settled(): Promise<void> {
+    await this.#before?.settle();
+    await this.#walk?.settle();
   }
 
   /** The average by samples, of gradients that were divided by the share that counts for them, is their sum. */
@@ -274,18 +319,6 @@ export class SharedStep implements JointStep {
         place.kind === 'dense' ? place.region : place.rows.slice(0, place.count * place.rowLength);
       if (values.length > 0) replica.kernels.scale(values, factor);
     }
-  }
-
-  #nameSegments(groups: readonly (readonly string[])[]): void {
-    const all = [...this.#options.replica.memory.parameters.keys()];
-    // A group without gradients is the forward pass.
-    this.#segmentNames = groups.map((names) => `backward ${namesInShort(names, all)}`.trimEnd());
-  }
-
-  #tracePreparation(trace: Trace, { fetches }: Exchange): void {
-    // The first step waits for no update.
-    if (fetches && (fetches !== 'wait' || this.#steps > 0)) trace.lap(fetches);
-    else trace.skip();
   }
 
   #report(plan: ExchangePlan): void {

@@ -7,7 +7,6 @@ import type { CompiledGraph, Compute } from '../compute/index.ts';
 import { elementCount, isNode, resolveShape, type Model, type Tensor } from '../graph/index.ts';
 import { planRows, sumRows, type Kernels } from '../kernels/index.ts';
 import type { Region, Segment } from '../memory/index.ts';
-import type { OnPart } from '../plan/index.ts';
 import { IndexChecks } from './index-checks.ts';
 import type { ModelMemory, SparsePlace } from './model-memory.ts';
 import { inputWithSameBytes } from './row-buffer.ts';
@@ -33,6 +32,8 @@ export class Backward {
   readonly #options: BackwardOptions;
   #groups: readonly (readonly string[])[];
   #isForwardApart = false;
+  /** That of the last forward pass. */
+  #batch = 0;
   readonly #checks: IndexChecks;
   readonly #compiled = new Map<number, CompiledBatch>();
 
@@ -43,33 +44,31 @@ export class Backward {
   }
 
   /**
-   * Computes the loss and all gradients of the batch in the model's inputs. Yields as soon as the gradients of a group are in
-   * their places, while later segments are still to run; returns the loss. `onPart` is called after what is not the backward pass
-   * itself.
+   * Begins with the batch in the model's inputs: masks are drawn, and the forward pass runs where it
+   * is a segment of its own. `onCompiled` is called if this batch size had to be compiled first.
    */
-  *run(batch: number, step: number, onPart?: OnPart): Generator<number, number> {
-    const { memory } = this.#options;
-    if (onPart && !this.#compiled.has(batch)) {
-      this.#compiledFor(batch);
-      onPart('compile');
-    }
+  forward(batch: number, step: number, onCompiled?: () => void): void {
+    const isNew = !this.#compiled.has(batch);
+    const { graph } = this.#compiledFor(batch);
+    if (isNew) onCompiled?.();
     this.#checks.run(batch);
     this.#drawMasks(batch, step);
-    const { graph } = this.#compiledFor(batch);
-    const first = this.#forwardSegments;
-    if (first > 0) {
-      graph.run(0);
-      onPart?.('forward');
+    this.#batch = batch;
+    if (this.#forwardSegments > 0) graph.run(0);
+  }
+
+  /** Brings the gradients of a group to their places, in the order of the groups. */
+  group(group: number): void {
+    const { memory } = this.#options;
+    this.#compiledFor(this.#batch).graph.run(this.#forwardSegments + group);
+    for (const name of this.#groups[group]!) {
+      const place = memory.gradients.get(name);
+      if (place?.kind === 'sparse') this.#uniqueRows(place, this.#batch);
     }
-    for (let group = 0; group < this.#groups.length; group++) {
-      graph.run(first + group);
-      for (const name of this.#groups[group]!) {
-        const place = memory.gradients.get(name);
-        if (place?.kind === 'sparse') this.#uniqueRows(place, batch);
-      }
-      yield group;
-    }
-    return memory.loss.view[0]!;
+  }
+
+  get groups(): number {
+    return this.#groups.length;
   }
 
   /** From the next batch on. What was compiled is compiled again. */

@@ -7,7 +7,17 @@ export { argmax, evaluate, evaluateRemotely, evaluationOf, meanLoss, NOTHING_EVA
 export type { EvaluateOptions, Evaluation } from './evaluate.ts';
 export { Evaluator } from './evaluator.ts';
 export { someSamples } from './some-samples.ts';
-export { needsGradientHere, partOf } from './update.ts';
+export { StepWalk } from './step-walk.ts';
+export type {
+  ComputeHandler,
+  Handler,
+  HandlerOf,
+  LaneHandler,
+  MovedMessage,
+  StepWalkOptions,
+} from './step-walk.ts';
+export { replicaOperations, StepContext } from './replica-operations.ts';
+export { needsGradientHere, NOTHING_ELSEWHERE, partOf } from './update.ts';
 export type { GradientsElsewhere } from './update.ts';
 export { weightBytes, workBytes } from './model-memory.ts';
 export type { DensePlace, GradientPlace, ModelMemory, SparsePlace } from './model-memory.ts';

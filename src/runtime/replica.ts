@@ -8,7 +8,6 @@ import type { Compute } from '../compute/index.ts';
 import { fillInitial, gradients, type Model } from '../graph/index.ts';
 import { createOptimizer, Kernels, type Optimizer, type OptimizerSpec } from '../kernels/index.ts';
 import type { Region, Segment, SharedSpace } from '../memory/index.ts';
-import type { OnPart } from '../plan/index.ts';
 import { Backward } from './backward.ts';
 import type { TensorData, Tensors } from './checkpoint/index.ts';
 import { Evaluator } from './evaluator.ts';
@@ -119,26 +118,28 @@ export class Replica {
   }
 
   /** The loss of the batch in `inputs`; leaves gradients in their places. `samples` are the samples' ids. */
-  computeGradients(samples: ArrayLike<number>, onGroup?: (group: number) => void, onPart?: OnPart): number {
-    const groups = this.gradientGroups(samples, onPart);
-    for (;;) {
-      const { done, value } = groups.next();
-      if (!done) {
-        onGroup?.(value);
-        continue;
-      }
-      this.takeStates(onPart);
-      return value;
+  computeGradients(samples: ArrayLike<number>, onGroup?: (group: number) => void): number {
+    this.forward(samples);
+    for (let group = 0; group < this.#backward.groups; group++) {
+      this.backward(group);
+      onGroup?.(group);
     }
+    this.takeStates();
+    return this.memory.loss.view[0]!;
   }
 
   /**
-   * The same in pieces, for whoever has something to do between them: yields the group whose
-   * gradients are in their places. The states that were assigned are taken by `takeStates`.
+   * The same in pieces: begins with a batch; its loss is there behind the first group at the latest.
+   * `onCompiled` is called if this batch size had to be compiled first.
    */
-  gradientGroups(samples: ArrayLike<number>, onPart?: OnPart): Generator<number, number> {
+  forward(samples: ArrayLike<number>, onCompiled?: () => void): void {
     this.memory.sampleIds.view.set(samples);
-    return this.#backward.run(samples.length, this.step, onPart);
+    this.#backward.forward(samples.length, this.step, onCompiled);
+  }
+
+  /** The gradients of a group, in the order of the groups; `takeStates` comes behind the last one. */
+  backward(group: number): void {
+    this.#backward.group(group);
   }
 
   /**
@@ -168,9 +169,8 @@ export class Replica {
    * States that the last batch has assigned, or all workers' batches together, become those of the
    * model.
    */
-  takeStates(onPart?: OnPart): void {
+  takeStates(): void {
     this.memory.takeStates(this.kernels);
-    if (this.memory.nextStates.size > 0) onPart?.('states');
   }
 
   /** Cuts the backward pass anew; see `ReplicaOptions.groups`. */
@@ -192,25 +192,32 @@ export class Replica {
   }
 
   /**
-   * Applies the gradients. Default learning rate: the optimizer's. `elsewhere`: parameters that somebody else updates, by their
-   * gradients times the factor that this returns. `onPart`: called after each part of it.
+   * Applies the gradients: all that follows. Default learning rate: the optimizer's. `elsewhere`:
+   * parameters that somebody else updates, by their gradients times the factor that this returns.
    */
-  update(lr?: number, elsewhere?: GradientsElsewhere, onPart?: OnPart): number {
+  update(lr?: number, elsewhere?: GradientsElsewhere): number {
     this.step++;
-    return this.#update.run(this.step, lr, elsewhere, onPart);
+    return this.#update.run(this.step, lr, elsewhere);
   }
 
   /**
-   * Clips and decays gradients, as an update would first, for somebody else who updates by them.
+   * Does to the gradients what comes before an update, by the number of the graph's update
+   * operation. Returns the factor for gradients elsewhere, of which earlier ones have left the factor
+   * `left`.
    */
-  transformGradients(onPart?: OnPart): void {
-    this.#update.transform(onPart);
+  transform(number: number, elsewhere?: GradientsElsewhere, left?: number): number {
+    return this.#update.transform(number, elsewhere, left);
   }
 
-  /** The parameters are those after another step, which somebody else has made: averages follow. */
-  follow(onPart?: OnPart): void {
+  /** Makes the step by the gradients as they are. */
+  updateParameters(lr?: number, elsewhere?: GradientsElsewhere): void {
     this.step++;
-    this.#update.follow(onPart);
+    this.#update.parameters(this.step, lr, elsewhere);
+  }
+
+  /** Moving averages follow the parameters, whoever has updated them. */
+  followAverages(): void {
+    this.#update.averages();
   }
 
   /** Outputs in inference form, on these parameters or a moving average of them. */

@@ -15,7 +15,6 @@ import {
 } from '../graph/index.ts';
 import { clipFactor, combineNorms, globalNorm, type Kernels, type Optimizer } from '../kernels/index.ts';
 import type { Region, Segment } from '../memory/index.ts';
-import type { OnPart } from '../plan/index.ts';
 import type { GradientPlace, ModelMemory } from './model-memory.ts';
 
 /**
@@ -53,58 +52,63 @@ export class Update {
     this.#options = options;
   }
 
-  /** `t` counts steps from 1. Returns what clipping by the norm of all gradients leaves of those elsewhere. */
-  run(t: number, lr?: number, elsewhere: GradientsElsewhere = NOTHING_ELSEWHERE, onPart?: OnPart): number {
-    const { model, memory, optimizer, sparseUpdates } = this.#options;
-    const here = [...memory.gradients].filter(([name]) => !elsewhere.names.has(name));
-    /** What is left of gradients elsewhere. */
-    let scale = 1;
-    for (const operation of model.graph.updateOperations) {
-      const sumOfSquares = scale ** 2 * elsewhere.sumOfSquares;
-      scale *= this.#transform(operation, here, { names: elsewhere.names, sumOfSquares });
-      if (onPart) onPart(...partOf(operation));
-    }
-    const apply = (name: string, place: GradientPlace) => {
-      const parameter = memory.parameters.get(name)!;
-      const slots = memory.slots.get(name)!;
-      const gradient = place.kind === 'dense' ? place.region : place.whole;
-      if (gradient) return optimizer.update({ t, lr, parameter, gradient, slots });
-      if (place.kind === 'dense') return;
-      const { rowLength, plan, rows, count } = place;
-      optimizer.updateRows({
-        ...{ t, lr, parameter, slots, rowLength, indices: plan.indices, rows, rowCount: count },
-        mode: sparseUpdates,
-      });
-    };
-    // An average reads its own parameter only: all of them may as well follow later, where nobody else updates and they are timed.
-    const followLater = onPart !== undefined && !this.#options.guard;
+  /** All of it. `t` counts steps from 1. Returns what clipping by the norm of all gradients leaves of those elsewhere. */
+  run(t: number, lr?: number, elsewhere: GradientsElsewhere = NOTHING_ELSEWHERE): number {
+    let left = 1;
+    this.#options.model.graph.updateOperations.forEach((_, number) => {
+      left *= this.transform(number, elsewhere, left);
+    });
+    const here = this.#here(elsewhere);
     here.forEach(([name, place], number) => {
       this.#guarded(number, () => {
-        apply(name, place);
-        if (!followLater) this.#followAverages((parameter) => parameter === name);
+        this.#apply(name, place, t, lr);
+        this.#followAverages((parameter) => parameter === name);
       });
     });
-    onPart?.('update');
-    const updated = new Set(followLater ? [] : here.map(([name]) => name));
+    const updated = new Set(here.map(([name]) => name));
     this.#followAverages((parameter) => !updated.has(parameter));
-    if (onPart && model.graph.movingAverages.length > 0) onPart('average');
-    return scale;
+    return left;
   }
 
-  /** Only what is done to gradients before an update, where somebody else makes that. */
-  transform(onPart?: OnPart): void {
-    const { model, memory } = this.#options;
-    const all = [...memory.gradients];
-    for (const operation of model.graph.updateOperations) {
-      this.#transform(operation, all, NOTHING_ELSEWHERE);
-      if (onPart) onPart(...partOf(operation));
-    }
+  /**
+   * One of the graph's update operations, on gradients. Returns the factor for those elsewhere, of
+   * which earlier ones have left the factor `left`.
+   */
+  transform(number: number, elsewhere: GradientsElsewhere = NOTHING_ELSEWHERE, left = 1): number {
+    const operation = this.#options.model.graph.updateOperations[number]!;
+    const { names } = elsewhere;
+    const sumOfSquares = left ** 2 * elsewhere.sumOfSquares;
+    return this.#transform(operation, this.#here(elsewhere), { names, sumOfSquares });
   }
 
-  /** Only what follows an update that somebody else has made. */
-  follow(onPart?: OnPart): void {
+  /** The optimizer's rule, without averages. */
+  parameters(t: number, lr?: number, elsewhere: GradientsElsewhere = NOTHING_ELSEWHERE): void {
+    this.#here(elsewhere).forEach(([name, place], number) =>
+      this.#guarded(number, () => this.#apply(name, place, t, lr)),
+    );
+  }
+
+  /** What follows an update, whoever has made it. */
+  averages(): void {
     this.#followAverages(() => true);
-    if (onPart && this.#options.model.graph.movingAverages.length > 0) onPart('average');
+  }
+
+  #here({ names }: GradientsElsewhere): NamedPlaces {
+    return [...this.#options.memory.gradients].filter(([name]) => !names.has(name));
+  }
+
+  #apply(name: string, place: GradientPlace, t: number, lr: number | undefined): void {
+    const { memory, optimizer, sparseUpdates } = this.#options;
+    const parameter = memory.parameters.get(name)!;
+    const slots = memory.slots.get(name)!;
+    const gradient = place.kind === 'dense' ? place.region : place.whole;
+    if (gradient) return optimizer.update({ t, lr, parameter, gradient, slots });
+    if (place.kind === 'dense') return;
+    const { rowLength, plan, rows, count } = place;
+    optimizer.updateRows({
+      ...{ t, lr, parameter, slots, rowLength, indices: plan.indices, rows, rowCount: count },
+      mode: sparseUpdates,
+    });
   }
 
   #guarded(number: number, act: () => void): void {
@@ -239,7 +243,7 @@ export function partOf(operation: UpdateOperation): [kind: 'norm' | 'update', na
 
 type NamedPlaces = readonly (readonly [string, GradientPlace])[];
 
-const NOTHING_ELSEWHERE: GradientsElsewhere = { names: new Set(), sumOfSquares: 0 };
+export const NOTHING_ELSEWHERE: GradientsElsewhere = { names: new Set(), sumOfSquares: 0 };
 
 function valuesOf(place: GradientPlace): Region<'float32'> {
   if (place.kind === 'dense') return place.region;

@@ -7,19 +7,18 @@ import { join } from 'node:path';
 import { CommunicationThread } from '../../src/communication/index.ts';
 import { OnnxCompute } from '../../src/compute/index.ts';
 import {
+  aggregatesLocally,
   CollectiveExchange,
-  MixedExchange,
   ServerExchange,
   startRunServers,
-  type Exchange,
 } from '../../src/exchange/index.ts';
 import { clipByGlobalNorm, gradients } from '../../src/graph/index.ts';
 import { clipFactor, globalNorm } from '../../src/kernels/index.ts';
 import type { OptimizerSpec } from '../../src/kernels/index.ts';
 import type { TransportChoice } from '../../src/launcher/index.ts';
 import { SharedSpace } from '../../src/memory/index.ts';
-import type { Route } from '../../src/plan/index.ts';
-import { Replica } from '../../src/runtime/index.ts';
+import { stepProgram, type Route, type StepProgram } from '../../src/plan/index.ts';
+import { partOf, Replica, replicaOperations, StepContext, StepWalk } from '../../src/runtime/index.ts';
 import { say, settings } from '../collectives/rank-program-start.ts';
 import { numbers } from '../support/shared.ts';
 import {
@@ -93,28 +92,54 @@ function routesBy(way: string, { memory }: Replica): Map<string, Route> {
   return new Map([...memory.gradients].map(([name, { kind }]) => [name, kind === 'dense' ? dense : sparse]));
 }
 
+interface OpenExchange {
+  readonly collective: CollectiveExchange;
+  readonly servers: ServerExchange | undefined;
+  readonly program: StepProgram;
+}
+
 async function openExchange(
   replica: Replica,
   way: string,
   optimizer: OptimizerSpec,
   groups: string[][],
-): Promise<Exchange> {
+  step: StepContext,
+): Promise<OpenExchange> {
   const { memory, kernels } = replica;
   const routes = routesBy(way, replica);
-  const collective = new CollectiveExchange({
-    ...{ thread, memory, kernels, groups, routes },
-  });
+  const collective = new CollectiveExchange({ thread, memory, kernels, step, routes });
   const names = new Set([...routes].flatMap(([name, route]) => (route.startsWith('server') ? [name] : [])));
-  if (names.size === 0) return collective;
+  const isPlaced = way !== 'hybrid without placement';
+  const servers = names.size === 0 ? undefined : await openServers(replica, optimizer, names, step, isPlaced);
+  const { graph } = replica.model;
+  const tables = [...memory.gradients].flatMap(([name, { kind }]) => (kind === 'sparse' ? [name] : []));
+  const program = stepProgram({
+    ...{ parameters: [...memory.parameters.keys()], groups, tables: new Set(tables), routes },
+    ...{ fetched: new Set(servers?.fetched), addsRowsUp: isPlaced && aggregatesLocally(thread) },
+    fetchesHeld: !isPlaced,
+    ...{ hasStates: graph.stateUpdates.length > 0, hasAverages: graph.movingAverages.length > 0 },
+    transforms: graph.updateOperations.map((operation) => {
+      const [kind, name] = partOf(operation);
+      return { kind, name };
+    }),
+  });
+  return { collective, servers, program };
+}
+
+async function openServers(
+  { memory, kernels }: Replica,
+  optimizer: OptimizerSpec,
+  names: ReadonlySet<string>,
+  step: StepContext,
+  isPlaced: boolean,
+): Promise<ServerExchange> {
   const sharedMemory = settings.transport === 'shm';
   const servers = await startRunServers({ thread, secret, optimizer, rows: 'exact', sharedMemory });
-  const isPlaced = way !== 'hybrid without placement';
-  const options = {
-    ...{ thread, servers, memory, kernels, names, groups, steps: 0, hasExactRows: true },
+  return ServerExchange.open({
+    ...{ thread, servers, memory, kernels, names, step, steps: 0, hasExactRows: true },
     ...{ localAggregation: isPlaced, boundaryAmongServers: isPlaced },
     boundaryBetweenWorkersAndServers: isPlaced,
-  };
-  return new MixedExchange([collective, await ServerExchange.open(options)]);
+  });
 }
 
 async function train(c: TrainingCase, run: TrainingRun, grouping: string, way: string): Promise<void> {
@@ -131,35 +156,42 @@ async function train(c: TrainingCase, run: TrainingRun, grouping: string, way: s
     segmentName: `test-${process.pid}-${c.name}-${grouping}-${way}`.replace(/[^\w-]/g, '-'),
   });
   const { memory } = replica;
-  const exchange = await openExchange(replica, way, optimizer, groups);
+  const step = new StepContext();
+  const { collective, servers, program } = await openExchange(replica, way, optimizer, groups, step);
+  if (servers) step.elsewhere = servers.elsewhere;
   const own = sizes[rank]!;
   const losses: number[] = [];
-  for (const index of c.batch_order.slice(0, run.losses.length)) {
-    load(replica, c.batches[index]!, from, own);
-    await exchange.prepare(own);
-    exchange.begin(own);
-    if (own > 0 && !clipsBefore) {
-      replica.computeGradients(sampleIds(from, own), (group) => exchange.start(group));
-    } else {
-      if (own === 0) replica.clearGradients();
-      else {
-        replica.computeGradients(sampleIds(from, own));
-        clip(replica, c.clip_global_norm ?? Infinity);
-      }
-      groups.forEach((_, group) => exchange.start(group));
-    }
-    const elsewhere = await exchange.finish();
-    losses.push(memory.loss.view[0]!);
-    const scale = replica.update(undefined, elsewhere);
-    exchange.apply({ scale });
-  }
-  await exchange.fetchAll();
+  let batch = 0;
+  const walk = StepWalk.bind(program, {
+    parts: [
+      ({ kind }) =>
+        kind === 'load'
+          ? () => {
+              load(replica, c.batches[batch]!, from, own);
+              step.begin(sampleIds(from, own), undefined);
+            }
+          : undefined,
+      replicaOperations({
+        ...{ replica, step, checkLoss: (loss) => void losses.push(loss) },
+        onGradients: () => {
+          if (clipsBefore) clip(replica, c.clip_global_norm ?? Infinity);
+        },
+      }),
+      (operation) => collective.handlerOf(operation),
+      ...(servers ? [servers.handlers()] : []),
+    ],
+    finishedSteps: () => replica.step,
+  });
+  for (batch of c.batch_order.slice(0, run.losses.length)) await walk.step();
+  await walk.settle();
+  await servers?.fetchAll();
   const parameters = Object.fromEntries([...memory.parameters].map(([name, { view }]) => [name, [...view]]));
   say('trained', {
     ...{ case: c.name, grouping, way, rank, losses, checksum: checksum(memory.parameters.values()) },
     ...(rank === 0 ? { parameters } : {}),
   });
-  await exchange.close();
+  await collective.close();
+  await servers?.close();
   replica.close();
   compute.close();
 }

@@ -37,8 +37,8 @@ const timesOf = (computeMs: number, exchangeMs: number): StepTimes => {
   for (let i = 0; i < 4; i++) {
     const half = exchangeMs / 2;
     times.add(computeMs, [
-      { bytes: 1, startedMs: 0, endedMs: half },
-      { bytes: 1, startedMs: half, endedMs: exchangeMs },
+      { startedMs: 0, endedMs: half },
+      { startedMs: half, endedMs: exchangeMs },
     ]);
   }
   return times;

@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { describe, expect, it } from 'vitest';
 import { fit } from '../../src/runner/index.ts';
-import type { Workers } from '../../src/runner/index.ts';
+import type { OnConsistency, Workers } from '../../src/runner/index.ts';
 import { STEP_OPERATIONS, type Operation } from '../../src/plan/index.ts';
 import { temporaryFolders } from '../data/temporary-folder.ts';
 import { programOf } from '../support/test-program.ts';
@@ -115,7 +115,8 @@ describe('the trace of two workers', () => {
         expect(file.computing(worker, step)).toEqual([
           ...['load batch', ...isFirst(step, 'plan'), ...(step === 3 ? ['check'] : [])],
           ...[...isFirst(step, 'compile'), 'forward', ...SEGMENTS, 'wait'],
-          ...['states', 'norm', 'update', 'average'],
+          // States travel with the first message, the norm needs all.
+          ...['states', 'wait', 'norm', 'update', 'average'],
           ...(step === STEPS ? ['evaluate', ...(worker === 0 ? ['checkpoint'] : [])] : []),
         ]);
         expect(file.differences(worker, step)).toEqual([]);
@@ -146,7 +147,7 @@ describe('the trace of two workers', () => {
     const file = onWorkers({ on: { strategy: 'collectives', merging: 'single' }, sparseUpdates: 'lazy' });
     const forwardAndBackward = ['forward', 'backward embedding..output'];
     expect(file.computing(1, 2)).toEqual([
-      ...['load batch', ...forwardAndBackward, 'wait', 'states', 'norm', 'update'],
+      ...['load batch', ...forwardAndBackward, 'wait', 'states', 'wait', 'norm', 'update'],
     ]);
     expect(file.differences(1, 2)).toEqual([]);
     expect(file.messages(1, 2).map(({ name }) => name)).toContain('allreduce first..output');
@@ -161,7 +162,7 @@ describe('the trace of two workers', () => {
         expect(file.computing(worker, step)).toEqual([
           ...['load batch', ...isFirst(step, 'plan'), 'pull rows'],
           ...[...isFirst(step, 'compile'), 'forward', ...SEGMENTS, 'wait'],
-          ...['states', 'norm', 'update', ...(step === STEPS ? ['evaluate'] : [])],
+          ...['states', 'wait', 'norm', 'update', ...(step === STEPS ? ['evaluate'] : [])],
         ]);
         // The last step's evaluation fetches all parameters.
         if (step < STEPS) expect(file.differences(worker, step)).toEqual([]);
@@ -178,6 +179,45 @@ describe('the trace of two workers', () => {
         expect(names.includes('pull embedding..output')).toBe(step === STEPS);
       }
     }
+  });
+});
+
+describe('the trace of clients', () => {
+  /** The second client has two workers, 1 and 2. */
+  const onClients = (consistency: OnConsistency, epochs: number) =>
+    onWorkers({ on: { workers: 3, clients: 2, servers: 1, consistency }, epochs });
+  const computed = ['forward', 'backward embedding..output'];
+
+  it('in lock step has what is combined in the client and with servers, and then updates', () => {
+    const file = onClients('synchronous', 1);
+    expect(file.overlaps()).toEqual([]);
+    for (const worker of [1, 2]) {
+      for (let step = 2; step < STEPS; step++) {
+        expect(file.computing(worker, step)).toEqual([
+          ...['load batch', ...computed, 'wait', 'states', 'norm', 'update'],
+        ]);
+        expect(file.differences(worker, step)).toEqual([]);
+      }
+    }
+    expect(file.program.map(({ name }) => name)).toContain('broadcast embedding..output');
+  });
+
+  it('whose servers update has what is pulled before, and clips before it pushes', () => {
+    const file = onClients('asynchronous', 2);
+    expect(file.overlaps()).toEqual([]);
+    expect(file.computing(1, 3).filter((name) => name !== 'wait')).toEqual([
+      ...['load batch', 'pull rows', ...computed, 'states', 'norm'],
+    ]);
+    expect(file.differences(1, 3)).toEqual([]);
+  });
+
+  it('that meet a centre show it in every other step, as asked for', () => {
+    const file = onClients({ elastic: 0.5, everySteps: 2 }, 2);
+    const meets = [1, 2, 3, 4].map((step) =>
+      file.messages(1, step).some(({ name }) => name === 'elastic exchange'),
+    );
+    expect(meets).toEqual([false, true, false, true]);
+    expect(file.differences(1, 3)).toEqual([]);
   });
 });
 

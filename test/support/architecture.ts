@@ -97,13 +97,13 @@ export const layers: readonly Layer[] = [
   layer('data', 'datasets, text and image readers, loaders', ['base'], []),
   layer(
     'runtime',
-    "one device's copy of a model: backward, update, evaluation, checkpoints",
+    "one device's copy of a model: backward, update, evaluation, checkpoints; walks a step",
     ['data', 'compute', 'graph', 'plan', 'kernels', 'memory', 'base'],
     [],
   ),
   layer(
     'exchange',
-    'gradients of all workers become one, while backward goes on: contract and ways',
+    'gradients of all workers become one, by collectives and by servers',
     [
       'runtime',
       'graph',
