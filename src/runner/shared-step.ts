@@ -243,7 +243,8 @@ export class SharedStep implements JointStep {
     const groups = groupsOf(run.plan);
     // What is cut alike need not be compiled again.
     if (JSON.stringify(groups) !== before) this.#options.replica.setGroups(groups);
-    this.#before = this.#walk;
+    // One that has made no step has started nothing.
+    this.#before ??= this.#walk;
     this.#bind();
     return run.plan;
   }
