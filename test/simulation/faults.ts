@@ -114,15 +114,11 @@ const EVERY = Object.entries(FAULTS).flatMap(([fault, points]) =>
   points.map((point) => ({ fault: fault as Fault, point: point })),
 );
 const EACH = EVERY.filter(({ point }) => point !== 'mate');
-/** Only where workers have mates; most of what there is to break there. */
+/** Only where workers have mates. */
 const MATES = EVERY.filter(({ point }) => point === 'mate');
-const MATES_WEIGHT = 4;
-/**
- * Logs are cut so seldom that most of these hit nothing; of names only that of the first checkpoint
- * can be missed.
- */
-const RARE = EACH.filter(({ fault, point }) => point === 'truncate' || fault === 'name lost');
-const ALL = [...EACH, ...RARE, ...RARE];
+/** Logs are cut so seldom that most of these hit nothing. */
+const TRUNCATIONS = EACH.filter(({ point }) => point === 'truncate');
+const ALL = [...EACH, ...Array<typeof EACH>(4).fill(TRUNCATIONS).flat()];
 
 const EVERYWHERE = EACH.filter(({ point }) => point === 'request' || point === 'turn');
 
@@ -208,9 +204,8 @@ export class Faults implements Links {
     this.#scheduler = scheduler;
     this.#counts = counts;
     this.#kind = kind;
-    const hasMates = kind === 'with clients';
-    const mates = hasMates ? Array<typeof MATES>(MATES_WEIGHT).fill(MATES).flat() : [];
-    this.#choice = { all: [...ALL, ...mates], everywhere: hasMates ? [...EVERYWHERE, ...MATES] : EVERYWHERE };
+    const mates = kind === 'with clients' ? MATES : [];
+    this.#choice = { all: [...ALL, ...mates], everywhere: [...EVERYWHERE, ...mates] };
   }
 
   use(machines: readonly ServerMachine[]): void {

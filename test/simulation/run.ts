@@ -36,6 +36,8 @@ const CORES = 2;
 const LEFT_MS = 300_000;
 const MOST_RESTARTS = 200;
 const LEAST_FAULTS = 3;
+/** There are fewer seeds with clients; each fault is to hit each point often enough there, too. */
+const LEAST_WITH_CLIENTS = 7;
 const OVERTAKEN = /some cores had taken that of step|those of later steps|others were asked for since/;
 /** Errors that faults of the machine may lead to, by code and text, and of which. */
 const CAUSES: readonly { readonly code: ErrorCode; readonly text?: RegExp; readonly causes: Cause[] }[] = [
@@ -60,7 +62,7 @@ export interface RunOptions {
   readonly counts: FaultCounts;
   /** Of an undisturbed run with the same plan. Default: nothing is compared. */
   readonly expectedHash?: ((plan: TenantPlan) => string) | undefined;
-  /** Faults of the run. Default: 3 to 5, by the seed. */
+  /** Faults of the run. Default: 3 to 5, with clients 7 to 9, by the seed. */
   readonly faults?: number | undefined;
   /** Default: two, by the seed. */
   readonly plans?: readonly TenantPlan[] | undefined;
@@ -223,7 +225,9 @@ class Run {
   /** Each is armed when training has come so far. */
   #planFaults(): void {
     const { random } = this.#scheduler;
-    const count = this.#options.faults ?? LEAST_FAULTS + random.below(3);
+    const hasClients = this.#tenants.some(({ plan }) => plan.clientSize > 1);
+    const least = hasClients ? LEAST_WITH_CLIENTS : LEAST_FAULTS;
+    const count = this.#options.faults ?? least + random.below(3);
     const total = this.#tenants.reduce((sum, { plan }) => sum + plan.steps * plan.workers, 0);
     // Some hit before the first step: checkpoint 0, the first logs.
     const isEarly = random.below(3) === 0;
