@@ -181,7 +181,7 @@ export class Session implements StreamUser {
         );
       case 'optimizer':
         return this.#whenReady(id, () =>
-          this.tenant.agreeOnOptimizer(
+          this.tenant.optimizers.agree(
             ...([this.worker, request.number, request.spec] as const),
             () => this.#replyLogged(id, {}),
             (error) => this.#refuse(id, error),
