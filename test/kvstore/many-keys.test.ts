@@ -10,77 +10,71 @@ import { openRequests } from '../../src/kvstore/remote/open-requests.ts';
 import { planKeys } from '../../src/kvstore/remote/key-plan.ts';
 import { hasSharedMemory } from '../../src/memory/index.ts';
 import { MEMBER_LIMITS, ParameterServer } from '../../src/server/index.ts';
-import { Servers } from './servers.ts';
+import { each, Servers } from './servers.ts';
 
-const KEYS = 50_000;
 const LENGTH = 3;
-/** Keys are pushed a number of times that differs, so that steps do. */
-const TWICE = 1000;
+/** Keys that are pushed once more than the others, so that steps differ. */
+const MORE = 1000;
 
-const names = Array.from({ length: KEYS }, (_, i) => `layers.${i}.attention.weight`);
-const valueOf = (key: number, added: number) => new Float32Array(LENGTH).fill(key + added);
+describe.skipIf(!hasSharedMemory()).each([
+  { keys: 50_000, workers: 1, sharedMemory: true },
+  { keys: 5000, workers: 2, sharedMemory: false },
+])('$keys keys of $workers workers, memory shared: $sharedMemory', ({ keys, workers, sharedMemory }) => {
+  let folder: string;
+  let ground: Servers;
+  let again: ParameterServer | undefined;
 
-describe.skipIf(!hasSharedMemory()).each([true, false])(
-  'a store of 50,000 keys, memory shared: %s',
-  (sharedMemory) => {
-    let folder: string;
-    let ground: Servers;
-    let again: ParameterServer | undefined;
+  beforeEach(async () => {
+    folder = mkdtempSync(join(tmpdir(), 'tributary-many-keys-'));
+    again = undefined;
+    ground = await Servers.start(1, { log: () => undefined, cores: 2 });
+  });
 
-    beforeEach(async () => {
-      folder = mkdtempSync(join(tmpdir(), 'tributary-many-keys-'));
-      again = undefined;
-      ground = await Servers.start(1, { log: () => undefined, cores: 2 });
-    });
+  afterEach(async () => {
+    await ground.closeStores();
+    await ground.close();
+    await again?.close();
+    rmSync(folder, { recursive: true, force: true });
+  });
 
-    afterEach(async () => {
-      await ground.closeStores();
-      await ground.close();
-      await again?.close();
-      rmSync(folder, { recursive: true, force: true });
-    });
-
-    it(
-      'opens and exchanges them in one call each, and has them after a restart',
-      { timeout: 300_000 },
-      async () => {
-        const service = { folder, lostWorkers: 'wait', maxChunks: 4 * KEYS } as const;
-        const access = ground.createService(service);
-        const options = { access, sharedMemory, log: () => undefined };
-        const [store, other] = await ground.connect(2, options);
-        const both = [store!, other!] as const;
-        const inits = names.map((key, i) => ({ key, value: valueOf(i, 0) }));
-        await Promise.all(both.map((one) => one.init(inits)));
-        const ones = valueOf(1, 0);
-        const pushpull = (count: number) =>
-          Promise.all(
-            both.map(async (one) => {
-              const into = names.slice(0, count).map(() => new Float32Array(LENGTH));
-              await one.pushpull(
-                names.slice(0, count).map((key, i) => ({ key, gradient: ones, into: into[i]! })),
-              );
-              return into;
-            }),
-          );
-        const [first] = await pushpull(KEYS);
-        expect(first!.findIndex((value, i) => value[LENGTH - 1] !== i + 2)).toBe(-1);
-        await pushpull(TWICE);
-        await Promise.all(both.map((one) => one.checkpoint(2)));
-        await pushpull(KEYS);
-        const { port } = ground.servers[0]!;
-        await ground.servers[0]!.close();
-        again = await ParameterServer.start({ port, cores: 2, log: () => undefined });
-        again.createService({ ...access, ...service });
-        await Promise.all(
-          both.map((one) => expect(one.barrier()).rejects.toMatchObject({ code: 'REWOUND' })),
+  it('are opened and exchanged in one call each, and are there after a restart', async () => {
+    const service = { folder, lostWorkers: 'wait' } as const;
+    const access = ground.createService(service);
+    const options = { access, sharedMemory, log: () => undefined };
+    const stores = await ground.connect(workers, options);
+    const names = Array.from({ length: keys }, (_, i) => `layers.${i}.attention.weight`);
+    const inits = names.map((key, i) => ({ key, value: new Float32Array(LENGTH).fill(i) }));
+    await each(stores, (store) => store.init(inits));
+    const memory = stores.map((store) => [store.allocate(keys * LENGTH), store.allocate(keys * LENGTH)]);
+    /** Elements that are not what they were at the start and `added` more. */
+    const pushpull = async (count: number, added: (key: number) => number): Promise<number[]> => {
+      const wrong = await each(stores, async (store, worker) => {
+        const [gradients, values] = memory[worker]!;
+        gradients!.view.fill(1);
+        const of = (tensor: typeof gradients, i: number) => tensor!.slice(LENGTH * i, LENGTH);
+        const some = names.slice(0, count);
+        await store.pushpull(
+          some.map((key, i) => ({ key, gradient: of(gradients, i), into: of(values, i) })),
         );
-        expect(await Promise.all(both.map((one) => one.resume()))).toEqual([2, 2]);
-        const [last] = await pushpull(KEYS);
-        expect(last!.findIndex((value, i) => value[0] !== i + 4 + (i < TWICE ? 2 : 0))).toBe(-1);
-      },
-    );
-  },
-);
+        const expected = (at: number) => Math.floor(at / LENGTH) + added(Math.floor(at / LENGTH));
+        const seen = [...values!.view.subarray(0, LENGTH * count)];
+        return seen.flatMap((value, at) => (value === expected(at) ? [] : [at]));
+      });
+      return wrong.flat();
+    };
+    expect(await pushpull(keys, () => workers)).toEqual([]);
+    expect(await pushpull(MORE, () => 2 * workers)).toEqual([]);
+    await each(stores, (store) => store.checkpoint(2, { isDurable: true }));
+    expect(await pushpull(MORE, () => 3 * workers)).toEqual([]);
+    const { port } = ground.servers[0]!;
+    await ground.servers[0]!.close();
+    again = await ParameterServer.start({ port, cores: 2, log: () => undefined });
+    again.createService({ ...access, ...service });
+    await each(stores, (store) => expect(store.barrier()).rejects.toMatchObject({ code: 'REWOUND' }));
+    expect(await each(stores, (store) => store.resume())).toEqual(stores.map(() => 2));
+    expect(await pushpull(keys, (key) => (key < MORE ? 3 : 2) * workers)).toEqual([]);
+  }, 600_000);
+});
 
 describe('opening many keys', () => {
   it('is cut into requests that a server reads, which name each key and piece once', () => {
