@@ -17,6 +17,7 @@ export type { ServiceOptions } from './service-options.ts';
 export { processorsFor, readProcessors } from './processors.ts';
 export { accessBySecret } from './service-access.ts';
 export type { ServiceAccess } from './service-access.ts';
+export { MAX_RANGES, runsOf } from './wire/chunk-runs.ts';
 export { MEMBER_LIMITS, ProtocolFault, STRANGER_LIMITS } from './wire/frame.ts';
 export { MessageStream, StreamResources } from './wire/message-stream.ts';
 export type { Header, Incoming, StreamUser } from './wire/message-stream.ts';

@@ -152,10 +152,10 @@ describe.skipIf(!hasSharedMemory())('a tenant that means badly', () => {
     await start();
     const attacker = await worker();
     await attacker.openKey(filled(1, 1));
-    const entries = Array.from({ length: 20_000 }, () => STAGED[0]);
+    const entries = Array.from({ length: 15_000 }, () => STAGED[0]);
     await attacker.done({ op: 'list', list: 1, entries });
     const steps = entries.map(() => 1);
-    const skipped = Array.from({ length: 2_000_000 }, () => 99_999);
+    const skipped = Array.from({ length: 75_000 }, () => 99_999);
     const request = { id: 5, ...pushRequest(1, { list: 1, count: entries.length, steps, skipped }) };
     attacker.say(request, new Uint8Array(4 * entries.length));
     await othersGoOn();
@@ -211,9 +211,17 @@ describe.skipIf(!hasSharedMemory())('a tenant that means badly', () => {
   });
 
   it.each([
-    ['deep', `"id":${'['.repeat(300_000)}${']'.repeat(300_000)}`, 'nested deeper than 64'],
-    ['many', `"id":1,"op":"beat","x":[${'{},'.repeat(1_100_000)}1]`, 'more than 1048576 objects and lists'],
-  ])('is told by name that a header has too %s parts, which nobody has parsed', async (_, fields, fault) => {
+    [
+      'nested too deeply',
+      `"id":${'['.repeat(100_000)}${']'.repeat(100_000)}`,
+      'a header nested deeper than 64',
+    ],
+    [
+      'longer than is parsed at once',
+      `"id":1,"op":"beat","x":"${'x'.repeat(512 * 1024)}"`,
+      'where 1 to 524288 are allowed',
+    ],
+  ])('is answered by name that a header is %s, which nobody has parsed', async (_, fields, fault) => {
     await start();
     const attacker = await worker();
     const text = Buffer.from(`{${fields}}`);
@@ -227,6 +235,44 @@ describe.skipIf(!hasSharedMemory())('a tenant that means badly', () => {
     await othersGoOn();
     // Nothing of the place in our code.
     expect(lines.join()).not.toMatch(/RangeError|\n {4}at /);
+  });
+
+  it('is refused a piece of a key that takes more than a turn to update, whatever its ranges', async () => {
+    await start();
+    const attacker = await worker();
+    const opening = { op: 'open', batch: 0, firstPiece: 0, awaitsValues: false };
+    const open = (length: number, rowLength?: number) =>
+      attacker.ask({
+        ...opening,
+        keys: [{ key: 'k', length, rowLength }],
+        pieces: [{ key: 0, start: 0, length, ranges: [[0, length, 1024]] }],
+      });
+    expect(await open(MIB + 1024)).toMatchObject({
+      header: {
+        error: {
+          code: 'INVALID_ARGUMENT',
+          message:
+            "a piece of key 'k' has 4198400 bytes, where 4194304 may be updated at once; use smaller chunks (chunkBytes)",
+        },
+      },
+    });
+    expect(await open(MIB)).toMatchObject({ header: { steps: [] } });
+    await othersGoOn();
+  });
+
+  it('cannot have more ranges by a run than by naming each', async () => {
+    await start();
+    const attacker = await worker();
+    const opening = { op: 'open', batch: 0, firstPiece: 0, awaitsValues: false };
+    const heard = await attacker.ask({
+      ...opening,
+      keys: [{ key: 'k', length: 2 ** 30 }],
+      pieces: [{ key: 0, start: 0, length: 2 ** 30, ranges: [[0, 2 ** 30, 1]] }],
+    });
+    expect(heard).toMatchObject({
+      header: { error: { message: expect.stringContaining('malformed number of ranges') as string } },
+    });
+    await othersGoOn();
   });
 
   it('is refused more chunks than it may have before they are compared', async () => {

@@ -3,6 +3,8 @@
  * test and by counts, never by how long something takes.
  */
 import { mkdtempSync, rmSync } from 'node:fs';
+import { connect } from 'node:net';
+import type { Socket } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
@@ -546,3 +548,41 @@ function slowFiles(call: 'flush' | 'open', wait: () => void): LockableFiles {
     },
   };
 }
+
+describe.skipIf(!hasSharedMemory())('a flood of connections', () => {
+  it('is let in by a few in each turn, between which those that are there are heard', async () => {
+    const host = new OneThreadHost();
+    /** Connections that were let in since the kernel was asked last what has come. */
+    let accepted = 0;
+    const most: number[] = [];
+    Object.assign(host.libc, {
+      accept: (fd: number) => {
+        const result = systemServerHost.libc.accept(fd);
+        if (result >= 0) most[most.length - 1] = ++accepted;
+        return result;
+      },
+      poll: (address: number, count: number) => {
+        accepted = 0;
+        most.push(0);
+        return systemServerHost.libc.poll(address, count, 0);
+      },
+    });
+    const server = await ParameterServer.start({ log: () => undefined }, host);
+    const access = server.createService({ namespace: 'there' });
+    const there = await RawWorker.admitted(server, access);
+    const strangers: Socket[] = [];
+    try {
+      await there.openKey(new Float32Array(16));
+      most.splice(0);
+      // All of them are in the kernel before the server has its first turn.
+      for (let i = 0; i < 100; i++) strangers.push(connect(server.port, '127.0.0.1'));
+      await until(() => most.reduce((sum, count) => sum + count, 0) === strangers.length);
+      expect(Math.max(...most)).toBe(4);
+      await there.pull();
+    } finally {
+      for (const one of strangers) one.destroy();
+      await there.close();
+      await server.close();
+    }
+  });
+});

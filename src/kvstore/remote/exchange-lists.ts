@@ -5,7 +5,7 @@
  * way. Invariants: a list is known to a core before it is used; a number means one list at a time,
  * and as long as an answer is awaited, since a request may be sent again.
  */
-import { keyName, unpack } from '../../base/index.ts';
+import { keyName, unpack, UsageError } from '../../base/index.ts';
 import type { PackedError, TributaryError } from '../../base/index.ts';
 import type { Region } from '../../memory/index.ts';
 import { joined } from '../../server/index.ts';
@@ -46,6 +46,9 @@ export interface ExchangeCall {
 
 /** One message of an exchange: some entries of a core's list, and their bytes. */
 interface Message {
+  /** Which of the numbers of the list. */
+  readonly part: number;
+  /** In the part. */
   readonly first: number;
   /** Of each entry the key's place in the list. */
   readonly keys: readonly number[];
@@ -72,7 +75,8 @@ interface Entry {
 }
 
 interface KnownList {
-  readonly number: number;
+  /** One for each part that is announced by itself. */
+  readonly numbers: readonly number[];
   readonly entries: readonly Exchanged[];
   readonly parts: readonly CorePart[];
   /** Exchanges whose answers are awaited. */
@@ -82,6 +86,8 @@ interface KnownList {
 }
 
 const MESSAGE_BYTES = 1024 * 1024;
+/** What is announced or asked in one message, and answered in one: each takes up to 200 bytes. */
+const ENTRIES_A_PART = 2048;
 /** Then the oldest list that no answer is awaited for is forgotten. */
 const MAX_LISTS = 1024;
 const NOTHING: readonly ByteRange[] = [];
@@ -94,6 +100,7 @@ export class ExchangeLists implements Told {
   readonly #known = new Map<string, KnownList>();
   /** Numbers that no list has. */
   readonly #free: number[];
+  readonly #maxLists: number;
 
   constructor(
     lines: readonly CoreLine[],
@@ -104,6 +111,7 @@ export class ExchangeLists implements Told {
     this.#lines = lines;
     this.#memory = memory;
     this.#isShared = isShared;
+    this.#maxLists = maxLists;
     this.#free = Array.from({ length: maxLists }, (_, i) => maxLists - 1 - i);
   }
 
@@ -114,7 +122,7 @@ export class ExchangeLists implements Told {
   ): Promise<{ readonly answers: Promise<readonly RemoteKeyStatus[]> }> {
     const list = await this.#listOf(entries);
     const statuses = new Statuses(entries, call.isHeld);
-    const requests = list.parts.flatMap((part) => this.#send(list.number, part, call, statuses));
+    const requests = list.parts.flatMap((part) => this.#send(list.numbers, part, call, statuses));
     list.uses++;
     const settled = Promise.allSettled(requests).then(() => list.uses--);
     list.answered = Promise.all([list.answered, settled]);
@@ -127,7 +135,7 @@ export class ExchangeLists implements Told {
   }
 
   forget(): void {
-    for (const { number } of this.#known.values()) this.#free.push(number);
+    for (const { numbers } of this.#known.values()) this.#free.push(...numbers);
     this.#known.clear();
   }
 
@@ -139,12 +147,13 @@ export class ExchangeLists implements Told {
     let list = this.#known.get(name);
     if (list === undefined) {
       const parts = this.#partsOf(entries);
-      list = { number: await this.#takeNumber(), entries, parts, uses: 0, answered: Promise.resolve() };
+      const count = parts.reduce((most, { messages }) => Math.max(most, messages.at(-1)!.part + 1), 0);
+      list = { numbers: await this.#take(count), entries, parts, uses: 0, answered: Promise.resolve() };
       try {
         await this.#announce(list);
       } catch (error) {
         // Some cores may have taken it: whoever gets the number announces it to all that it has.
-        this.#free.push(list.number);
+        this.#free.push(...list.numbers);
         throw error;
       }
       this.#known.set(name, list);
@@ -152,18 +161,23 @@ export class ExchangeLists implements Told {
     return list;
   }
 
-  /** A free one, or that of a list which is forgotten from now on, before any core hears of another by that number. */
-  async #takeNumber(): Promise<number> {
-    for (;;) {
-      const free = this.#free.pop();
-      if (free !== undefined) return free;
-      for (const [name, { number, uses }] of this.#known) {
-        if (uses > 0) continue;
-        this.#known.delete(name);
-        return number;
+  /**
+   * Free ones, or those of lists which are forgotten from now on, before any core hears of another by
+   * such a number.
+   */
+  async #take(count: number): Promise<readonly number[]> {
+    if (count > this.#maxLists) throw tooLong(count * ENTRIES_A_PART, this.#maxLists * ENTRIES_A_PART);
+    while (this.#free.length < count) {
+      const idle = [...this.#known].find(([, { uses }]) => uses === 0);
+      if (idle === undefined) {
+        await Promise.race([...this.#known.values()].map(({ answered }) => answered));
+        continue;
       }
-      await Promise.race([...this.#known.values()].map(({ answered }) => answered));
+      const [name, { numbers }] = idle;
+      this.#known.delete(name);
+      this.#free.push(...numbers);
     }
+    return this.#free.splice(this.#free.length - count).reverse();
   }
 
   #partsOf(entries: readonly Exchanged[]): CorePart[] {
@@ -192,21 +206,23 @@ export class ExchangeLists implements Told {
     });
   }
 
-  async #announce({ number, parts, entries }: KnownList): Promise<void> {
+  async #announce({ numbers, parts, entries }: KnownList): Promise<void> {
     await allAnswered(
-      parts.map(({ core }) =>
-        this.#lines[core]!.announce(`list ${number}`, this.#headerOf(number, core, entries)),
+      parts.flatMap(({ core }) =>
+        partsOf(this.#entriesOn(core, entries)).map((own, i) =>
+          this.#lines[core]!.announce(`list ${numbers[i]}`, { op: 'list', list: numbers[i], entries: own }),
+        ),
       ),
     );
   }
 
-  #headerOf(number: number, core: number, entries: readonly Exchanged[]): object {
+  #entriesOn(core: number, entries: readonly Exchanged[]): ListEntry[] {
     const placeOf = (tensor: Region<'float32'> | undefined, { firstElements }: KnownKey) => {
       if (tensor === undefined || !this.#isShared[core]) return undefined;
       const [segment, byteOffset] = this.#memory.placeOf(tensor);
       return [segment, byteOffset + 4 * firstElements[core]!] as const;
     };
-    const own = entries.flatMap(({ key, gradient, into, isInPlace }) =>
+    return entries.flatMap(({ key, gradient, into, isInPlace }) =>
       key.pieces
         .filter((piece) => piece.core === core)
         .map((piece): ListEntry => ({
@@ -214,20 +230,24 @@ export class ExchangeLists implements Told {
           ...{ gradient: placeOf(gradient, key), into: placeOf(into, key) },
         })),
     );
-    return { op: 'list', list: number, entries: own };
   }
 
-  #send(list: number, { core, messages }: CorePart, call: ExchangeCall, statuses: Statuses): Promise<void>[] {
+  #send(
+    numbers: readonly number[],
+    { core, messages }: CorePart,
+    call: ExchangeCall,
+    statuses: Statuses,
+  ): Promise<void>[] {
     const { push, pull, fromHeld, samples, lr } = call;
     return messages.map(async (message) => {
-      const { first, keys, gradient, into, allInto } = message;
+      const { part, first, keys, gradient, into, allInto } = message;
       const skipped =
         call.skipped.length === 0 ? [] : keys.flatMap((key, i) => (call.skipped.includes(key) ? [i] : []));
       const steps = push || fromHeld ? keys.map((key) => call.steps[key]!) : [];
       const reply = await this.#lines[core]!.request(
         {
           op: 'exchange',
-          list,
+          list: numbers[part]!,
           first,
           count: keys.length,
           push,
@@ -249,22 +269,37 @@ export class ExchangeLists implements Told {
   }
 }
 
-/** Messages of at least so many bytes, but for the last. */
-function messagesOf(entries: readonly Entry[], bytes: number): Message[] {
-  const messages: Message[] = [];
-  for (let first = 0; first < entries.length;) {
-    let [count, size] = [0, 0];
-    while (first + count < entries.length && size < bytes) size += entries[first + count++]!.bytes;
-    const own = entries.slice(first, first + count);
-    messages.push({
-      ...{ first, keys: own.map(({ key }) => key), pieces: own.map(({ piece }) => piece) },
-      into: own.map(({ into }) => into),
-      gradient: joined(own.flatMap(({ gradient }) => gradient)),
-      allInto: joined(own.flatMap(({ into }) => into)),
-    });
-    first += count;
-  }
-  return messages;
+function partsOf<T>(entries: readonly T[]): readonly (readonly T[])[] {
+  const count = Math.ceil(entries.length / ENTRIES_A_PART);
+  return Array.from({ length: count }, (_, i) => entries.slice(i * ENTRIES_A_PART, (i + 1) * ENTRIES_A_PART));
+}
+
+/** Messages of at least so many bytes, but for the last of each part. */
+function messagesOf(all: readonly Entry[], bytes: number): Message[] {
+  return partsOf(all).flatMap((entries, part) => {
+    const messages: Message[] = [];
+    for (let first = 0; first < entries.length;) {
+      let [count, size] = [0, 0];
+      while (first + count < entries.length && size < bytes) size += entries[first + count++]!.bytes;
+      const own = entries.slice(first, first + count);
+      messages.push({
+        ...{ part, first, keys: own.map(({ key }) => key), pieces: own.map(({ piece }) => piece) },
+        into: own.map(({ into }) => into),
+        gradient: joined(own.flatMap(({ gradient }) => gradient)),
+        allInto: joined(own.flatMap(({ into }) => into)),
+      });
+      first += count;
+    }
+    return messages;
+  });
+}
+
+function tooLong(pieces: number, most: number): UsageError {
+  return new UsageError(
+    'INVALID_ARGUMENT',
+    `a list of keys has about ${pieces} pieces on a core, where ${most} can be exchanged in one call; give fewer keys in a call`,
+    { expected: most, actual: pieces },
+  );
 }
 
 /** Puts the answers for pieces together to those for keys. */
@@ -286,10 +321,10 @@ class Statuses {
   }
 
   add({ results }: Header, { keys, pieces }: Message): void {
-    (results as (PackedError | PieceResult)[]).forEach((result, i) => {
+    (results as (PackedError | PieceResult | null)[]).forEach((result, i) => {
       const key = keys[i]!;
       if (!isResult(result)) {
-        this.#error ??= result;
+        this.#error ??= result ?? undefined;
         return;
       }
       this.isTaken = true;
@@ -310,6 +345,6 @@ class Statuses {
   }
 }
 
-function isResult(result: PackedError | PieceResult): result is PieceResult {
+function isResult(result: PackedError | PieceResult | null): result is PieceResult {
   return Array.isArray(result);
 }

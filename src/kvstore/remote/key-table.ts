@@ -14,8 +14,28 @@ import type { KeyInit, SeededKeyInit } from '../kv-store.ts';
 import type { CoreLine } from './core-line.ts';
 import { planKeys, stretchesOf } from './key-plan.ts';
 import type { PlacedPiece } from './key-plan.ts';
+import { openRequests } from './open-requests.ts';
+import type { KeyOnCore, OpenRequest } from './open-requests.ts';
 import type { ServerLines } from './server-lines.ts';
 import { copy } from './tensors.ts';
+
+/** What a core was told when keys were opened. */
+type OpenHeader = OpenRequest['cores'][number]['header'] & {
+  readonly op: 'open';
+  readonly batch: number;
+  readonly firstPiece: number;
+  readonly awaitsValues: boolean;
+};
+
+interface OpenedRequest {
+  readonly batch: number;
+  readonly request: OpenRequest;
+  /** Of each core. */
+  readonly firstPieces: readonly number[];
+  readonly answers: readonly Header[];
+  /** Where the first values of each core lie; undefined: another worker brings them. */
+  readonly bodies: readonly ByteRange[][] | undefined;
+}
 
 /** What this worker knows of a key. */
 export interface KnownKey extends KeyShape {
@@ -44,7 +64,7 @@ export class KeyTable {
   readonly #attached = new Map<string, Segment>();
   readonly #piecesOnCore: number[];
   /** What each core that has answered was told when keys were opened, by batch. */
-  readonly #opened = new Map<CoreLine, Map<number, object>>();
+  readonly #opened = new Map<CoreLine, Map<number, OpenHeader>>();
   /** The first worker's values, in case that a server is lost before anything else has them. */
   #first: { readonly batch: number; readonly segment: Segment; readonly bodies: readonly ByteRange[][] }[] =
     [];
@@ -99,48 +119,80 @@ export class KeyTable {
     const { servers, coresPerServer, lines } = this.#servers;
     const pieces = planKeys(shapes, { servers, coresPerServer, chunkBytes: this.#chunkBytes });
     const byCore = lines.map((_, core) => pieces.filter((piece) => piece.core === core));
-    const firstPieces = [...this.#piecesOnCore];
-    const batch = this.#batches;
     const stretches = shapes.map((shape, i) =>
       stretchesOf(shape, pieces, i, { servers, coresPerServer }).map(({ first, length }) => ({
         first,
         shape: { ...shape, length, ...firstValuesOf(inits[i]!, first) },
       })),
     );
-    const headers = lines.map((_, core) => {
-      const own = stretches.map((of) => of[core]!);
-      return {
-        ...{ op: 'open', batch, firstPiece: firstPieces[core]!, awaitsValues: this.#worker !== 0 },
-        keys: own.map(({ shape }) => shape),
-        pieces: byCore[core]!.map(({ key, start, length, ranges }) => ({
-          ...{ key, start: start - own[key]!.first, length, ranges },
-        })),
-      };
+    const requests = openRequests(stretches, byCore);
+    const opened: OpenedRequest[] = [];
+    const nextPieces = [...this.#piecesOnCore];
+    // One after the other: what a server refuses is not followed by more.
+    for (const [i, request] of requests.entries()) {
+      const batch = this.#batches + i;
+      opened.push(await this.#openRequest(batch, request, inits, nextPieces));
+      request.cores.forEach((core, j) => (nextPieces[j]! += core.pieces.length));
+    }
+    this.#batches += requests.length;
+    nextPieces.forEach((count, core) => (this.#piecesOnCore[core] = count));
+    for (const one of opened) this.#know(one, inits, shapes, stretches);
+    return opened.flatMap(({ batch, answers, bodies }) => {
+      // The first worker's values count; others were answered when they were there, or when a
+      // checkpoint has them.
+      const isFilled = answers.every((one) => one.isFilled === true);
+      if (bodies !== undefined && isFilled) this.foundValues = true;
+      if (bodies === undefined || isFilled) return [];
+      return lines.map((line, core) => line.request({ op: 'values', batch }, bodies[core]));
     });
+  }
+
+  async #openRequest(
+    batch: number,
+    request: OpenRequest,
+    inits: readonly (KeyInit | SeededKeyInit)[],
+    firstPieces: readonly number[],
+  ): Promise<OpenedRequest> {
+    const first = [...firstPieces];
     // Kept also where servers have them, which may lose them before there is a checkpoint, or
     // before all have answered.
-    const bodies = this.#worker === 0 ? this.#keepFirstValues(batch, inits, byCore) : undefined;
-    const opened = await Promise.all(lines.map((line, core) => this.#openOn(line, batch, headers[core]!)));
-    this.appliedBefore ??= least(opened.map(({ applied }) => applied as number | undefined));
-    this.#batches++;
-    byCore.forEach((own, core) => (this.#piecesOnCore[core]! += own.length));
-    shapes.forEach((shape, i) => {
-      const own = byCore.flatMap((list, core) =>
-        list.flatMap((piece, j) => (piece.key === i ? [{ ...piece, number: firstPieces[core]! + j }] : [])),
-      );
-      const step = least(own.map(({ core, number }) => stepsOf(opened[core]!)[number - firstPieces[core]!]));
+    const bodies = this.#worker === 0 ? this.#keepFirstValues(batch, inits, request) : undefined;
+    const answers = await Promise.all(
+      this.#servers.lines.map((line, core) => {
+        const numbers = { batch, firstPiece: first[core]!, awaitsValues: this.#worker !== 0 };
+        return this.#openOn(line, batch, { op: 'open', ...numbers, ...request.cores[core]!.header });
+      }),
+    );
+    this.appliedBefore ??= least(answers.map(({ applied }) => applied as number | undefined));
+    return { batch, request, firstPieces: first, answers, bodies };
+  }
+
+  /** From now on its keys can be used. */
+  #know(
+    { request, firstPieces, answers }: OpenedRequest,
+    inits: readonly (KeyInit | SeededKeyInit)[],
+    shapes: readonly KeyShape[],
+    stretches: readonly (readonly KeyOnCore[])[],
+  ): void {
+    const { firstKey, keyCount, cores } = request;
+    const pieces = Array.from({ length: keyCount }, (): KnownKey['pieces'][number][] => []);
+    const steps = Array.from({ length: keyCount }, (): (number | undefined)[] => []);
+    for (const [core, own] of cores.entries()) {
+      for (const [j, piece] of own.pieces.entries()) {
+        pieces[piece.key - firstKey]!.push({ ...piece, number: firstPieces[core]! + j });
+        steps[piece.key - firstKey]!.push(stepsOf(answers[core]!)[j]);
+      }
+    }
+    for (let i = 0; i < keyCount; i++) {
+      const shape = shapes[firstKey + i]!;
       // What no worker is to hold is not brought into its memory here either.
-      const value = 'seed' in inits[i]! ? undefined : this.#valueAt(opened[0]!, i, shape.length);
+      const isSeeded = 'seed' in inits[firstKey + i]!;
+      const value = isSeeded ? undefined : this.#valueAt(answers[0]!, i, shape.length);
       const idle = { pushes: Promise.resolve(), hasRefused: false, busy: Promise.resolve() };
-      const firstElements = stretches[i]!.map(({ first }) => first);
-      this.#keys.set(shape.key, { ...shape, pieces: own, firstElements, step, value, ...idle });
-    });
-    // The first worker's values count; others were answered when they were there, or when a
-    // checkpoint has them.
-    const isFilled = opened.every((one) => one.isFilled === true);
-    if (bodies !== undefined && isFilled) this.foundValues = true;
-    if (bodies === undefined || isFilled) return [];
-    return lines.map((line, core) => line.request({ op: 'values', batch }, bodies[core]));
+      const firstElements = stretches[firstKey + i]!.map(({ first }) => first);
+      const step = least(steps[i]!);
+      this.#keys.set(shape.key, { ...shape, pieces: pieces[i]!, firstElements, step, value, ...idle });
+    }
   }
 
   /** The first values, to a server that has lost them before anything was trained. */
@@ -186,11 +238,23 @@ export class KeyTable {
     return this.#isLent;
   }
 
-  /** Where the keys stand after a restore, as each core said. */
-  setSteps(answers: readonly Header[]): void {
+  /** Where the keys stand after going back, as each core answers. */
+  async askSteps(): Promise<void> {
+    const { lines } = this.#servers;
+    const steps = await Promise.all(lines.map((line) => this.#stepsOn(line)));
     for (const key of this.#keys.values()) {
-      key.step = least(key.pieces.map(({ core, number }) => stepsOf(answers[core]!)[number]));
+      key.step = least(key.pieces.map(({ core, number }) => steps[core]![number]));
     }
+  }
+
+  /** Of its pieces, by their numbers. */
+  async #stepsOn(line: CoreLine): Promise<readonly number[]> {
+    const steps: number[] = [];
+    for (const [batch, { firstPiece }] of this.#opened.get(line) ?? []) {
+      const answer = await line.request({ op: 'steps', batch });
+      for (const [i, step] of stepsOf(answer).entries()) steps[firstPiece + i] = step;
+    }
+    return steps;
   }
 
   close(): void {
@@ -200,31 +264,32 @@ export class KeyTable {
   }
 
   /** One that is lost between its answer and that of the last core is to be told again. */
-  async #openOn(line: CoreLine, batch: number, header: object): Promise<Header> {
+  async #openOn(line: CoreLine, batch: number, header: OpenHeader): Promise<Header> {
     const answer = await line.request(header);
-    const batches = this.#opened.get(line) ?? new Map<number, object>();
+    const batches = this.#opened.get(line) ?? new Map<number, OpenHeader>();
     this.#opened.set(line, batches.set(batch, header));
     return answer;
   }
 
-  /** A copy of the first values; returns where those of each core lie. */
+  /** A copy of the first values of a request's keys; returns where those of each core lie. */
   #keepFirstValues(
     batch: number,
     inits: readonly (KeyInit | SeededKeyInit)[],
-    byCore: readonly (readonly PlacedPiece[])[],
+    { firstKey, keyCount, cores }: OpenRequest,
   ): readonly ByteRange[][] {
-    const elements = inits.reduce((sum, one) => sum + ('seed' in one ? 0 : one.value.length), 0);
-    const segment = this.#space.allocate(4 * elements + 64 * (inits.length + 1));
-    const staged = inits.map((one) => {
+    const own = inits.slice(firstKey, firstKey + keyCount);
+    const elements = own.reduce((sum, one) => sum + ('seed' in one ? 0 : one.value.length), 0);
+    const segment = this.#space.allocate(4 * elements + 64 * (own.length + 1));
+    const staged = own.map((one) => {
       if ('seed' in one) return undefined;
       const { value } = one;
       const region = segment.allocate('float32', value.length);
       copy(this.#kernels, region, value);
       return region;
     });
-    const bodies = byCore.map((pieces) =>
+    const bodies = cores.map(({ pieces }) =>
       pieces.flatMap(({ key, start, ranges }) => {
-        const value = staged[key];
+        const value = staged[key - firstKey];
         if (value === undefined) return [];
         return ranges.map(([from, length]) => ({
           byteOffset: value.byteOffset + 4 * (start + from),

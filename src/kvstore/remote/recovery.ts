@@ -164,11 +164,10 @@ export class StoreRecovery {
     const step = met.step as number | undefined;
     const isLost = step === undefined && [...this.#keys.all()].some((key) => key.step > 0);
     if (isLost && this.#isSynchronous) throw this.#nowhere();
-    const restored = await Promise.all(
-      this.#lines.map((line) => line.request({ op: 'restore', step, attempts })),
-    );
+    await Promise.all(this.#lines.map((line) => line.request({ op: 'restore', step, attempts })));
     check();
-    this.#keys.setSteps(restored);
+    await this.#keys.askSteps();
+    check();
     this.#checkpoints.wentBackTo(step);
     // What the servers have now is more than the first values, also for a process that has not
     // pushed yet.

@@ -68,7 +68,7 @@ export interface RemoteStoreOptions {
   readonly aggregation?: Aggregation | undefined;
   /** What becomes of a gradient that is not finite; 'accept' does not look, which saves a pass. Default 'refuse'. */
   readonly nonFinite?: 'refuse' | 'skip' | 'accept' | undefined;
-  /** Longest piece that is updated at once, in bytes, a multiple of 64. Default 32 KB. */
+  /** Longest piece that is updated at once, in bytes, a multiple of 64; servers take up to 4 MiB. Default 32 KB. */
   readonly chunkBytes?: number | undefined;
   /** Whether servers on this host may use this process's memory in place; or one for each server. Default true. */
   readonly sharedMemory?: boolean | readonly boolean[] | undefined;

@@ -2,7 +2,7 @@
  * Keys that one call of init opens together, on one core: what was agreed about them, and who waits for them. What
  * becomes of them is the tenant's business. Invariant: a batch has values only when it has memory.
  */
-import { keyName, keyText } from '../../base/index.ts';
+import { keyName, keyText, UsageError } from '../../base/index.ts';
 import type { StoreKey, TributaryError } from '../../base/index.ts';
 import { ProtocolFault } from '../wire/frame.ts';
 import type { KeyShape, PieceShape } from '../wire/messages.ts';
@@ -43,7 +43,13 @@ export function planText({ keys, pieces, firstPiece }: BatchPlan): string {
   return JSON.stringify([keys, pieces, firstPiece]);
 }
 
-/** Throws unless each piece is some of a key's elements, and no element belongs to two. `pieceCount`: those before them. */
+/**
+ * Of a piece of a key that is no table: one update of it is not cut into turns. Stores cut keys at 1
+ * MB, or at one chunk if that is longer.
+ */
+const MAX_PIECE_BYTES = 4 * 2 ** 20;
+
+/** Throws unless each piece is short enough and some of a key's elements, and no element belongs to two. `pieceCount`: those before them. */
 export function checkPlan({ keys, pieces, firstPiece }: BatchPlan, pieceCount: number): void {
   if (pieces.length > 0 && firstPiece !== pieceCount) {
     throw new ProtocolFault(`numbered pieces from ${firstPiece}, expected ${pieceCount}`);
@@ -64,6 +70,7 @@ export function checkPlan({ keys, pieces, firstPiece }: BatchPlan, pieceCount: n
     if (ranges.length === 0) {
       throw new ProtocolFault(`named piece ${firstPiece + i} of key ${keyText(shape.key)} without elements`);
     }
+    checkLength(shape, ranges);
     for (const [from, count] of ranges) {
       placed.push({
         piece: firstPiece + i,
@@ -81,6 +88,17 @@ export function checkPlan({ keys, pieces, firstPiece }: BatchPlan, pieceCount: n
       `gave elements ${from} to ${Math.min(to, before.to)} of key ${key} to pieces ${before.piece} and ${piece}`,
     );
   }
+}
+
+/** Of a table a piece has all rows of a core, of which a push names those that it updates. */
+function checkLength({ key, rowLength }: KeyShape, ranges: PieceShape['ranges']): void {
+  const bytes = 4 * ranges.reduce((sum, [, count]) => sum + count, 0);
+  if (rowLength !== undefined || bytes <= MAX_PIECE_BYTES) return;
+  throw new UsageError(
+    'INVALID_ARGUMENT',
+    `a piece of key ${keyText(key)} has ${bytes} bytes, where ${MAX_PIECE_BYTES} may be updated at once; use smaller chunks (chunkBytes)`,
+    { key, expected: MAX_PIECE_BYTES, actual: bytes },
+  );
 }
 
 /** What a call of init makes a core remember: the call, each key with its name, and the chunks. */

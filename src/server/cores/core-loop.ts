@@ -4,7 +4,7 @@
  * most so many strangers hold a descriptor, none for longer than its time, and those of one address never keep out
  * others; what one connection does wrong ends that connection only.
  */
-import { PeerError, TributaryError } from '../../base/index.ts';
+import { TributaryError } from '../../base/index.ts';
 import type { Kernels } from '../../kernels/index.ts';
 import {
   AcceptPause,
@@ -33,8 +33,10 @@ import type { Hello, Proof, Welcome } from '../wire/messages.ts';
 import { ConnectionTable } from './connection-table.ts';
 import { FairTurns } from './fair-turns.ts';
 import type { Office, OfficeNews, Service, SpaceRange } from './office.ts';
-import { faultOf, packedForOthers } from './refusals.ts';
+import { faultOf, packedForOthers, tooManyAdministrators, tooManyConnections } from './refusals.ts';
 import { Session } from './session.ts';
+import { stallOf } from './stalls.ts';
+import type { Stallable } from './stalls.ts';
 import { Stranger } from './stranger.ts';
 import type { Doorkeeper } from './stranger.ts';
 import { Tenant } from './tenant.ts';
@@ -66,8 +68,7 @@ export interface CoreOptions {
   readonly isTunnelled: boolean;
 }
 
-interface Connection {
-  readonly stream: MessageStream;
+interface Connection extends Stallable {
   /** The listening socket by which it came. */
   readonly door: number;
   /** Among those that the kernel is asked about. */
@@ -79,17 +80,10 @@ interface Connection {
   host: string;
   stranger: Stranger | undefined;
   session: Session | undefined;
-  /**
-   * Since when the other side has neither gone on with its message nor taken answers; undefined: it is not waited
-   * for.
-   */
-  stalledAtMs: number | undefined;
   /** Its tenant waits for its next turn, so the kernel was not asked about it. */
   isHeldOff: boolean;
 }
 
-/** Of the time in the middle of a message: how long answers may not be taken while their tenant waits for that. */
-const DEAF_SHARE = 1 / 6;
 /** Longest sleep, so that a thread that is to be ended never hangs in the kernel. */
 const MAX_SLEEP_MS = 500;
 /**
@@ -97,6 +91,8 @@ const MAX_SLEEP_MS = 500;
  * it.
  */
 const ACCEPTS_SHARE = 1 / 4;
+/** Connections that are taken in a turn, at all addresses together; then those that are there are served. */
+const ACCEPTS_A_TURN = 4;
 /** Administrators whose requests are carried out at a time. */
 const MAX_ADMINISTRATORS = 8;
 const EVICTION_LOG_INTERVAL_MS = 60_000;
@@ -137,6 +133,8 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
   #listensSinceMs = 0;
   #closing = false;
   #evictedLoggedAtMs = -Infinity;
+  /** Of the listening sockets, the one by which somebody came last. */
+  #lastDoor = -1;
 
   constructor(kernels: Kernels, office: Office, options: CoreOptions, host: Host) {
     this.#options = options;
@@ -286,7 +284,8 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
   }
 
   administrate(...[request, stream, take, fail]: Parameters<Doorkeeper['administrate']>): void {
-    if (this.#administrators.size >= MAX_ADMINISTRATORS) return fail(tooManyAdministrators());
+    if (this.#administrators.size >= MAX_ADMINISTRATORS)
+      return fail(tooManyAdministrators(MAX_ADMINISTRATORS));
     const connection = this.#connections.get(stream)!;
     this.#strangers.delete(connection);
     this.#administrators.add(connection);
@@ -297,7 +296,7 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
     const tenant = this.#tenants.get(namespace)!;
     const { worker, incarnation, settings } = proof;
     const own = [...this.#connections.values()].filter(({ session }) => session?.tenant === tenant);
-    if (own.length >= tenant.service.maxConnections) throw tooMany(namespace, own.length);
+    if (own.length >= tenant.service.maxConnections) throw tooManyConnections(namespace, own.length);
     const replaced = tenant.incarnationOf(worker);
     tenant.enter(worker, incarnation, settings);
     const isHere = own.some(({ session }) => session!.worker === worker && session!.incarnation === replaced);
@@ -377,8 +376,12 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
       const user = session ?? connection.stranger;
       if (user?.hasWork) return true;
       const isReady = !user?.isPaused && (stream.isInterrupted || (found & ~POLLOUT) !== 0);
-      if (session && !connection.isHeldOff)
-        this.#watch(connection, session, { nowMs, isReady, isTaking: (found & POLLOUT) !== 0 });
+      if (session && !connection.isHeldOff) {
+        const isTaking = (found & POLLOUT) !== 0;
+        const turn = { nowMs, isReady, isTaking, stallTimeoutMs: this.#options.stallTimeoutMs };
+        const stall = stallOf(connection, session, turn);
+        if (stall) stream.ended ??= stall;
+      }
       return isReady;
     });
     this.#turns.serve(ready, this.#groupOf, (connection) => this.#listenTo(connection));
@@ -395,7 +398,7 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
       if (stranger && nowMs > stranger.deadlineMs)
         stream.ended ??= new ProtocolFault('said too little in time');
     }
-    for (let i = 1; i < this.#firstPlace; i++) if (this.#poll.found(i) !== 0) this.#accept(i - 1, nowMs);
+    this.#acceptSome(nowMs);
     // One flush for all requests of this turn; only then are they acknowledged. A disk's time is the tenant's time.
     const due = [...this.#tenants.values()].filter(({ journal }) => journal.isDue);
     if (this.#closing) for (const { journal } of due) journal.flush();
@@ -406,34 +409,6 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
     this.#turns.serve(unsent, this.#groupOf, ({ stream }) => void stream.write(mayGoOn));
     this.#clear();
     for (let tenant = this.#ending[0]; tenant; tenant = this.#ending[0]) this.#release(tenant);
-  }
-
-  /**
-   * Ends a connection whose other side keeps its tenant waiting: in the middle of a message, or by not taking
-   * answers.
-   */
-  #watch(
-    connection: Connection,
-    { isPaused, tenant }: Session,
-    {
-      nowMs,
-      isReady,
-      isTaking,
-    }: { readonly nowMs: number; readonly isReady: boolean; readonly isTaking: boolean },
-  ): void {
-    const { stream } = connection;
-    const isSilent = !isPaused && !isReady && stream.isInMessage;
-    const isDeaf = tenant.limits.isOverUnsent && stream.hasUnsent && !isTaking;
-    if (!isSilent && !isDeaf) return void (connection.stalledAtMs = undefined);
-    connection.stalledAtMs ??= nowMs;
-    const stalledMs = nowMs - connection.stalledAtMs;
-    const { stallTimeoutMs } = this.#options;
-    const fault = (what: string) =>
-      new ProtocolFault(what, 'let its event loop run more often, or raise stallTimeoutMs of the server');
-    if (isDeaf && stalledMs >= stallTimeoutMs * DEAF_SHARE)
-      stream.ended ??= fault(`did not read its answers for ${Math.round(stalledMs)} ms`);
-    else if (stalledMs >= stallTimeoutMs)
-      stream.ended ??= fault(`sent nothing for ${Math.round(stalledMs)} ms in the middle of a message`);
   }
 
   /** Its connections are closed, so nothing can use its memory once it is closed itself. */
@@ -471,13 +446,29 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
     }
   }
 
-  #accept(door: number, nowMs: number): void {
+  /** From the address after the one that was last on, so that each has its turn. The kernel keeps the others. */
+  #acceptSome(nowMs: number): void {
+    const { listening, maxStrangers } = this.#options;
+    const doors = listening.map((_, i) => (this.#lastDoor + 1 + i) % listening.length);
+    let left = Math.max(1, Math.min(ACCEPTS_A_TURN, Math.floor(maxStrangers * ACCEPTS_SHARE)));
+    for (const door of doors) {
+      if (left === 0 || this.#poll.found(1 + door) === 0) continue;
+      left -= this.#accept(door, left, nowMs);
+      this.#lastDoor = door;
+    }
+  }
+
+  /** Returns how many have come, at most so many. */
+  #accept(door: number, most: number, nowMs: number): number {
     const { listening, maxStrangers } = this.#options;
     const { libc } = this.#host;
-    for (let i = 0; i < Math.max(1, maxStrangers * ACCEPTS_SHARE); i++) {
+    for (let i = 0; i < most; i++) {
       const fd = libc.accept(listening[door]!.fd);
       if (fd === -EINTR || fd === -ECONNABORTED) continue;
-      if (fd < 0) return void this.#pause.failed(fd, nowMs);
+      if (fd < 0) {
+        this.#pause.failed(fd, nowMs);
+        return i;
+      }
       this.#pause.succeeded();
       const connection = this.#greet(fd, door, nowMs);
       const strangers = [...this.#strangers, connection];
@@ -488,6 +479,7 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
       }
       this.#add(connection);
     }
+    return most;
   }
 
   #add(connection: Connection): void {
@@ -581,20 +573,4 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
     this.#table.remove(stream.fd);
     stream.close();
   }
-}
-
-function tooMany(namespace: string, connections: number): PeerError {
-  return new PeerError(
-    'REFUSED',
-    `namespace '${namespace}' has ${connections} connections to this core, as many as one may; end workers that are not needed, or use more servers`,
-    { namespace, connections },
-  );
-}
-
-function tooManyAdministrators(): PeerError {
-  return new PeerError(
-    'REFUSED',
-    `${MAX_ADMINISTRATORS} administrators are being answered; try again in a moment`,
-    { administrators: MAX_ADMINISTRATORS },
-  );
 }

@@ -123,3 +123,20 @@ export function rateOfPush(namespace: string): UsageError {
     { namespace },
   );
 }
+
+/** To one core. */
+export function tooManyConnections(namespace: string, connections: number): PeerError {
+  return new PeerError(
+    'REFUSED',
+    `namespace '${namespace}' has ${connections} connections to this core, as many as one may; end workers that are not needed, or use more servers`,
+    { namespace, connections },
+  );
+}
+
+export function tooManyAdministrators(administrators: number): PeerError {
+  return new PeerError(
+    'REFUSED',
+    `${administrators} administrators are being answered; try again in a moment`,
+    { administrators },
+  );
+}

@@ -161,6 +161,8 @@ export class Session implements StreamUser {
     switch (request.op) {
       case 'open':
         return this.#whenReady(id, () => this.#open(request));
+      case 'steps':
+        return this.#reply(id, { steps: this.#stepsOf(this.#batchOf(request.batch)) });
       case 'list':
         return this.#lists.add(request);
       case 'apply': {
@@ -179,7 +181,7 @@ export class Session implements StreamUser {
         );
       case 'optimizer':
         return this.#whenReady(id, () =>
-          this.tenant.agreeOnOptimizer(
+          this.tenant.optimizers.agree(
             ...([this.worker, request.number, request.spec] as const),
             () => this.#replyLogged(id, {}),
             (error) => this.#refuse(id, error),
@@ -219,7 +221,7 @@ export class Session implements StreamUser {
         return this.tenant.recovery.restore(
           request.step,
           request.attempts,
-          () => this.#reply(id, { steps: this.#stepsOfAll() }),
+          () => this.#reply(id, {}),
           (error) => this.#refuse(id, error),
         );
       case 'pause':
@@ -294,10 +296,20 @@ export class Session implements StreamUser {
     this.#meet(id, `checkpoint ${step}`, String(id), (tokens) => take(tokens, tokens === undefined));
   }
 
-  /** Where each piece stands, by its number. */
-  #stepsOfAll(): number[] {
-    const { core } = this.tenant;
-    return [...this.tenant.openPieces()].map(([number]) => core.nextStep(this.worker, String(number)) - 1);
+  /** Where each of its pieces stands; none without values. */
+  #stepsOf({ isFilled, firstPiece, pieceCount }: Batch): number[] {
+    const { core, pieces } = this.tenant;
+    const steps: number[] = [];
+    for (let i = firstPiece; isFilled && i < firstPiece + pieceCount; i++) {
+      if (pieces.has(i)) steps.push(core.nextStep(this.worker, String(i)) - 1);
+    }
+    return steps;
+  }
+
+  #batchOf(number: number): Batch {
+    const batch = this.tenant.batches.get(number);
+    if (batch?.memory !== undefined) return batch;
+    throw new ProtocolFault(`named batch ${number}, which is not open`);
   }
 
   #open({ id, batch: number, keys, pieces, firstPiece, awaitsValues }: RequestOf<'open'>): void {
@@ -330,12 +342,9 @@ export class Session implements StreamUser {
   }
 
   #sayWhere(id: number, batch: Batch): void {
-    const { core, pieces } = this.tenant;
+    const { core } = this.tenant;
     this.tenant.count(this.worker);
-    const steps: number[] = [];
-    for (let i = batch.firstPiece; batch.isFilled && i < batch.firstPiece + batch.pieceCount; i++) {
-      if (pieces.has(i)) steps.push(core.nextStep(this.worker, String(i)) - 1);
-    }
+    const steps = this.#stepsOf(batch);
     const places = batch.memory!.map(({ segment, offsetInSegment }) => [segment, offsetInSegment]);
     const { settings } = this.tenant;
     const applied = settings.isHeld ? core.appliedBefore(this.worker) : undefined;
@@ -344,9 +353,7 @@ export class Session implements StreamUser {
   }
 
   #placeOfValues({ id, batch: number }: RequestOf<'values'>, bodyBytes: number): Incoming {
-    const batch = this.tenant.batches.get(number);
-    if (batch?.memory === undefined)
-      throw new ProtocolFault(`sent values of batch ${number}, which is not open`);
+    const batch = this.#batchOf(number);
     // A retry whose answer was lost.
     if (batch.isFilled) return { into: undefined, done: () => this.#replyLogged(id, {}) };
     const own = [...this.tenant.piecesIn(batch)].filter(({ key }) => key.firstValues === undefined);
@@ -398,7 +405,7 @@ export class Session implements StreamUser {
         if (isHanded) this.#hand(entries[i]!, request);
         if (--open > 0) return;
         const body = pull ? this.#bodyOf(entries, results, request) : NOTHING;
-        this.#reply(id, { results }, body, undefined, push);
+        this.#reply(id, { results: withOneError(results) }, body, undefined, push);
       };
       // Others may have pushed rows since.
       if (isHanded && push) this.#catchUp.before(id, { piece: entries[i]!.name }, finish);
@@ -518,6 +525,16 @@ export class Session implements StreamUser {
   #replyLogged(id: number, header: object): void {
     this.#reply(id, header, NOTHING, undefined, true);
   }
+}
+
+/** The worker reports the first: all of them would be longer than a message may be. */
+function withOneError(
+  results: readonly (PieceResult | PackedError)[],
+): readonly (PieceResult | PackedError | null)[] {
+  const first = results.findIndex((result) => !Array.isArray(result));
+  return first < 0
+    ? results
+    : results.map((result, i) => (Array.isArray(result) || i === first ? result : null));
 }
 
 function total(pieces: readonly Piece[]): number {

@@ -14,8 +14,8 @@ import type { Service } from './office.ts';
 /** Requests of all workers of a tenant that one core keeps, and bytes of their headers. */
 const MAX_REQUESTS = 65_536;
 const MAX_HEADER_BYTES = 64 * 2 ** 20;
-/** Two of the longest. Apart from those above, so that a request for which others wait always comes in. */
-const MAX_UNFINISHED_BYTES = 32 * 2 ** 20;
+/** Four of the longest. Apart from those above, so that a request for which others wait always comes in. */
+const MAX_UNFINISHED_BYTES = 2 * 2 ** 20;
 /** Above this nothing is read from the tenant: some answers of many workers, without what they carry. */
 const MAX_UNSENT_BYTES = 16 * 2 ** 20;
 

@@ -24,6 +24,7 @@ import type { StoredBatch } from './journal.ts';
 import { KeptMemory } from './kept-memory.ts';
 import { LongWork } from './long-work.ts';
 import { Meetings } from './meetings.ts';
+import { OptimizerMeeting } from './optimizer-meeting.ts';
 import { placesOf } from './key-places.ts';
 import type { KeyMemory, KeyPlaces } from './key-places.ts';
 import type { Service, SpaceRange, TenantOffice } from './office.ts';
@@ -64,11 +65,8 @@ export class Tenant {
   #slotNames: readonly string[] = [];
   #optimizer: unknown = null;
   readonly replay = new PushReplay(this);
-  #optimizersSet = 0;
-  /** It came from a log or a checkpoint. */
-  #isOptimizerRecovered = false;
+  readonly optimizers = new OptimizerMeeting(this);
   readonly #seeded: SeededValues;
-  readonly #awaitingOptimizer: { readonly number: number; readonly done: () => void }[] = [];
   #settings: ServiceSettings | undefined;
   #core: ServerCore | undefined;
   #attendance: Attendance | undefined;
@@ -255,7 +253,7 @@ export class Tenant {
     for (const { memory, waiting } of this.batches.values()) {
       if (memory) for (const { go } of waiting.splice(0)) go();
     }
-    for (const { done } of this.#awaitingOptimizer.splice(0)) done();
+    this.optimizers.letGo();
   }
 
   /** The keys whose values are about to be put back need no first ones. */
@@ -445,30 +443,6 @@ export class Tenant {
     return this.#keys.has(key);
   }
 
-  /** All workers set it, the first one's counts: the others wait until it has. */
-  agreeOnOptimizer(
-    worker: number,
-    number: number,
-    spec: unknown,
-    done: () => void,
-    fail: (error: TributaryError) => void,
-  ): void {
-    if (number < this.#optimizersSet) return done();
-    // The first worker does not set it again after a server was started again.
-    const isKnown = this.#isOptimizerRecovered && this.#optimizersSet === 0;
-    if (worker !== 0 && (this.recovery.isRewinding || isKnown)) return done();
-    if (worker !== 0) return void this.#awaitingOptimizer.push({ number, done });
-    const isSet = () => {
-      this.#optimizersSet = number + 1;
-      done();
-      for (const waiting of this.#awaitingOptimizer.splice(0)) {
-        if (waiting.number <= number) waiting.done();
-        else this.#awaitingOptimizer.push(waiting);
-      }
-    };
-    this.setOptimizer(spec, isSet, fail, true);
-  }
-
   /** Everything else of the optimizer stays. */
   setLearningRate(lr: number): void {
     this.core.checkLearningRate(lr);
@@ -531,7 +505,7 @@ export class Tenant {
     this.#slotNames = rule.slots;
     yield* this.core.setRuleInSteps(rule);
     this.#optimizer = spec;
-    if (!isLogged) this.#isOptimizerRecovered = true;
+    if (!isLogged) this.optimizers.isRecovered = true;
   }
 
   close(): void {

@@ -14,12 +14,13 @@ import type { Consistency } from '../consistency.ts';
 import type { PushReply } from '../contribution.ts';
 import type { RowsMode } from '../server-core.ts';
 import type { Updater } from '../update-rule.ts';
+import { MAX_RANGES, rangesOfRuns } from './chunk-runs.ts';
 import { check, countOf, countsOf, finiteOf, isCount, listOf, malformed, objectOf } from './fields.ts';
 import { readFirstValues } from './first-values.ts';
 import type { FirstValues } from './first-values.ts';
 import type { Header } from './message-stream.ts';
 
-export const SERVER_PROTOCOL_VERSION = 7;
+export const SERVER_PROTOCOL_VERSION = 8;
 export const MAX_WORKERS = 65536;
 /**
  * Checkpoints that a worker can name to go back to: of those that servers keep, which are a few.
@@ -147,6 +148,8 @@ export type Request = { readonly id: number } & (
       readonly awaitsValues: boolean;
     }
   | { readonly op: 'values'; readonly batch: number }
+  /** Where the pieces of a batch stand, after going back to a checkpoint. */
+  | { readonly op: 'steps'; readonly batch: number }
   | { readonly op: 'list'; readonly list: number; readonly entries: readonly ListEntry[] }
   | {
       readonly op: 'exchange';
@@ -320,10 +323,11 @@ export function readRequest(header: Header): Request {
         awaitsValues,
         ...{ id, op, batch: countOf(header, 'batch'), firstPiece: countOf(header, 'firstPiece') },
         keys: listOf(header, 'keys').map(readKey),
-        pieces: listOf(header, 'pieces').map(readPiece),
+        pieces: readPieces(listOf(header, 'pieces')),
       };
     }
     case 'values':
+    case 'steps':
       return { id, op, batch: countOf(header, 'batch') };
     case 'list':
       return { id, op, list: countOf(header, 'list'), entries: listOf(header, 'entries').map(readEntry) };
@@ -460,20 +464,15 @@ function readKey(value: unknown): KeyShape {
   return { key, length, rowLength, ...(firstValues && { firstValues }) };
 }
 
-function readPiece(value: unknown): PieceShape {
-  const shape = objectOf(value, 'piece');
-  const [key, start, length] = [countOf(shape, 'key'), countOf(shape, 'start'), countOf(shape, 'length')];
-  let end = 0;
-  const ranges = listOf(shape, 'ranges').map((range): readonly [number, number] => {
-    check(Array.isArray(range) && range.length === 2, 'range', shape);
-    const [from, count] = range as unknown[];
-    // Ascending, so that no element belongs to a piece twice.
-    check(isCount(from) && isCount(count) && from >= end && count > 0, 'range', shape);
-    end = from + count;
-    check(end <= length, 'range', shape);
-    return [from, count];
+function readPieces(values: readonly unknown[]): PieceShape[] {
+  let left = MAX_RANGES;
+  return values.map((value) => {
+    const shape = objectOf(value, 'piece');
+    const [key, start, length] = [countOf(shape, 'key'), countOf(shape, 'start'), countOf(shape, 'length')];
+    const ranges = rangesOfRuns(listOf(shape, 'ranges'), length, left);
+    left -= ranges.length;
+    return { key, start, length, ranges };
   });
-  return { key, start, length, ranges };
 }
 
 function readEntry(value: unknown): ListEntry {
