@@ -27,7 +27,7 @@ describe.skipIf(!hasSharedMemory()).each([
   beforeEach(async () => {
     folder = mkdtempSync(join(tmpdir(), 'tributary-many-keys-'));
     again = undefined;
-    ground = await Servers.start(1, { log: () => undefined, cores: 2 });
+    ground = await Servers.start(1, { log: () => undefined });
   });
 
   afterEach(async () => {
@@ -68,7 +68,7 @@ describe.skipIf(!hasSharedMemory()).each([
     expect(await pushpull(MORE, () => 3 * workers)).toEqual([]);
     const { port } = ground.servers[0]!;
     await ground.servers[0]!.close();
-    again = await ParameterServer.start({ port, cores: 2, log: () => undefined });
+    again = await ParameterServer.start({ port, log: () => undefined });
     again.createService({ ...access, ...service });
     await each(stores, (store) => expect(store.barrier()).rejects.toMatchObject({ code: 'REWOUND' }));
     expect(await each(stores, (store) => store.resume())).toEqual(stores.map(() => 2));

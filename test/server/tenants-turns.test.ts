@@ -238,7 +238,7 @@ describe.skipIf(!hasSharedMemory())('tenants on one core', () => {
     const [long, short] = [await worker('a'), await worker('b')];
     await long.openKey(new Float32Array(1));
     await short.openKey(new Float32Array(1));
-    const count = 20_000;
+    const count = 15_000;
     await long.done({ op: 'list', list: 1, entries: Array.from({ length: count }, () => STAGED) });
     const before = long.heardBytes;
     // 134 bytes, which kept a core for 21 ms.
@@ -255,7 +255,7 @@ describe.skipIf(!hasSharedMemory())('tenants on one core', () => {
     const [long, short] = [await worker('a'), await worker('b')];
     await long.openKey(new Float32Array(1));
     await short.openKey(new Float32Array(1));
-    const entries = Array.from({ length: 20_000 }, () => ({ piece: 0, isInPlace: true }));
+    const entries = Array.from({ length: 15_000 }, () => ({ piece: 0, isInPlace: true }));
     long.say({ id: 900, op: 'list', list: 1, entries });
     const before = long.heardBytes;
     for (let i = 0; i < 20; i++) await short.pull();
