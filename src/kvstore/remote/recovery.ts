@@ -39,6 +39,8 @@ export class StoreRecovery {
   readonly #restarted = new Set<CoreLine>();
   #optimizer: { readonly op: 'optimizer'; readonly number: number; readonly spec: OptimizerSpec } | undefined;
   #isUnderWay = false;
+  /** Servers that are being sent keys, first values and optimizer. */
+  #telling = 0;
   /**
    * All workers have met for something: if a server is lost, those that were not answered wait for
    * the others there.
@@ -79,7 +81,7 @@ export class StoreRecovery {
   hasBegun(): void {
     if (this.#isUnderWay) return;
     this.#isUnderWay = true;
-    this.#keys.forgetFirstValues();
+    if (this.#telling === 0) this.#keys.forgetFirstValues();
   }
 
   /**
@@ -110,13 +112,22 @@ export class StoreRecovery {
     for (const one of this.#lines) one.failAll(this.#rewound);
   }
 
-  /** The keys, and what only this worker has before anything was trained. */
+  /**
+   * The keys, and what only this worker has before anything was trained. Pushes to other cores may
+   * be answered meanwhile; this one begins with first values and optimizer all the same.
+   */
   async #tellAgain(line: CoreLine, isUrgent: boolean): Promise<void> {
-    const isFilled = await this.#keys.openAgain(line, isUrgent);
-    if (!isFilled && this.#isUnderWay && !this.#isSynchronous) throw this.#valuesLost(line);
-    await this.#keys.sendFirstValuesAgain(line, isUrgent);
-    if (this.#optimizer && !this.#isUnderWay)
-      await line.request(this.#optimizer, [], () => undefined, isUrgent);
+    const isUnderWay = this.#isUnderWay;
+    this.#telling++;
+    try {
+      const isFilled = await this.#keys.openAgain(line, isUrgent);
+      if (!isFilled && isUnderWay && !this.#isSynchronous) throw this.#valuesLost(line);
+      await this.#keys.sendFirstValuesAgain(line, isUrgent);
+      if (this.#optimizer && !isUnderWay) await line.request(this.#optimizer, [], () => undefined, isUrgent);
+    } finally {
+      this.#telling--;
+      if (this.#telling === 0 && this.#isUnderWay) this.#keys.forgetFirstValues();
+    }
   }
 
   /**
