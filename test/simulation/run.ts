@@ -46,6 +46,8 @@ const CAUSES: readonly { readonly code: ErrorCode; readonly text?: RegExp; reado
   // Cores hear of a checkpoint at different times, or not at all, where a request or its answer is
   // lost on its way.
   { code: 'CHECKPOINT_NOT_WRITTEN', text: OVERTAKEN, causes: ['server', 'link', 'worker'] },
+  // A request that was on its way for long, behind a restart after a later one.
+  { code: 'INVALID_ARGUMENT', text: /cannot be written after it/, causes: ['link'] },
   { code: 'CHECKPOINT_NOT_WRITTEN', text: /started again before it was on the disk/, causes: ['server'] },
   { code: 'BROKEN_INVARIANT', text: /^The checkpoint thread of \S+ ended/, causes: ['desk'] },
   { code: 'TIMEOUT', text: /^Checkpoints in \S+ '\w+' was not done within/, causes: ['desk'] },
