@@ -26,9 +26,9 @@ export interface Exchange {
   prepare(batch: number): Promise<void>;
   /**
    * The same for an evaluation, when `fetchAll` was called: rows of tables that are nowhere else.
-   * By any worker, at any time.
+   * By any worker, at any time. `average`: rows of this moving average as well.
    */
-  prepareRows(batch: number): Promise<void>;
+  prepareRows(batch: number, average?: string): Promise<void>;
   /** The gradients of the next step count for so many samples. Every worker calls this, also one without any. */
   begin(samples: number): void;
   /** The gradients of a group are in their places: they leave while the next ones are computed. */
@@ -46,10 +46,10 @@ export interface Exchange {
   readonly remoteTables: ReadonlyMap<string, RemoteTable>;
   /**
    * Brings all that lives elsewhere here, but for these tables, as for an evaluation or a
-   * checkpoint.
+   * checkpoint. `average`: this moving average as well.
    */
-  fetchAll(): Promise<void>;
-  /** The same for what the optimizer keeps of it, as for a checkpoint. */
+  fetchAll(average?: string): Promise<void>;
+  /** The same for its moving averages and what the optimizer keeps of it, as for a checkpoint. */
   fetchState(): Promise<void>;
   /** Gives back what this holds. All workers call it; what lives elsewhere waits for them. */
   close(): Promise<void>;

@@ -34,8 +34,8 @@ export class MixedExchange implements Exchange {
     for (const way of this.#ways) await way.prepare(batch);
   }
 
-  async prepareRows(batch: number): Promise<void> {
-    for (const way of this.#ways) await way.prepareRows(batch);
+  async prepareRows(batch: number, average?: string): Promise<void> {
+    for (const way of this.#ways) await way.prepareRows(batch, average);
   }
 
   begin(samples: number): void {
@@ -68,8 +68,8 @@ export class MixedExchange implements Exchange {
     return new Map(this.#ways.flatMap((way) => [...way.remoteTables]));
   }
 
-  async fetchAll(): Promise<void> {
-    for (const way of this.#ways) await way.fetchAll();
+  async fetchAll(average?: string): Promise<void> {
+    for (const way of this.#ways) await way.fetchAll(average);
   }
 
   async fetchState(): Promise<void> {

@@ -7,7 +7,7 @@
 import type { CommunicationThread } from '../communication/index.ts';
 import type { SeededInitialiser } from '../base/index.ts';
 import type { InitialKeyState, KeyInit, SeededKeyInit } from '../kvstore/index.ts';
-import type { Kernels } from '../kernels/index.ts';
+import { averageSlot, type KeyOperations, type Kernels } from '../kernels/index.ts';
 import type { Region } from '../memory/index.ts';
 import { namesInShort } from '../plan/index.ts';
 import type { GradientsElsewhere, ModelMemory } from '../runtime/index.ts';
@@ -42,6 +42,8 @@ export interface ServerExchangeOptions extends ServerPlacement {
   readonly kernels: Kernels;
   /** Those that live on the servers. */
   readonly names: ReadonlySet<string>;
+  /** What servers do around the updates of each. */
+  readonly operations: ReadonlyMap<string, KeyOperations>;
   readonly groups: readonly (readonly string[])[];
   /** That the parameters have behind them. */
   readonly steps: number;
@@ -74,8 +76,12 @@ export class ServerExchange implements Exchange {
 
   /** Takes the parameters to the servers, with the first worker's values and optimizer state. All workers call it together. */
   static async open(options: ServerExchangeOptions): Promise<ServerExchange> {
-    const { servers, memory, names, steps } = options;
-    await servers.store.init([...names].map((key) => firstValuesOf(memory, key)));
+    const { servers, memory, names, operations, steps } = options;
+    const inits = [...names].map((key) => ({
+      ...firstValuesOf(memory, key),
+      operations: operations.get(key),
+    }));
+    await servers.store.init(inits);
     if (steps > 0) {
       await servers.store.initState([...names].map((key) => ({ key, steps, ...stateOf(memory, key) })));
     }
@@ -168,9 +174,14 @@ export class ServerExchange implements Exchange {
     if (onMessage && whole.length > 0) this.#tellOfPull(onMessage, whole, startedMs);
   }
 
-  async prepareRows(batch: number): Promise<void> {
+  async prepareRows(batch: number, average?: string): Promise<void> {
     const elsewhere = [...this.#tables].filter(([name]) => this.#options.memory.rowBuffers.has(name));
-    await Promise.all(elsewhere.map(([, table]) => table.pull(batch, this.#onMessage)));
+    await Promise.all(
+      elsewhere.flatMap(([, table]) => [
+        table.pull(batch, this.#onMessage),
+        average === undefined ? undefined : table.pullAverage(average),
+      ]),
+    );
   }
 
   begin(samples: number): void {
@@ -229,9 +240,10 @@ export class ServerExchange implements Exchange {
     return new Map([...this.#tables].filter(([name]) => rowBuffers.has(name)));
   }
 
-  async fetchAll(): Promise<void> {
+  async fetchAll(average?: string): Promise<void> {
     const { memory } = this.#options;
     await this.#applied;
+    if (average !== undefined) await this.#fetchAverage(average);
     const all = this.#keptHere().map((key) => ({ key, into: memory.parameters.get(key)! }));
     if (all.length === 0) return;
     const startedMs = wallMs();
@@ -242,7 +254,17 @@ export class ServerExchange implements Exchange {
   async fetchState(): Promise<void> {
     const { memory } = this.#options;
     await this.#applied;
-    for (const name of this.#keptHere()) await this.#store.pullState(name, memory.slots.get(name));
+    for (const name of this.#keptHere()) {
+      await this.#store.pullState(name, { ...memory.slots.get(name), ...memory.averagesOf(name) });
+    }
+  }
+
+  async #fetchAverage(average: string): Promise<void> {
+    const slot = averageSlot(average);
+    for (const name of this.#keptHere()) {
+      const into = this.#options.memory.averagesOf(name)[slot];
+      if (into) await this.#store.pullSlot(name, slot, into);
+    }
   }
 
   async close(): Promise<void> {
@@ -345,7 +367,8 @@ function firstValuesOf(memory: ModelMemory, key: string): KeyInit | SeededKeyIni
 
 /** What a run goes on from, where the first values are not those of the seed. */
 function stateOf(memory: ModelMemory, key: string): Pick<InitialKeyState, 'slots' | 'value'> {
-  return memory.rowBuffers.get(key)?.stored ?? { slots: memory.slots.get(key)! };
+  const stored = memory.rowBuffers.get(key)?.stored;
+  return stored ?? { slots: { ...memory.slots.get(key), ...memory.averagesOf(key) } };
 }
 
 function added(statuses: readonly PushStatus[]): PushStatus {

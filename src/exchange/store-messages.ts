@@ -26,6 +26,7 @@ export type StoreMethod =
   | 'pullHeldRows'
   | 'apply'
   | 'pullState'
+  | 'pullSlot'
   | 'pullElements'
   | 'pushElements';
 

@@ -190,6 +190,11 @@ export class ThreadStore implements Calls {
     await this.#call('pullState', args);
   }
 
+  /** The same of one slot. */
+  async pullSlot(...args: StoreArguments<'pullSlot'>): Promise<void> {
+    await this.#call('pullSlot', args);
+  }
+
   /**
    * Blocks this thread until all calls are answered, or for a tenth of a second: whoever awaits one
    * next need not wait for the event loop, and the event loop does not wait long.

@@ -1,5 +1,7 @@
 export * from './clip.ts';
 export * from './codecs.ts';
+export { averageSlot } from './key-operations.ts';
+export type { AverageOperation, GradientOperation, KeyOperations } from './key-operations.ts';
 export { Kernels } from './kernels.ts';
 export type { DropoutOptions, Reducible, ReduceOperation } from './kernels.ts';
 export { createOptimizer, SUM_SCRATCH_ELEMENTS } from './optimizer.ts';

@@ -99,12 +99,12 @@ class LocalServer {
     return segment.allocate('float32', length);
   }
 
-  openKey({ key, value, rowLength }: KeyInit): void {
+  openKey({ key, value, rowLength, operations }: KeyInit): void {
     const length = value.length;
     const chunks = cutIntoChunks([{ key: keyName(key), length }], this.#chunkBytes);
     const own = this.allocate(length);
-    this.core.open({ name: key, value: own, chunks, rowLength });
     own.view.set(elementsOf(value));
+    this.core.open({ name: key, value: own, chunks, rowLength, operations });
     this.lengths.set(key, length);
   }
 

@@ -3,6 +3,7 @@
  * the plan made, moves parameters to servers where it says so, and cuts the backward pass. All workers call it together.
  * Invariant: parameters have the same values on all workers afterwards, wherever they live.
  */
+import { InternalError } from '../base/index.ts';
 import type { CommunicationThread } from '../communication/index.ts';
 import {
   CollectiveExchange,
@@ -17,8 +18,9 @@ import {
   type RunServers,
   type TableShape,
 } from '../exchange/index.ts';
+import type { KeyOperations } from '../kernels/index.ts';
 import type { WorkerPlace } from '../launcher/index.ts';
-import type { Replica } from '../runtime/index.ts';
+import { operationsElsewhere, type Replica } from '../runtime/index.ts';
 import type { LockStep } from './on.ts';
 import { groupsOf, planRun, routesOf } from './plan-run.ts';
 import type { RunnerConfig } from './runner.ts';
@@ -142,10 +144,20 @@ async function withServers(
   const { localAggregation, boundaryBetweenWorkersAndServers } = config;
   const clips = replica.model.graph.updateOperations.some(({ kind }) => kind === 'clip_global_norm');
   const boundaryAmongServers = !clips || config.boundaryAmongServers;
-  const onServers = {
+  const placed = {
     ...{ thread, servers, memory, kernels, names, groups, hasExactRows },
+    operations: new Map([...names].map((name) => [name, onServers(replica, name)])),
     ...{ steps: replica.step },
     ...{ localAggregation, boundaryAmongServers, boundaryBetweenWorkersAndServers },
   };
-  return new MixedExchange([collective, await ServerExchange.open(onServers)]);
+  return new MixedExchange([collective, await ServerExchange.open(placed)]);
+}
+
+/** The plan leaves a parameter with the workers where servers cannot. */
+function onServers({ model }: Replica, name: string): KeyOperations {
+  const operations = operationsElsewhere(model.graph, model.graph.parameters.get(name)!);
+  if (typeof operations !== 'string') return operations;
+  throw new InternalError('BROKEN_INVARIANT', `${name} is on servers, but ${operations}`, {
+    parameter: name,
+  });
 }

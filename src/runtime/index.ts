@@ -7,7 +7,7 @@ export { argmax, evaluate, evaluateRemotely, evaluationOf, meanLoss, NOTHING_EVA
 export type { EvaluateOptions, Evaluation } from './evaluate.ts';
 export { Evaluator } from './evaluator.ts';
 export { someSamples } from './some-samples.ts';
-export { needsGradientHere, partOf } from './update.ts';
+export { operationsElsewhere, partOf, seesTouchedRows } from './update.ts';
 export type { GradientsElsewhere } from './update.ts';
 export { weightBytes, workBytes } from './model-memory.ts';
 export type { DensePlace, GradientPlace, ModelMemory, SparsePlace } from './model-memory.ts';

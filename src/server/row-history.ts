@@ -150,12 +150,15 @@ export class RowHistory {
       // If a step leaves nothing of what was before it, those before the last are as good as done.
       const first = rule.overwrites ? version - 1 : own.seen;
       const elements = own.count * table.rowLength!;
-      const last = Math.min(rule.overwrites ? version : own.until, first + Math.ceil(left / elements));
+      const until = rule.overwrites ? version : own.until;
       const update = this.#updateOf(rule, table, own.count);
-      for (let t = first + 1; t <= last; t++) update(t, this.#rates.get(t));
+      const isRepeated = rule.repeat !== undefined && rule.repeatRows !== undefined;
+      const last = isRepeated ? until : Math.min(until, first + Math.ceil(left / elements));
+      if (isRepeated) update(last, undefined, last - first);
+      else for (let t = first + 1; t <= last; t++) update(t, this.#rates.get(t));
       const { indices } = this.#room;
       for (const row of indices.view.subarray(0, own.count)) this.#seen[row] = last;
-      left -= (last - first) * elements + count;
+      left -= (isRepeated ? 1 : last - first) * elements + count;
     }
     return true;
   }
@@ -177,18 +180,21 @@ export class RowHistory {
     return { seen, until, count: found };
   }
 
-  /** One update without a gradient of the rows that were noted. */
+  /** One update without a gradient of the rows that were noted; with `times`: so many at once. */
   #updateOf(
     rule: UpdateRule,
     { value: parameter, slots, rowLength: length }: Table,
     count: number,
-  ): (t: number, lr: number | undefined) => void {
+  ): (t: number, lr: number | undefined, times?: number) => void {
     const { indices, zeros } = this.#room;
     const rowLength = length!;
     const [first, last] = [indices.view[0]!, indices.view[count - 1]!];
     if (last - first + 1 > count) {
       const step = { parameter, slots, rowLength, indices, rows: zeros, rowCount: count, gradientScale: 1 };
-      return (t, lr) => rule.updateRows({ ...step, t, lr });
+      return (t, lr, times) => {
+        if (times === undefined) rule.updateRows({ ...step, t, lr });
+        else rule.repeatRows!({ ...step, t, lr }, times);
+      };
     }
     // Rows that follow each other, or a long one, are elements like others.
     const parts: Writable<ChunkUpdate>[] = [];
@@ -201,11 +207,12 @@ export class RowHistory {
         ...{ gradient: zeros.slice(0, elements), gradientScale: 1, t: 0, lr: undefined },
       });
     }
-    return (t, lr) => {
+    return (t, lr, times) => {
       for (const part of parts) {
         part.t = t;
         part.lr = lr;
-        rule.update(part);
+        if (times === undefined) rule.update(part);
+        else rule.repeat!(part, times);
       }
     };
   }

@@ -17,6 +17,7 @@ import { inWorkerOrder } from './contribution.ts';
 import type { Contribution, DenseContribution, RowsContribution } from './contribution.ts';
 import type { Held, HeldGradient, HeldMemory } from './held-gradient.ts';
 import { HeldReader } from './held-reader.ts';
+import { checkOperations } from './key-operations.ts';
 import { Key, refuseAll } from './key.ts';
 import type { KeyOptions, Waiting } from './key.ts';
 import { KeyUpdates } from './key-updates.ts';
@@ -33,6 +34,7 @@ import {
   notHeldNow,
   rowLengthOf,
   samplesOf,
+  slotOf,
   tooEarly,
 } from './push-checks.ts';
 import type { Updater, UpdateRule } from './update-rule.ts';
@@ -112,7 +114,6 @@ export class ServerCore {
   readonly #consistency: Consistency;
   readonly #nonFinite: 'refuse' | 'skip' | 'accept';
   readonly #updates: KeyUpdates;
-  readonly #hasExactRows: boolean;
   readonly #beforePush: ServerCoreOptions['beforePush'];
   readonly #isHeld: boolean;
   readonly #heldMemory: HeldMemory;
@@ -134,11 +135,11 @@ export class ServerCore {
       ...{ kernels, combine, isWide: options.aggregation === 'wide', slotRegion: options.slotRegion },
       updater: options.updater ?? 'assign',
       alpha: consistency.kind === 'elastic' ? consistency.alpha : undefined,
+      // Averages of whole weights leave out no rows.
+      hasExactRows: options.rows === 'exact' && consistency.kind !== 'elastic',
       scratch: options.scratch ?? kernels.space,
     });
     this.#scratch = options.scratch ?? kernels.space;
-    // Averages of whole weights leave out no rows.
-    this.#hasExactRows = options.rows === 'exact' && consistency.kind !== 'elastic';
     this.#beforePush = options.beforePush;
     this.#isHeld = options.isHeld ?? false;
     this.#heldMemory = options.heldMemory ?? memoryOf(kernels);
@@ -173,6 +174,7 @@ export class ServerCore {
 
   /** Values are those in the region. A key is opened once. */
   open(options: KeyOptions): void {
+    checkOperations(options.title ?? options.name, options.operations, this.#consistency);
     if (this.#keys.has(options.name)) {
       throw new UsageError(
         'INVALID_ARGUMENT',
@@ -183,10 +185,9 @@ export class ServerCore {
     const staleness = this.#consistency.kind === 'bounded' ? this.#consistency.staleness : Infinity;
     const key = new Key(options, staleness, this.#answers);
     if (staleness !== Infinity) for (const worker of this.#workers) key.clocks.admit(worker);
-    if (this.#hasExactRows && key.rowLength !== undefined) key.history = this.#updates.historyOf(key);
+    this.#updates.openKey(key);
     if (this.#isHeld) key.held = this.#updates.heldOf(this.#heldMemory);
     this.#keys.set(options.name, key);
-    this.#updates.giveSlots(key);
   }
 
   /** Takes back `open`, before anybody has used the key. */
@@ -379,20 +380,24 @@ export class ServerCore {
     return { value: key.value, version: key.version };
   }
 
-  /** Copies the rows of the given indices, in their order or to the given rows of the target. */
+  /**
+   * Copies the rows of the given indices, in their order or to the given rows of the target; of the
+   * value, or of a slot.
+   */
   pullRows(
     worker: number,
     name: StoreKey,
     indices: Region<'int32'>,
     into: Region<'float32'>,
     positions?: Region<'int32'>,
+    slot?: string,
   ): { version: number } {
     const key = this.#keyOf({ worker, key: name });
     const rowLength = rowLengthOf(key, worker);
     checkIndices(key, worker, indices, rowLength);
     this.#updates.catchUp(key, indices.view);
-    this.#updates.copyRows(key, indices, into, positions);
-    key.pulled.set(worker, key.version);
+    this.#updates.copyRows(key, indices, into, positions, slotOf(key, worker, slot));
+    if (slot === undefined) key.pulled.set(worker, key.version);
     return { version: key.version };
   }
 

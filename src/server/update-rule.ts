@@ -70,6 +70,10 @@ export interface UpdateRule {
   updateRows(step: RowsUpdate): void;
   /** The same with rows of several sources, where they lie. Default: summed before. */
   updateRowsBySum?(step: SumRowsUpdate): void;
+  /** So many updates without a gradient at once, where a rule can. Default: one after the other. */
+  repeat?(step: ChunkUpdate, times: number): void;
+  /** The same of rows. */
+  repeatRows?(step: RowsUpdate, times: number): void;
 }
 
 export function optimizerRule(kernels: Kernels, spec: OptimizerSpec): UpdateRule {

@@ -106,11 +106,11 @@ export class HeldSteps {
 
   /** The number of the apply that is being sent; from then on the next step is under way. */
   next(): number {
-    // Servers count an update of every table whose rows are exact, pushed or not, as dense updates would.
-    if (this.#rows === 'exact') {
-      for (const key of this.#keys.all()) {
-        if (key.rowLength !== undefined && !this.#pushed.has(key)) key.step++;
-      }
+    // Servers count an update of every table whose rows are exact, or that averages follow, pushed or
+    // not, as dense updates would.
+    for (const key of this.#keys.all()) {
+      const isCounted = this.#rows === 'exact' || (key.operations?.averages.length ?? 0) > 0;
+      if (isCounted && key.rowLength !== undefined && !this.#pushed.has(key)) key.step++;
     }
     this.#pushed.clear();
     return (this.#applied = (this.#applied ?? this.#keys.appliedBefore ?? 0) + 1);

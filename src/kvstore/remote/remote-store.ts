@@ -321,11 +321,12 @@ export class RemoteStore implements RecoverableStore {
     }).then(([status]) => status!);
   }
 
-  pullRows(key: StoreKey, indices: Int32Array, into: Tensor): Promise<RemoteKeyStatus> {
+  /** `slot`: rows of what the optimizer, or an average, keeps, by its name in a `KeyState`. */
+  pullRows(key: StoreKey, indices: Int32Array, into: Tensor, slot?: string): Promise<RemoteKeyStatus> {
     return this.#answered(async () => {
       const known = this.#keys.table(key);
       checkLength(key, 'pulled into', into.length, indices.length * known.rowLength!);
-      const { answer } = await this.#rows.pull({ known, indices, into });
+      const { answer } = await this.#rows.pull({ known, indices, into, slot });
       return [answer];
     }).then(([status]) => status!);
   }
@@ -364,6 +365,14 @@ export class RemoteStore implements RecoverableStore {
     return this.#inOrder(async () => {
       this.#recovery.check();
       return this.#state.fetch(this.#keys.get(key), into);
+    });
+  }
+
+  /** One slot of that, or an average, by its name in a `KeyState`. */
+  pullSlot(key: StoreKey, slot: string, into: Tensor): Promise<void> {
+    return this.#inOrder(async () => {
+      this.#recovery.check();
+      await this.#state.fetchSlot(this.#keys.get(key), slot, into);
     });
   }
 

@@ -382,7 +382,8 @@ export class Tenant {
     try {
       for (const { shape, key, value } of this.piecesIn(batch)) {
         const chunks = shape.ranges.map(([start, length]) => ({ start, length }));
-        this.core.open({ name: String(number++), title: key.key, value, chunks, rowLength: key.rowLength });
+        const { rowLength, operations } = key;
+        this.core.open({ name: String(number++), title: key.key, value, chunks, rowLength, operations });
         yield;
       }
     } catch (error) {

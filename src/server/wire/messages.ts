@@ -7,11 +7,13 @@
  */
 import { isStoreKey } from '../../base/index.ts';
 import type { StoreKey } from '../../base/index.ts';
+import type { KeyOperations } from '../../kernels/index.ts';
 import { isNonce } from '../../sockets/index.ts';
 import type { Aggregation, Combine } from '../aggregation.ts';
 import { isElasticShare } from '../consistency.ts';
 import type { Consistency } from '../consistency.ts';
 import type { PushReply } from '../contribution.ts';
+import { operationsFault } from '../key-operations.ts';
 import type { RowsMode } from '../server-core.ts';
 import type { Updater } from '../update-rule.ts';
 import { check, countOf, countsOf, finiteOf, isCount, listOf, malformed, objectOf } from './fields.ts';
@@ -19,7 +21,7 @@ import { readFirstValues } from './first-values.ts';
 import type { FirstValues } from './first-values.ts';
 import type { Header } from './message-stream.ts';
 
-export const SERVER_PROTOCOL_VERSION = 7;
+export const SERVER_PROTOCOL_VERSION = 8;
 export const MAX_WORKERS = 65536;
 /**
  * Checkpoints that a worker can name to go back to: of those that servers keep, which are a few.
@@ -93,6 +95,8 @@ export interface KeyShape {
   readonly rowLength: number | undefined;
   /** The server makes them; undefined: the first worker brings them. */
   readonly firstValues?: FirstValues | undefined;
+  /** What is done around its updates; undefined: nothing. */
+  readonly operations?: KeyOperations | undefined;
 }
 
 export interface PieceShape {
@@ -190,6 +194,8 @@ export type Request = { readonly id: number } & (
       readonly count: number;
       /** Rows of the combined gradient that is held of this step; undefined: of the value. */
       readonly heldStep: number | undefined;
+      /** Rows of what the rule, or an average, keeps; undefined: of the value. */
+      readonly slot: string | undefined;
       /** undefined: the indices are in the body, the rows in that of the answer. */
       readonly shared: SharedRows | undefined;
     }
@@ -350,12 +356,15 @@ export function readRequest(header: Header): Request {
         ...{ isSkipped, pulls, shared: readSharedRows(header.shared), lr: rateOf(header) },
       };
     }
-    case 'pull-rows':
+    case 'pull-rows': {
+      const { slot } = header;
+      check(slot === undefined || typeof slot === 'string', op, header);
       return {
-        ...{ id, op, piece: countOf(header, 'piece'), count: countOf(header, 'count') },
+        ...{ id, op, piece: countOf(header, 'piece'), count: countOf(header, 'count'), slot },
         heldStep: header.heldStep === undefined ? undefined : countOf(header, 'heldStep'),
         shared: readSharedRows(header.shared),
       };
+    }
     case 'apply': {
       return { id, op, step: countOf(header, 'step'), scale: finiteOf(header, 'scale'), lr: rateOf(header) };
     }
@@ -456,7 +465,12 @@ function readKey(value: unknown): KeyShape {
     shape,
   );
   const firstValues = readFirstValues(shape.firstValues);
-  return { key, length, rowLength, ...(firstValues && { firstValues }) };
+  const { operations } = shape;
+  check(operations === undefined || operationsFault(operations) === undefined, 'operations', shape);
+  return {
+    ...{ key, length, rowLength, ...(firstValues && { firstValues }) },
+    ...(operations === undefined ? {} : { operations: operations as KeyOperations }),
+  };
 }
 
 function readPiece(value: unknown): PieceShape {
