@@ -5,8 +5,9 @@
  * Invariant: every worker pushes every parameter in every step, one without samples too.
  */
 import type { CommunicationThread } from '../communication/index.ts';
-import type { SeededInitialiser } from '../base/index.ts';
-import type { InitialKeyState, KeyInit, SeededKeyInit } from '../kvstore/index.ts';
+import type { SeededInitialiser, TributaryError } from '../base/index.ts';
+import type { ElementSource, InitialKeyState, KeyInit, SeededKeyInit } from '../kvstore/index.ts';
+import { tellAll } from './agreement.ts';
 import { averageSlot, type KeyOperations, type Kernels } from '../kernels/index.ts';
 import type { Region } from '../memory/index.ts';
 import { namesInShort } from '../plan/index.ts';
@@ -47,9 +48,16 @@ export interface ServerExchangeOptions extends ServerPlacement {
   readonly groups: readonly (readonly string[])[];
   /** That the parameters have behind them. */
   readonly steps: number;
+  /** Of each of the optimizer's slots, what it holds before the first step. */
+  readonly firstSlots: ReadonlyMap<string, number>;
+  /** What becomes of values of an earlier training. Default: there are none. */
+  readonly found?: FoundValues | undefined;
   /** Whether rows that nobody touched have updates to catch up with when they are looked at. */
   readonly hasExactRows: boolean;
 }
+
+/** They get those of this run; or the run ends with this error. */
+export type FoundValues = 'replace' | TributaryError;
 
 export class ServerExchange implements Exchange {
   readonly #options: ServerExchangeOptions;
@@ -82,8 +90,11 @@ export class ServerExchange implements Exchange {
       operations: operations.get(key),
     }));
     await servers.store.init(inits);
-    if (steps > 0) {
-      await servers.store.initState([...names].map((key) => ({ key, steps, ...stateOf(memory, key) })));
+    const hasFound = options.found !== undefined && findsValues(options.thread, servers.store.foundValues);
+    if (hasFound && options.found !== 'replace') throw options.found!;
+    if (steps > 0 || hasFound) {
+      const states = [...names].map((key) => ({ key, steps, ...stateOf(options, key, hasFound) }));
+      await servers.store.initState(states);
     }
     const { thread, kernels, localAggregation = true } = options;
     const sparse = [...names].flatMap((name) => {
@@ -365,10 +376,31 @@ function firstValuesOf(memory: ModelMemory, key: string): KeyInit | SeededKeyIni
   return place.kind === 'sparse' ? { key, value, rowLength: place.rowLength } : { key, value };
 }
 
-/** What a run goes on from, where the first values are not those of the seed. */
-function stateOf(memory: ModelMemory, key: string): Pick<InitialKeyState, 'slots' | 'value'> {
-  const stored = memory.rowBuffers.get(key)?.stored;
-  return stored ?? { slots: { ...memory.slots.get(key), ...memory.averagesOf(key) } };
+/** The first worker brings the values, and knows. */
+function findsValues(thread: CommunicationThread, own: boolean): boolean {
+  return tellAll(thread, [Number(own)], 'whether servers had values').some(([found]) => found === 1);
+}
+
+/** What a run goes on from, where the first values are not those of the seed, or others are there. */
+function stateOf(
+  { memory, firstSlots }: ServerExchangeOptions,
+  key: string,
+  hasFound: boolean,
+): Pick<InitialKeyState, 'slots' | 'value'> {
+  const buffer = memory.rowBuffers.get(key);
+  if (buffer === undefined) {
+    const slots = { ...memory.slots.get(key), ...memory.averagesOf(key) };
+    return hasFound ? { slots, value: memory.parameters.get(key)! } : { slots };
+  }
+  if (buffer.stored) return buffer.stored;
+  const first = buffer.firstValues;
+  const length = first.length;
+  const ofRule = [...firstSlots].map(([slot, value]): [string, ElementSource] => [
+    slot,
+    { length, read: (_, target) => void target.fill(value) },
+  ]);
+  const averages = Object.keys(memory.averagesOf(key)).map((slot): [string, ElementSource] => [slot, first]);
+  return { value: first, slots: Object.fromEntries([...ofRule, ...averages]) };
 }
 
 function added(statuses: readonly PushStatus[]): PushStatus {

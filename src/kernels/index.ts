@@ -25,5 +25,21 @@ export type {
   RmspropSpec,
   SgdSpec,
 } from './optimizer-spec.ts';
-export { addRows, allocateRowPlan, copyRows, numberRows, planRows, rowPlanBytes, sumRows } from './rows.ts';
-export type { AddRowsOptions, NumberRowsOptions, PlanRowsOptions, RowPlan, SumRowsOptions } from './rows.ts';
+export {
+  addRows,
+  allocateRowPlan,
+  blendRows,
+  copyRows,
+  numberRows,
+  planRows,
+  rowPlanBytes,
+  sumRows,
+} from './rows.ts';
+export type {
+  AddRowsOptions,
+  BlendRowsOptions,
+  NumberRowsOptions,
+  PlanRowsOptions,
+  RowPlan,
+  SumRowsOptions,
+} from './rows.ts';

@@ -6,6 +6,7 @@
 import { InternalError } from '../base/index.ts';
 import type { CommunicationThread } from '../communication/index.ts';
 import {
+  assumedServerCosts,
   CollectiveExchange,
   measureGather,
   measureMessages,
@@ -14,6 +15,7 @@ import {
   ServerExchange,
   startRunServers,
   type Exchange,
+  type FoundValues,
   type MessageCosts,
   type RunServers,
   type TableShape,
@@ -21,6 +23,7 @@ import {
 import type { KeyOperations } from '../kernels/index.ts';
 import type { WorkerPlace } from '../launcher/index.ts';
 import { operationsElsewhere, type Replica } from '../runtime/index.ts';
+import { foundValues, readNonce } from './nonce.ts';
 import type { LockStep } from './on.ts';
 import { groupsOf, planRun, routesOf } from './plan-run.ts';
 import type { RunnerConfig } from './runner.ts';
@@ -74,7 +77,11 @@ async function planAndOpen(
   const { memory, kernels } = replica;
   const { localAggregation = true } = config;
   const shape = { thread, table: table ?? NO_TABLE, localAggregation };
-  const costs = servers && (await measureServers({ ...shape, servers }));
+  const costs =
+    servers &&
+    (servers.openTrial
+      ? await measureServers({ ...shape, openTrial: servers.openTrial })
+      : assumedServerCosts(messages, gather));
   const run = await planRun(
     {
       ...{ thread, replica, messages, gather, way, options: config },
@@ -124,12 +131,16 @@ function startServers({
   tls,
 }: OpenExchangeOptions): Promise<RunServers> {
   const { optimizer, sparseUpdates: rows = 'exact' } = config;
-  const { servers, serverCores: cores } = way;
+  const { serverCores: cores, access } = way;
+  const servers =
+    typeof way.servers === 'object'
+      ? { addresses: way.servers, access: { namespace: access!.namespace, nonce: readNonce(access!) } }
+      : way.servers;
   return startRunServers({ thread, secret, optimizer, rows, servers, cores, address, tls });
 }
 
 async function withServers(
-  { thread, replica, config }: OpenExchangeOptions,
+  { thread, replica, config, way }: OpenExchangeOptions,
   collective: CollectiveExchange,
   servers: RunServers,
   names: ReadonlySet<string>,
@@ -147,10 +158,30 @@ async function withServers(
   const placed = {
     ...{ thread, servers, memory, kernels, names, groups, hasExactRows },
     operations: new Map([...names].map((name) => [name, onServers(replica, name)])),
-    ...{ steps: replica.step },
+    ...{ steps: replica.step, firstSlots: firstSlotsOf(replica) },
+    ...(typeof way.servers === 'object' ? { found: replacesFound(config, way) } : {}),
     ...{ localAggregation, boundaryAmongServers, boundaryBetweenWorkersAndServers },
   };
   return new MixedExchange([collective, await ServerExchange.open(placed)]);
+}
+
+/** What becomes of the values of an earlier training on servers of others. */
+function replacesFound({ resume, overwrite }: RunnerConfig, { servers, access }: LockStep): FoundValues {
+  if (resume === true || overwrite === true) return 'replace';
+  return foundValues(access!.namespace, servers as readonly string[]);
+}
+
+/** Of each slot of the optimizer, before the first step. */
+function firstSlotsOf({ optimizer, memory, kernels }: Replica): ReadonlyMap<string, number> {
+  const segment = memory.segment.space.allocate(64 * (optimizer.slots.length + 1));
+  try {
+    const slots = Object.fromEntries(optimizer.slots.map((slot) => [slot, segment.allocate('float32', 1)]));
+    for (const slot of Object.values(slots)) kernels.fill(slot, 0);
+    optimizer.initialise(slots);
+    return new Map(Object.entries(slots).map(([slot, { view }]) => [slot, view[0]!]));
+  } finally {
+    segment.close();
+  }
 }
 
 /** The plan leaves a parameter with the workers where servers cannot. */

@@ -101,6 +101,15 @@ export class RowBuffer {
     });
   }
 
+  /** The whole table as it is before the first step. */
+  get firstValues(): StoredElements {
+    const { seed, parameter, tableRows, rowLength } = this;
+    return {
+      length: tableRows * rowLength,
+      read: (first, target) => fillElements(target, parameter.initialiser, seed, first),
+    };
+  }
+
   /** The numbers of the rows that lookups by this input, or by another view of it, read. */
   numbersOf(indices: Tensor, batch: number): Region<'int32'> {
     const name = inputWithSameBytes(indices)!.label;

@@ -6,7 +6,7 @@
  */
 import { keyText, UsageError } from '../base/index.ts';
 import type { StoreKey } from '../base/index.ts';
-import { averageSlot } from '../kernels/index.ts';
+import { averageSlot, blendRows } from '../kernels/index.ts';
 import type { AverageOperation, GradientOperation, Kernels, KeyOperations, Slots } from '../kernels/index.ts';
 import type { Region } from '../memory/index.ts';
 import type { Consistency } from './consistency.ts';
@@ -133,29 +133,24 @@ export function withAverages(
   rule: UpdateRule | undefined,
   averages: readonly AverageOperation[],
 ): UpdateRule {
-  const follow = ({ parameter, slots }: { parameter: Region<'float32'>; slots: Slots }, times = 1): void => {
+  const follow = ({ parameter, slots }: Pick<ChunkUpdate, 'parameter' | 'slots'>): void => {
     for (const { name, decay } of averages) {
-      const kept = decay ** times;
-      kernels.blend(slots[averageSlot(name)]!, kept, parameter, 1 - kept);
+      kernels.blend(slots[averageSlot(name)]!, decay, parameter, 1 - decay);
     }
   };
   const followRows = (
-    { parameter, slots, rowLength }: Pick<RowsUpdate, 'parameter' | 'slots' | 'rowLength'>,
-    indices: Int32Array,
+    { parameter: x, slots, rowLength }: Pick<RowsUpdate, 'parameter' | 'slots' | 'rowLength'>,
+    { indices, rowCount }: Pick<RowsUpdate, 'indices' | 'rowCount'>,
     times = 1,
   ): void => {
-    for (const { name, decay } of averages) {
-      const kept = decay ** times;
-      const average = slots[averageSlot(name)]!;
-      for (const row of indices) {
-        const [at, length] = [row * rowLength, rowLength];
-        kernels.blend(average.slice(at, length), kept, parameter.slice(at, length), 1 - kept);
-      }
+    for (const { name, decay: keep } of averages) {
+      const target = slots[averageSlot(name)]!;
+      blendRows(kernels, { target, keep, x, share: 1 - keep, rowLength, indices, rowCount, times });
     }
   };
   const { updateBySum, updateRowsBySum } = rule ?? {};
   const followed: UpdateRule = {
-    ...{ name: rule?.name, hasRate: rule?.hasRate, overwrites: false },
+    ...{ name: rule?.name, hasRate: rule?.hasRate },
     slots: [...(rule?.slots ?? []), ...averages.map(({ name }) => averageSlot(name))],
     movesWithoutGradient: true,
     initialise: (slots, names) => rule?.initialise(slots, names),
@@ -165,7 +160,7 @@ export function withAverages(
     },
     updateRows: (step) => {
       rule?.updateRows(step);
-      followRows(step, step.indices.view.subarray(0, step.rowCount));
+      followRows(step, step);
     },
     ...(updateBySum && {
       updateBySum: (step) => {
@@ -176,16 +171,12 @@ export function withAverages(
     ...(updateRowsBySum && {
       updateRowsBySum: (step) => {
         updateRowsBySum.call(rule, step);
-        followRows(step, step.plan.indices.view.subarray(0, step.unique));
+        followRows(step, { indices: step.plan.indices, rowCount: step.unique });
       },
     }),
   };
-  if (rule?.movesWithoutGradient) return followed;
-  // An average of what does not move comes nearer by the same share in each update.
-  return {
-    ...followed,
-    repeat: (step: ChunkUpdate, times) => follow(step, times),
-    repeatRows: (step: RowsUpdate, times) =>
-      followRows(step, step.indices.view.subarray(0, step.rowCount), times),
-  };
+  // The averages of rows that rest can go several steps at once.
+  return rule?.movesWithoutGradient
+    ? followed
+    : { ...followed, repeatRows: (step, times) => followRows(step, step, times) };
 }

@@ -6,7 +6,7 @@
  */
 import type { Slots } from '../kernels/index.ts';
 import type { Region, Segment, SharedSpace } from '../memory/index.ts';
-import type { ChunkUpdate, UpdateRule } from './update-rule.ts';
+import type { ChunkUpdate, RowsUpdate, UpdateRule } from './update-rule.ts';
 
 /** A table as it is now, whose version may change between two parts. */
 export interface Table {
@@ -150,15 +150,15 @@ export class RowHistory {
       // If a step leaves nothing of what was before it, those before the last are as good as done.
       const first = rule.overwrites ? version - 1 : own.seen;
       const elements = own.count * table.rowLength!;
-      const until = rule.overwrites ? version : own.until;
-      const update = this.#updateOf(rule, table, own.count);
-      const isRepeated = rule.repeat !== undefined && rule.repeatRows !== undefined;
-      const last = isRepeated ? until : Math.min(until, first + Math.ceil(left / elements));
-      if (isRepeated) update(last, undefined, last - first);
-      else for (let t = first + 1; t <= last; t++) update(t, this.#rates.get(t));
+      const last = Math.min(rule.overwrites ? version : own.until, first + Math.ceil(left / elements));
+      if (rule.repeatRows) rule.repeatRows(this.#rowsOf(table, own.count, last), last - first);
+      else {
+        const update = this.#updateOf(rule, table, own.count);
+        for (let t = first + 1; t <= last; t++) update(t, this.#rates.get(t));
+      }
       const { indices } = this.#room;
       for (const row of indices.view.subarray(0, own.count)) this.#seen[row] = last;
-      left -= (isRepeated ? 1 : last - first) * elements + count;
+      left -= (last - first) * elements + count;
     }
     return true;
   }
@@ -180,21 +180,20 @@ export class RowHistory {
     return { seen, until, count: found };
   }
 
-  /** One update without a gradient of the rows that were noted; with `times`: so many at once. */
-  #updateOf(
-    rule: UpdateRule,
-    { value: parameter, slots, rowLength: length }: Table,
-    count: number,
-  ): (t: number, lr: number | undefined, times?: number) => void {
+  #rowsOf({ value: parameter, slots, rowLength }: Table, rowCount: number, t: number): RowsUpdate {
+    const { indices, zeros: rows } = this.#room;
+    return { parameter, slots, rowLength: rowLength!, indices, rows, rowCount, gradientScale: 1, t };
+  }
+
+  /** One update without a gradient of the rows that were noted. */
+  #updateOf(rule: UpdateRule, table: Table, count: number): (t: number, lr: number | undefined) => void {
     const { indices, zeros } = this.#room;
+    const { value: parameter, slots, rowLength: length } = table;
     const rowLength = length!;
     const [first, last] = [indices.view[0]!, indices.view[count - 1]!];
     if (last - first + 1 > count) {
-      const step = { parameter, slots, rowLength, indices, rows: zeros, rowCount: count, gradientScale: 1 };
-      return (t, lr, times) => {
-        if (times === undefined) rule.updateRows({ ...step, t, lr });
-        else rule.repeatRows!({ ...step, t, lr }, times);
-      };
+      const step = this.#rowsOf(table, count, 0);
+      return (t, lr) => rule.updateRows({ ...step, t, lr });
     }
     // Rows that follow each other, or a long one, are elements like others.
     const parts: Writable<ChunkUpdate>[] = [];
@@ -207,12 +206,11 @@ export class RowHistory {
         ...{ gradient: zeros.slice(0, elements), gradientScale: 1, t: 0, lr: undefined },
       });
     }
-    return (t, lr, times) => {
+    return (t, lr) => {
       for (const part of parts) {
         part.t = t;
         part.lr = lr;
-        if (times === undefined) rule.update(part);
-        else rule.repeat!(part, times);
+        rule.update(part);
       }
     };
   }

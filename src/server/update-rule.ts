@@ -70,9 +70,7 @@ export interface UpdateRule {
   updateRows(step: RowsUpdate): void;
   /** The same with rows of several sources, where they lie. Default: summed before. */
   updateRowsBySum?(step: SumRowsUpdate): void;
-  /** So many updates without a gradient at once, where a rule can. Default: one after the other. */
-  repeat?(step: ChunkUpdate, times: number): void;
-  /** The same of rows. */
+  /** So many updates of rows without a gradient at once, where a rule can. Default: one after the other. */
   repeatRows?(step: RowsUpdate, times: number): void;
 }
 

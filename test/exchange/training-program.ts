@@ -111,7 +111,7 @@ async function openExchange(
   const isPlaced = way !== 'hybrid without placement';
   const options = {
     ...{ thread, servers, memory, kernels, names, groups, steps: 0, hasExactRows: true },
-    operations: new Map(),
+    ...{ operations: new Map(), firstSlots: new Map() },
     ...{ localAggregation: isPlaced, boundaryAmongServers: isPlaced },
     boundaryBetweenWorkersAndServers: isPlaced,
   };
