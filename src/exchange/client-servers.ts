@@ -7,7 +7,7 @@
  */
 import type { CommunicationThread } from '../communication/index.ts';
 import type { KeyInit, InitialKeyState, RemoteStore } from '../kvstore/index.ts';
-import type { Kernels, OptimizerSpec } from '../kernels/index.ts';
+import type { Kernels, OptimizerSpec, OwnRuleSpec } from '../kernels/index.ts';
 import type { Region } from '../memory/index.ts';
 import type { ModelMemory } from '../runtime/index.ts';
 import type { SomeWorkers } from './agreement.ts';
@@ -28,7 +28,7 @@ export interface ClientServersOptions {
 
 /** What a training goes on from. */
 export interface StartOnServers {
-  readonly optimizer: OptimizerSpec;
+  readonly optimizer: OptimizerSpec | OwnRuleSpec;
   /** Updates that the parameters have behind them. */
   readonly updates: number;
 }

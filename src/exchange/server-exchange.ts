@@ -91,7 +91,7 @@ export class ServerExchange implements Exchange {
     }));
     await servers.store.init(inits);
     const hasFound = options.found !== undefined && findsValues(options.thread, servers.store.foundValues);
-    if (hasFound && options.found !== 'replace') throw options.found!;
+    if (hasFound && options.found !== 'replace') throw options.found;
     if (steps > 0 || hasFound) {
       const states = [...names].map((key) => ({ key, steps, ...stateOf(options, key, hasFound) }));
       await servers.store.initState(states);
@@ -190,7 +190,7 @@ export class ServerExchange implements Exchange {
     await Promise.all(
       elsewhere.flatMap(([, table]) => [
         table.pull(batch, this.#onMessage),
-        average === undefined ? undefined : table.pullAverage(average),
+        ...(average === undefined ? [] : [table.pullAverage(average)]),
       ]),
     );
   }

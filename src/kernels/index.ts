@@ -14,6 +14,24 @@ export type {
   UpdateRowsStep,
   UpdateStep,
 } from './optimizer.ts';
+export {
+  guarded,
+  isOwnRule,
+  loadOwnRules,
+  NO_RULES,
+  notFiniteAt,
+  ownAggregatorOf,
+  ruleFailed,
+} from './own-rules.ts';
+export type {
+  AggregatedPiece,
+  OwnAggregator,
+  OwnRule,
+  OwnRules,
+  OwnRuleSpec,
+  PlainValue,
+  RulePiece,
+} from './own-rules.ts';
 export { resolveOptimizerSpec } from './optimizer-spec.ts';
 export type {
   AdadeltaSpec,

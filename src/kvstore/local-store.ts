@@ -7,7 +7,7 @@
 import { checkStoreKey, keyName, keyText, PeerError, UsageError } from '../base/index.ts';
 import type { StoreKey } from '../base/index.ts';
 import { Kernels } from '../kernels/index.ts';
-import type { OptimizerSpec } from '../kernels/index.ts';
+import type { OptimizerSpec, OwnRuleSpec } from '../kernels/index.ts';
 import { SharedSpace } from '../memory/index.ts';
 import type { Region, Segment } from '../memory/index.ts';
 import { cutIntoChunks } from '../plan/index.ts';
@@ -242,7 +242,7 @@ class LocalStore implements KVStore {
     return pushThenPullRows(this, ...call);
   }
 
-  async setOptimizer(spec: OptimizerSpec): Promise<void> {
+  async setOptimizer(spec: OptimizerSpec | OwnRuleSpec): Promise<void> {
     this.#checkOpen();
     const { core, kernels } = this.#server;
     if (this.rank === 0) core.setRule(optimizerRule(kernels, spec));

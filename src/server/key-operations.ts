@@ -7,7 +7,7 @@
 import { keyText, UsageError } from '../base/index.ts';
 import type { StoreKey } from '../base/index.ts';
 import { averageSlot, blendRows } from '../kernels/index.ts';
-import type { AverageOperation, GradientOperation, Kernels, KeyOperations, Slots } from '../kernels/index.ts';
+import type { AverageOperation, GradientOperation, Kernels, KeyOperations } from '../kernels/index.ts';
 import type { Region } from '../memory/index.ts';
 import type { Consistency } from './consistency.ts';
 import type { ChunkUpdate, RowsUpdate, UpdateRule } from './update-rule.ts';
@@ -148,7 +148,6 @@ export function withAverages(
       blendRows(kernels, { target, keep, x, share: 1 - keep, rowLength, indices, rowCount, times });
     }
   };
-  const { updateBySum, updateRowsBySum } = rule ?? {};
   const followed: UpdateRule = {
     ...{ name: rule?.name, hasRate: rule?.hasRate },
     slots: [...(rule?.slots ?? []), ...averages.map(({ name }) => averageSlot(name))],
@@ -162,15 +161,15 @@ export function withAverages(
       rule?.updateRows(step);
       followRows(step, step);
     },
-    ...(updateBySum && {
+    ...(rule?.updateBySum && {
       updateBySum: (step) => {
-        updateBySum.call(rule, step);
+        rule.updateBySum!(step);
         follow(step);
       },
     }),
-    ...(updateRowsBySum && {
+    ...(rule?.updateRowsBySum && {
       updateRowsBySum: (step) => {
-        updateRowsBySum.call(rule, step);
+        rule.updateRowsBySum!(step);
         followRows(step, { indices: step.plan.indices, rowCount: step.unique });
       },
     }),

@@ -3,7 +3,8 @@
  * combined and held, and run through it later. When that is, and who waits for it, is the core's business. Invariants: the
  * number of an update is the version of the key after it; whoever calls raises the version, but for held updates.
  */
-import type { StoreKey } from '../base/index.ts';
+import { asTributaryError } from '../base/index.ts';
+import type { StoreKey, TributaryError } from '../base/index.ts';
 import { averageSlot, copyRows } from '../kernels/index.ts';
 import type { Kernels } from '../kernels/index.ts';
 import type { Region, SharedSpace } from '../memory/index.ts';
@@ -159,6 +160,16 @@ export class KeyUpdates {
     }
   }
 
+  /** The same; returns why it failed, which only a rule of users can once memory is reserved. */
+  applyOrFail(key: Key, contributions: readonly Contribution[]): TributaryError | undefined {
+    try {
+      this.apply(key, contributions);
+      return undefined;
+    } catch (error) {
+      return asTributaryError(error);
+    }
+  }
+
   #applyRows(key: Key, contributions: readonly RowsContribution[], t: number): void {
     const { value: parameter, slots } = key;
     const rowLength = key.rowLength!;
@@ -212,11 +223,12 @@ export class KeyUpdates {
   }
 
   /** Before an update that does not reach all rows: the others need its rate when they catch up. */
-  keepRate(key: Key, lr = this.#lr): void {
+  keepRate(key: Key, lr = this.#lr): undefined {
     // Averages alone have no rate.
-    if (!this.#options.hasExactRows) return;
+    if (!this.#options.hasExactRows) return undefined;
     if (key.history?.isFull) this.catchUp(key);
     key.history?.keepRate(key.version + 1, lr);
+    return undefined;
   }
 
   #applyDense(key: Key, contributions: readonly DenseContribution[], t: number): void {

@@ -14,7 +14,14 @@ import type { ApplyStep } from './applied-steps.ts';
 import { checkCanHold, checkConsistency } from './consistency.ts';
 import type { Consistency, WaitingAnswers } from './consistency.ts';
 import { inWorkerOrder } from './contribution.ts';
-import type { Contribution, DenseContribution, RowsContribution } from './contribution.ts';
+import type {
+  Contribution,
+  DenseContribution,
+  DensePush,
+  Push,
+  RowsContribution,
+  RowsPush,
+} from './contribution.ts';
 import type { Held, HeldGradient, HeldMemory } from './held-gradient.ts';
 import { HeldReader } from './held-reader.ts';
 import { checkOperations } from './key-operations.ts';
@@ -79,33 +86,6 @@ type Fail = Waiting['fail'];
 const ignore: Fail = () => undefined;
 
 export type RowsMode = 'lazy' | 'exact';
-
-interface Push {
-  readonly worker: number;
-  readonly key: StoreKey;
-  /** Number of this worker's push of the key, from 1; in synchronous mode the number of the update. */
-  readonly step: number;
-  /** Samples behind the gradient, which weigh in an average; 0, where updates are held, weighs nothing. Default 1. */
-  readonly samples?: number | undefined;
-  /** Counts as pushed, but its values are left out: whoever pushes has found them not to be finite. Default false. */
-  readonly isSkipped?: boolean | undefined;
-}
-
-export interface DensePush extends Push {
-  /** As long as the key. Must stay as it is until the reply. In elastic mode: the weights, which are moved. */
-  readonly gradient: Region<'float32'>;
-}
-
-export interface RowsPush extends Push {
-  readonly indices: Region<'int32'>;
-  readonly rows: Region<'float32'>;
-  /** Which of the rows belongs to each index. Default: they are in the order of the indices. */
-  readonly positions?: Region<'int32'> | undefined;
-  /** Receives the rows as they are after the push, in the places of their gradients; may be `rows`. Default: none. */
-  readonly answer?: Region<'float32'> | undefined;
-  /** Whether the worker sees them, there or in the table itself. Default false. */
-  readonly pulls?: boolean | undefined;
-}
 
 export class ServerCore {
   /** Pushes whose values were left out because they were not finite. */
@@ -358,7 +338,12 @@ export class ServerCore {
       if (key.waiting.size > 0) throw tooEarly(key, asked, this.#workers);
     }
     this.#applied.note(asked);
-    for (const key of this.#keys.values()) this.#updates.applyHeld(key, asked);
+    try {
+      for (const key of this.#keys.values()) this.#updates.applyHeld(key, asked);
+    } catch (error) {
+      this.#applied.fail(asked, error);
+      throw error;
+    }
   }
 
   /** Held steps that were applied before the worker came: it counts on from there. */
@@ -452,13 +437,16 @@ export class ServerCore {
       return;
     }
     const staleness = key.stalenessOf(worker);
-    if (isSkipped) this.#updates.keepRate(key);
-    else this.#updates.apply(key, [contribution]);
+    // What was logged counts, also if a rule of users fails, as it would again.
+    const failure = isSkipped ? this.#updates.keepRate(key) : this.#updates.applyOrFail(key, [contribution]);
     key.lastSteps.set(worker, step);
     key.version++;
     const { version } = key;
     if ('rows' in contribution && contribution.pulls) key.pulled.set(worker, version);
-    key.clocks.done(worker, step, () => reply({ version, staleness, duplicate: false }));
+    key.clocks.done(worker, step, () => {
+      if (failure) taken.fail(failure);
+      else reply({ version, staleness, duplicate: false });
+    });
   }
 
   #isComplete(key: Key): boolean {

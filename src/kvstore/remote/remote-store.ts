@@ -7,7 +7,7 @@
  */
 import type { PeerError, StoreKey, UsageError } from '../../base/index.ts';
 import { Kernels } from '../../kernels/index.ts';
-import type { OptimizerSpec } from '../../kernels/index.ts';
+import type { OptimizerSpec, OwnRuleSpec } from '../../kernels/index.ts';
 import { SharedSpace } from '../../memory/index.ts';
 import type { Region } from '../../memory/index.ts';
 import { segmentPrefix, StreamResources } from '../../server/index.ts';
@@ -331,7 +331,7 @@ export class RemoteStore implements RecoverableStore {
     }).then(([status]) => status!);
   }
 
-  async setOptimizer(spec: OptimizerSpec): Promise<void> {
+  async setOptimizer(spec: OptimizerSpec | OwnRuleSpec): Promise<void> {
     await this.#answered(() => {
       const number = this.#optimizers++;
       this.#recovery.setOptimizer(number, spec);

@@ -5,7 +5,7 @@
  * others; what one connection does wrong ends that connection only.
  */
 import { PeerError, TributaryError } from '../../base/index.ts';
-import type { Kernels } from '../../kernels/index.ts';
+import type { Kernels, OwnRules } from '../../kernels/index.ts';
 import {
   AcceptPause,
   addressText,
@@ -64,6 +64,8 @@ export interface CoreOptions {
   readonly maxStrangers: number;
   /** Connections come through a TLS tunnel, which says first who they are. */
   readonly isTunnelled: boolean;
+  /** Of users, by name. */
+  readonly rules?: OwnRules | undefined;
 }
 
 interface Connection {
@@ -92,10 +94,7 @@ interface Connection {
 const DEAF_SHARE = 1 / 6;
 /** Longest sleep, so that a thread that is to be ended never hangs in the kernel. */
 const MAX_SLEEP_MS = 500;
-/**
- * Of the strangers that there may be: of those that come from one address, the newest is heard before others replace
- * it.
- */
+/** Of the strangers that there may be: of those of one address, the newest is heard before others replace it. */
 const ACCEPTS_SHARE = 1 / 4;
 /** Administrators whose requests are carried out at a time. */
 const MAX_ADMINISTRATORS = 8;
@@ -213,6 +212,7 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
         this.#host,
         (go) => this.answer(service.serial, go),
         this.#turns.isOver,
+        this.#options.rules,
       ),
     );
   }

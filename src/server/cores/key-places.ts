@@ -2,6 +2,7 @@
  * Where keys lie, as the office tells a core: numbers, which a thread takes over at once, while objects are taken one by
  * one and cannot be cut. Invariant: they are in the order of the keys and slots that were asked for.
  */
+import { keyName } from '../../base/index.ts';
 import type { StoreKey } from '../../base/index.ts';
 import { averageSlots } from '../key-operations.ts';
 import type { KeyShape } from '../wire/messages.ts';
@@ -81,4 +82,9 @@ export function* placesOf(
       slots: Object.fromEntries(ranges) as Readonly<Record<string, SpaceRange>>,
     };
   }
+}
+
+/** A slot of a key, among those of all keys. */
+export function slotName(slot: string, key: StoreKey): string {
+  return `${slot} of ${keyName(key)}`;
 }
