@@ -43,11 +43,7 @@ const PLANNED = [
 ];
 
 /** What clients cannot train, before any process is started. */
-export function checkClients(
-  model: Model,
-  config: RunnerConfig,
-  { mode, consistency, access }: Clients,
-): void {
+export function checkClients(model: Model, config: RunnerConfig, { mode, consistency }: Clients): void {
   const planned = PLANNED.find((name) => config[name] !== undefined);
   if (planned !== undefined) {
     throw new UsageError(
@@ -56,7 +52,6 @@ export function checkClients(
       { option: planned, mode },
     );
   }
-  if (access) readNonce(access);
   if (kindOf(consistency) !== 'updates') return;
   const tables = gradients(model.loss).filter(({ kind }) => kind === 'sparse');
   for (const { name, applies } of model.graph.movingAverages) {
