@@ -54,7 +54,7 @@ export type {
   TensorData,
   Tensors,
 } from './runtime/index.ts';
-export type { OptimizerSpec } from './kernels/index.ts';
+export type { OptimizerSpec, OwnRule, OwnRuleSpec, RulePiece } from './kernels/index.ts';
 export type { SessionOptions } from './compute/index.ts';
 export { OnnxCompute } from './compute/index.ts';
 export { SharedSpace } from './memory/index.ts';

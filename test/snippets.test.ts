@@ -50,6 +50,9 @@ const PRELUDES: Readonly<Record<string, Readonly<Record<string, string>>>> = {
       declare const options: RemoteStoreOptions, gradients: KeyPush[], values: KeyPull[];
       declare const steps: number, samples: number, maxNorm: number;
       declare function schedule(step: number): number;`,
+    'await store.init({': `
+      import type { RemoteStore } from 'tributary';
+      declare const store: RemoteStore, value: Float32Array;`,
     "const { steps, slots } = await store.pullState('w'); // by the optimizer's names: slots.exp_avg, slots.exp_avg_sq": `
       import type { RemoteStore } from 'tributary';
       declare const store: RemoteStore;`,

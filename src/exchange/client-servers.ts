@@ -8,7 +8,7 @@
  */
 import type { CommunicationThread } from '../communication/index.ts';
 import type { KeyInit, InitialKeyState, RemoteStore } from '../kvstore/index.ts';
-import type { Kernels, OptimizerSpec } from '../kernels/index.ts';
+import type { Kernels, OptimizerSpec, OwnRuleSpec } from '../kernels/index.ts';
 import type { Region } from '../memory/index.ts';
 import type { Operation } from '../plan/index.ts';
 import type { LaneHandler, ModelMemory } from '../runtime/index.ts';
@@ -31,7 +31,7 @@ export interface ClientServersOptions {
 
 /** What a training goes on from. */
 export interface StartOnServers {
-  readonly optimizer: OptimizerSpec;
+  readonly optimizer: OptimizerSpec | OwnRuleSpec;
   /** Updates that the parameters have behind them. */
   readonly updates: number;
 }

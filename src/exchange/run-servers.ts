@@ -1,5 +1,5 @@
 /**
- * The parameter servers of a run in lock step, and this worker's store on all of them, in a thread
+ * The parameter servers of a run in lock step, in the processes of its workers or of their own, and this worker's store on all of them, in a thread
  * of its own. Its updates are held, so that gradients can be clipped together. Who puts what there
  * is not decided here. Invariant: the servers of a run end when all its workers have closed their
  * store, or have not within a time limit.
@@ -17,8 +17,11 @@ export interface RunServersOptions {
   /** What the workers know and strangers do not; the nonce of the servers is made of it. */
   readonly secret: string;
   readonly optimizer: OptimizerSpec;
-  /** How many, in the processes of the first workers. Default: one on each host. */
-  readonly servers?: number | undefined;
+  /**
+   * How many, in the processes of the first workers; or servers of their own. Default: one on each
+   * host.
+   */
+  readonly servers?: number | OwnServers | undefined;
   /** Threads of each. Default 1. */
   readonly cores?: number | undefined;
   /** What becomes of rows without a gradient. */
@@ -31,12 +34,21 @@ export interface RunServersOptions {
   readonly tls?: RemoteStoreOptions['tls'];
 }
 
+/** Servers with a life of their own, and the service of the run on all of them. */
+export interface OwnServers {
+  readonly addresses: readonly string[];
+  readonly access: ServiceAccess;
+}
+
 export interface RunServers {
   readonly store: ThreadStore;
   /** How many there are. */
   readonly servers: number;
-  /** A store beside that of the run, with parameters of its own; once, before training. All workers call it together. */
-  readonly openTrial: () => Promise<TrialStore>;
+  /**
+   * A store beside that of the run, with parameters of its own; once, before training. All workers
+   * call it together. Undefined: a service of others keeps what it is given, and is not measured.
+   */
+  readonly openTrial: (() => Promise<TrialStore>) | undefined;
   /** Closes the store, waits until all workers have, and ends the server that is here. */
   readonly close: () => Promise<void>;
   /** Ends them without waiting for anybody, as after an error. */
@@ -49,25 +61,33 @@ export interface TrialStore {
   readonly close: () => Promise<void>;
 }
 
+const REFUSED_MS = 3000;
+
 /** All workers call it together. */
 export async function startRunServers(options: RunServersOptions): Promise<RunServers> {
   const { thread, optimizer, rows, sharedMemory, tls, servers, ...hosting } = options;
   const { rank, size, hosts } = thread.world;
   const ranks = hosts.flatMap((host, other) =>
-    (servers === undefined ? hosts.indexOf(host) === other : other < servers) ? [other] : [],
+    (servers === undefined ? hosts.indexOf(host) === other : other < (servers as number)) ? [other] : [],
   );
-  const hosted = await hostServers({ ...hosting, thread, tls, ranks, services: ['', '-trial'] });
-  const [access, trial] = hosted.accesses as [ServiceAccess, ServiceAccess];
+  const isHosted = typeof servers !== 'object';
+  const hosted = isHosted
+    ? await hostServers({ ...hosting, thread, tls, ranks, services: ['', '-trial'] })
+    : undefined;
+  const addresses = isHosted ? hosted!.addresses : servers.addresses;
+  const [access, trial] = isHosted ? hosted!.accesses : [servers.access];
   const lane = new StoreThread(thread.space);
   let store: ThreadStore | undefined;
   const abort = async (): Promise<void> => {
     await Promise.allSettled([store?.close()]);
     await lane.close();
-    await hosted.abort();
+    await hosted?.abort();
   };
   const connect = async (as: ServiceAccess): Promise<ThreadStore> => {
     const opened = await lane.connect({
-      ...{ servers: hosted.addresses, access: as, worker: rank, workers: size },
+      ...{ servers: addresses, access: as, worker: rank, workers: size },
+      // A wrong nonce or name of a service will not become right.
+      ...(isHosted ? {} : { refusedTimeoutMs: REFUSED_MS }),
       ...{ held: true, combine: 'mean', rows, nonFinite: 'accept', sharedMemory, tls },
     });
     try {
@@ -79,24 +99,26 @@ export async function startRunServers(options: RunServersOptions): Promise<RunSe
     return opened;
   };
   try {
-    store = await connect(access);
+    store = await connect(access!);
     return {
-      ...{ store, servers: hosted.addresses.length, abort },
-      openTrial: async () => {
-        const tried = await connect(trial);
-        return {
-          store: tried,
-          close: async () => {
-            await tried.close();
-            await thread.barrier({ name: 'all have closed their store for measuring' });
-            hosted.endService(trial.namespace);
-          },
-        };
-      },
+      ...{ store, servers: addresses.length, abort },
+      openTrial:
+        trial &&
+        (async () => {
+          const tried = await connect(trial);
+          return {
+            store: tried,
+            close: async () => {
+              await tried.close();
+              await thread.barrier({ name: 'all have closed their store for measuring' });
+              hosted?.endService(trial.namespace);
+            },
+          };
+        }),
       close: async () => {
         await store!.close();
         await lane.close();
-        await hosted.close();
+        await hosted?.close();
       },
     };
   } catch (error) {

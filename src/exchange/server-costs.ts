@@ -25,15 +25,23 @@ const [WARM_UP, REPEATS] = [1, 5];
 
 export interface ServerCostsOptions {
   readonly thread: CommunicationThread;
-  readonly servers: Pick<RunServers, 'openTrial'>;
+  readonly openTrial: NonNullable<RunServers['openTrial']>;
   /** Of the tables that could go there. */
   readonly table: TableShape;
   /** Whether the workers of a machine add up first; what that costs inside the machine is left out. */
   readonly localAggregation: boolean;
 }
 
+/**
+ * Of servers of others, whose service is not measured, as it keeps what it is given: as much as
+ * collectives.
+ */
+export function assumedServerCosts(messages: MessageCosts, gather: MessageCosts = messages): ServerCosts {
+  return { dense: messages, rows: gather, pushShare: 0.5 };
+}
+
 export async function measureServers(options: ServerCostsOptions): Promise<ServerCosts> {
-  const { store, close } = await options.servers.openTrial();
+  const { store, close } = await options.openTrial();
   try {
     const dense = await measureDense(options.thread, store);
     const rows = await measureRows(options, store);

@@ -7,9 +7,10 @@
  * Invariant: every worker pushes every parameter in every step, one without samples too.
  */
 import type { CommunicationThread } from '../communication/index.ts';
-import type { SeededInitialiser } from '../base/index.ts';
-import type { InitialKeyState, KeyInit, SeededKeyInit } from '../kvstore/index.ts';
-import type { Kernels } from '../kernels/index.ts';
+import type { SeededInitialiser, TributaryError } from '../base/index.ts';
+import type { ElementSource, InitialKeyState, KeyInit, SeededKeyInit } from '../kvstore/index.ts';
+import { tellAll } from './agreement.ts';
+import { averageSlot, type KeyOperations, type Kernels } from '../kernels/index.ts';
 import type { Region } from '../memory/index.ts';
 import { namesInShort, type Operation } from '../plan/index.ts';
 import type { GradientsElsewhere, LaneHandler, ModelMemory, StepContext } from '../runtime/index.ts';
@@ -38,13 +39,22 @@ export interface ServerExchangeOptions extends ServerPlacement {
   readonly kernels: Kernels;
   /** Those that live on the servers. */
   readonly names: ReadonlySet<string>;
+  /** What servers do around the updates of each. */
+  readonly operations: ReadonlyMap<string, KeyOperations>;
   /** Whose samples gradients weigh by, and what clipping leaves of them. */
   readonly step: StepContext;
   /** That the parameters have behind them. */
   readonly steps: number;
+  /** Of each of the optimizer's slots, what it holds before the first step. */
+  readonly firstSlots: ReadonlyMap<string, number>;
+  /** What becomes of values of an earlier training. Default: there are none. */
+  readonly found?: FoundValues | undefined;
   /** Whether rows that nobody touched have updates to catch up with when they are looked at. */
   readonly hasExactRows: boolean;
 }
+
+/** They get those of this run; or the run ends with this error. */
+export type FoundValues = 'replace' | TributaryError;
 
 export class ServerExchange {
   readonly #options: ServerExchangeOptions;
@@ -67,10 +77,17 @@ export class ServerExchange {
 
   /** Takes the parameters to the servers, with the first worker's values and optimizer state. All workers call it together. */
   static async open(options: ServerExchangeOptions): Promise<ServerExchange> {
-    const { servers, memory, names, steps } = options;
-    await servers.store.init([...names].map((key) => firstValuesOf(memory, key)));
-    if (steps > 0) {
-      await servers.store.initState([...names].map((key) => ({ key, steps, ...stateOf(memory, key) })));
+    const { servers, memory, names, operations, steps } = options;
+    const inits = [...names].map((key) => ({
+      ...firstValuesOf(memory, key),
+      operations: operations.get(key),
+    }));
+    await servers.store.init(inits);
+    const hasFound = options.found !== undefined && findsValues(options.thread, servers.store.foundValues);
+    if (hasFound && options.found !== 'replace') throw options.found;
+    if (steps > 0 || hasFound) {
+      const states = [...names].map((key) => ({ key, steps, ...stateOf(options, key, hasFound) }));
+      await servers.store.initState(states);
     }
     const { thread, kernels, localAggregation = true } = options;
     const sparse = [...names].flatMap((name) => {
@@ -193,13 +210,16 @@ export class ServerExchange {
 
   /**
    * Brings the rows of tables that are nowhere else for an evaluation of the batch in the inputs. By
-   * any worker, at any time between two steps.
+   * any worker, at any time between two steps. `average`: rows of this moving average as well.
    */
-  async prepareRows(batch: number): Promise<void> {
+  async prepareRows(batch: number, average?: string): Promise<void> {
     const elsewhere = [...this.#tables].filter(([name]) => this.#options.memory.rowBuffers.has(name));
     const pulls = elsewhere.map(async ([name, table]) => {
       const startedMs = wallMs();
-      const bytes = await table.pull(batch);
+      const [bytes] = await Promise.all([
+        table.pull(batch),
+        average === undefined ? undefined : table.pullAverage(average),
+      ]);
       this.#onMessage?.('pull rows', this.#pullNames.get(name) ?? name, startedMs, wallMs(), bytes);
     });
     await Promise.all(pulls);
@@ -211,10 +231,14 @@ export class ServerExchange {
     return new Map([...this.#tables].filter(([name]) => rowBuffers.has(name)));
   }
 
-  /** Brings all that lives on servers here, but for these tables, as for an evaluation or a checkpoint. */
-  async fetchAll(): Promise<void> {
+  /**
+   * Brings all that lives on servers here, but for these tables, as for an evaluation or a
+   * checkpoint. `average`: this moving average as well.
+   */
+  async fetchAll(average?: string): Promise<void> {
     const { memory } = this.#options;
     await this.#applied;
+    if (average !== undefined) await this.#fetchAverage(average);
     const all = this.#keptHere().map((key) => ({ key, into: memory.parameters.get(key)! }));
     if (all.length === 0) return;
     const startedMs = wallMs();
@@ -227,11 +251,21 @@ export class ServerExchange {
     this.#onMessage?.('pull', `pull ${names}`, startedMs, wallMs(), bytes);
   }
 
-  /** The same for what the optimizer keeps of it. */
+  /** The same for its moving averages and what the optimizer keeps of it. */
   async fetchState(): Promise<void> {
     const { memory } = this.#options;
     await this.#applied;
-    for (const name of this.#keptHere()) await this.#store.pullState(name, memory.slots.get(name));
+    for (const name of this.#keptHere()) {
+      await this.#store.pullState(name, { ...memory.slots.get(name), ...memory.averagesOf(name) });
+    }
+  }
+
+  async #fetchAverage(average: string): Promise<void> {
+    const slot = averageSlot(average);
+    for (const name of this.#keptHere()) {
+      const into = this.#options.memory.averagesOf(name)[slot];
+      if (into) await this.#store.pullSlot(name, slot, into);
+    }
   }
 
   /** Gives back what this holds. All workers call it; what lives on servers waits for them. */
@@ -336,9 +370,31 @@ function firstValuesOf(memory: ModelMemory, key: string): KeyInit | SeededKeyIni
   return place.kind === 'sparse' ? { key, value, rowLength: place.rowLength } : { key, value };
 }
 
-/** What a run goes on from, where the first values are not those of the seed. */
-function stateOf(memory: ModelMemory, key: string): Pick<InitialKeyState, 'slots' | 'value'> {
-  return memory.rowBuffers.get(key)?.stored ?? { slots: memory.slots.get(key)! };
+/** The first worker brings the values, and knows. */
+function findsValues(thread: CommunicationThread, own: boolean): boolean {
+  return tellAll(thread, [Number(own)], 'whether servers had values').some(([found]) => found === 1);
+}
+
+/** What a run goes on from, where the first values are not those of the seed, or others are there. */
+function stateOf(
+  { memory, firstSlots }: ServerExchangeOptions,
+  key: string,
+  hasFound: boolean,
+): Pick<InitialKeyState, 'slots' | 'value'> {
+  const buffer = memory.rowBuffers.get(key);
+  if (buffer === undefined) {
+    const slots = { ...memory.slots.get(key), ...memory.averagesOf(key) };
+    return hasFound ? { slots, value: memory.parameters.get(key)! } : { slots };
+  }
+  if (buffer.stored) return buffer.stored;
+  const first = buffer.firstValues;
+  const length = first.length;
+  const ofRule = [...firstSlots].map(([slot, value]): [string, ElementSource] => [
+    slot,
+    { length, read: (_, target) => void target.fill(value) },
+  ]);
+  const averages = Object.keys(memory.averagesOf(key)).map((slot): [string, ElementSource] => [slot, first]);
+  return { value: first, slots: Object.fromEntries([...ofRule, ...averages]) };
 }
 
 function sumOfSquares(statuses: readonly PushStatus[]): number {

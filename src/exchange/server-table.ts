@@ -6,6 +6,7 @@
 import type { CommunicationThread } from '../communication/index.ts';
 import {
   allocateRowPlan,
+  averageSlot,
   copyRows,
   planRows,
   rowPlanBytes,
@@ -72,6 +73,16 @@ export class ServerTable implements RemoteTable {
     const bytes = await this.#fetch(needed.view.slice(), rows);
     if (!isHere) copyRows(kernels, { target: parameter, into: needed, source: rows, rowLength });
     return bytes;
+  }
+
+  /** Of a table that is on servers only: rows of a moving average that the batch looks up. */
+  async pullAverage(average: string): Promise<void> {
+    const { store, memory } = this.#options;
+    const { indices, count } = memory.rowBuffers.get(this.#name)!;
+    const into = memory.averages.get(average)?.get(this.#name);
+    if (!into) return;
+    const rows = into.slice(0, count * this.#place.rowLength);
+    await store.pullRows(this.#name, indices, rows, averageSlot(average));
   }
 
   /** Settles when the rows of all workers are combined. */

@@ -26,6 +26,7 @@ export type StoreMethod =
   | 'pullHeldRows'
   | 'apply'
   | 'pullState'
+  | 'pullSlot'
   | 'pullElements'
   | 'pushElements';
 
@@ -73,10 +74,13 @@ export interface StoreRequests {
     };
     readonly answer: StoreAnswer;
   };
-  /** Of keys that are there; undefined where no server on this host has all of it. */
+  /**
+   * Of keys that are there; a place is undefined where no server on this host has all of it.
+   * `found`: some were there before this worker opened them.
+   */
   readonly values: {
     readonly ask: { readonly store: number; readonly keys: readonly StoreKey[] };
-    readonly answer: readonly (ValuePlace | undefined)[];
+    readonly answer: { readonly places: readonly (ValuePlace | undefined)[]; readonly found: boolean };
   };
   readonly forget: { readonly ask: { readonly segments: readonly number[] }; readonly answer: undefined };
   readonly close: { readonly ask: { readonly store: number }; readonly answer: undefined };

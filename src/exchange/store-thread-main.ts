@@ -55,7 +55,11 @@ const handlers: {
     // What is pulled is where the worker wanted it.
     return { result: method === 'pullState' ? undefined : result, endedMs };
   },
-  values: ({ store, keys }) => Promise.resolve(keys.map((key) => placeOf(storeOf(store).value(key)))),
+  values({ store: number, keys }) {
+    const store = storeOf(number);
+    const places = keys.map((key) => placeOf(store.value(key)));
+    return Promise.resolve({ places, found: store.foundValues });
+  },
   forget({ segments }) {
     for (const segment of segments) regions.forget(segment);
     return Promise.resolve(undefined);

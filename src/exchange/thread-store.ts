@@ -68,6 +68,8 @@ export class ThreadStore implements Calls {
   /** Numbers of frozen lists that the thread has been sent. */
   readonly #lists = new WeakMap<object, number>();
   #nextList = 0;
+  /** See `RemoteStore.foundValues`. */
+  foundValues = false;
   /** What servers have lent, by name. */
   readonly #adopted = new Map<string, Segment>();
   #closing: Promise<void> | undefined;
@@ -115,7 +117,8 @@ export class ThreadStore implements Calls {
     await this.#call('init', args);
     const [inits] = args;
     const keys = [inits].flat().map(({ key }) => key);
-    const places = await this.#caller.request('values', { store: this.#number, keys });
+    const { places, found } = await this.#caller.request('values', { store: this.#number, keys });
+    this.foundValues = found;
     keys.forEach((key, i) => {
       const place = places[i];
       if (place === undefined) return;
@@ -188,6 +191,11 @@ export class ThreadStore implements Calls {
   /** Into the tensors that are given; they hold all that comes of it. */
   async pullState(...args: StoreArguments<'pullState'>): Promise<void> {
     await this.#call('pullState', args);
+  }
+
+  /** The same of one slot. */
+  async pullSlot(...args: StoreArguments<'pullSlot'>): Promise<void> {
+    await this.#call('pullSlot', args);
   }
 
   /**

@@ -116,6 +116,16 @@ export interface KernelExports {
     rowsOut: number,
   ): number;
   /** Position of the first bad index, or -1. */
+  blendRows(
+    target: number,
+    keep: number,
+    x: number,
+    share: number,
+    indices: number,
+    count: number,
+    rowLength: number,
+    times: number,
+  ): void;
   addRows(
     target: number,
     tableRows: number,

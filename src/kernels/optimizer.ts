@@ -11,6 +11,9 @@ import type { Coefficients } from './exports.ts';
 import type { Kernels } from './kernels.ts';
 import { resolveOptimizerSpec } from './optimizer-spec.ts';
 import type { OptimizerSpec, ResolvedOptimizerSpec } from './optimizer-spec.ts';
+import { OwnOptimizer } from './own-optimizer.ts';
+import { isOwnRule, NO_RULES, ownRuleOf } from './own-rules.ts';
+import type { OwnRules, OwnRuleSpec } from './own-rules.ts';
 import { badIndex } from './rows.ts';
 import type { RowPlan } from './rows.ts';
 
@@ -83,7 +86,7 @@ export interface SumAndUpdateRowsStep extends Step {
 
 export interface Optimizer {
   /** With all defaults filled in. */
-  readonly spec: ResolvedOptimizerSpec;
+  readonly spec: ResolvedOptimizerSpec | Required<OwnRuleSpec>;
   /** Names of the slots a parameter needs, with PyTorch's names. */
   readonly slots: readonly string[];
   /** Whether a gradient of zeros changes parameter or slots, as momentum does. */
@@ -107,7 +110,13 @@ interface Rule {
   coefficients(t: number, lr: number, gradientScale: number): Coefficients;
 }
 
-export function createOptimizer(kernels: Kernels, spec: OptimizerSpec): Optimizer {
+/** `rules`: those of users, where updates are made. Default: there are none. */
+export function createOptimizer(
+  kernels: Kernels,
+  spec: OptimizerSpec | OwnRuleSpec,
+  rules: OwnRules = NO_RULES,
+): Optimizer {
+  if (isOwnRule(spec)) return new OwnOptimizer(kernels, spec, ownRuleOf(rules, spec));
   return new KernelOptimizer(kernels, resolveOptimizerSpec(spec));
 }
 

@@ -174,6 +174,36 @@ export function addRows(kernels: Kernels, options: AddRowsOptions): void {
   if (bad >= 0) throw badIndex('addRows', indices, bad, tableRows);
 }
 
+export interface BlendRowsOptions {
+  readonly target: Region<'float32'>;
+  readonly keep: number;
+  /** A table like the target. */
+  readonly x: Region<'float32'>;
+  readonly share: number;
+  readonly rowLength: number;
+  readonly indices: Region<'int32'>;
+  readonly rowCount: number;
+  /** How often; the same bits as one after the other. Default 1. */
+  readonly times?: number | undefined;
+}
+
+/** target[row] = keep * target[row] + share * x[row] for the rows of these indices, which are unique. */
+export function blendRows(kernels: Kernels, options: BlendRowsOptions): void {
+  const { target, keep, x, share, rowLength, indices, rowCount, times = 1 } = options;
+  const { space, exports } = kernels;
+  checkCount('rowCount of blendRows', rowCount);
+  checkCount('rowLength of blendRows', rowLength, 1);
+  checkCount('times of blendRows', times);
+  checkRegion(space, 'target of blendRows', target, 'float32');
+  checkRegion(space, 'x of blendRows', x, 'float32', target.length);
+  checkCapacity(space, 'indices of blendRows', indices, 'int32', rowCount);
+  const tableRows = Math.floor(target.length / rowLength);
+  const bad = exports.firstBadIndex(indices.byteOffset, rowCount, tableRows);
+  if (bad >= 0) throw badIndex('blendRows', indices, bad, tableRows);
+  const places = [target.byteOffset, keep, x.byteOffset, share] as const;
+  exports.blendRows(...places, indices.byteOffset, rowCount, rowLength, times);
+}
+
 export interface CopyRowsOptions {
   readonly target: Region<'float32'>;
   /** The row of the target for each that is copied. Default: one after the other. */

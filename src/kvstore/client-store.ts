@@ -10,7 +10,7 @@
 import { UsageError } from '../base/index.ts';
 import type { StoreKey } from '../base/index.ts';
 import { barrier, broadcastList, reduce, reduceList } from '../collectives/index.ts';
-import type { OptimizerSpec } from '../kernels/index.ts';
+import type { OptimizerSpec, OwnRuleSpec } from '../kernels/index.ts';
 import type { Region } from '../memory/index.ts';
 import type { Combine } from '../server/index.ts';
 import { shareOutcome, shareOutcomes } from './client-outcome.ts';
@@ -171,7 +171,7 @@ class ClientStore implements RecoverableStore {
     return pushThenPullRows(this, ...call);
   }
 
-  setOptimizer(spec: OptimizerSpec): Promise<void> {
+  setOptimizer(spec: OptimizerSpec | OwnRuleSpec): Promise<void> {
     return this.#exchanges.onOptimizer('setOptimizer', (channel) =>
       this.#forAll(channel, (store) => store.setOptimizer(spec)),
     );

@@ -8,7 +8,7 @@ import type { StoreKey } from '../base/index.ts';
 import { allReduce, barrier, broadcast, chooseAlgorithm } from '../collectives/index.ts';
 import type { AllReduceAlgorithm } from '../collectives/index.ts';
 import type { Group } from '../cluster/index.ts';
-import type { OptimizerSpec } from '../kernels/index.ts';
+import type { OptimizerSpec, OwnRuleSpec } from '../kernels/index.ts';
 import type { Region } from '../memory/index.ts';
 import type { Combine, RowsMode, Updater } from '../server/index.ts';
 import type { Channel } from './collective-channel.ts';
@@ -133,7 +133,7 @@ class CollectiveStore implements KVStore {
     return pushThenPullRows(this, ...call);
   }
 
-  setOptimizer(spec: OptimizerSpec): Promise<void> {
+  setOptimizer(spec: OptimizerSpec | OwnRuleSpec): Promise<void> {
     return this.#exchanges.onOptimizer('setOptimizer', async (channel) => {
       // The first worker's counts; the others may have been given another, or none.
       const text = Buffer.from(JSON.stringify(spec ?? null));
@@ -143,7 +143,9 @@ class CollectiveStore implements KVStore {
       const bytes = channel.take('uint8', length.view[0]);
       if (this.rank === 0) bytes.view.set(text);
       await broadcast(channel.group, bytes, channel.options);
-      await this.#copy.setOptimizer(JSON.parse(Buffer.from(bytes.view).toString()) as OptimizerSpec);
+      await this.#copy.setOptimizer(
+        JSON.parse(Buffer.from(bytes.view).toString()) as OptimizerSpec | OwnRuleSpec,
+      );
     });
   }
 

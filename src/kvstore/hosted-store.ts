@@ -4,7 +4,7 @@
  */
 import { allGather, barrier } from '../collectives/index.ts';
 import type { Cluster } from '../cluster/index.ts';
-import type { OptimizerSpec } from '../kernels/index.ts';
+import type { OptimizerSpec, OwnRuleSpec } from '../kernels/index.ts';
 import { accessBySecret, ParameterServer } from '../server/index.ts';
 import type { ServiceAccess } from '../server/index.ts';
 import type { TlsOptions } from '../sockets/index.ts';
@@ -104,7 +104,7 @@ export class HostedStore implements KVStore {
   setLearningRate: KVStore['setLearningRate'] = (lr) => this.#store.setLearningRate(lr);
   barrier: KVStore['barrier'] = () => this.#store.barrier();
 
-  setOptimizer(spec: OptimizerSpec): Promise<void> {
+  setOptimizer(spec: OptimizerSpec | OwnRuleSpec): Promise<void> {
     return this.#store.setOptimizer(spec);
   }
 

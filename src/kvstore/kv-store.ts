@@ -4,7 +4,7 @@
  * worker on one key take effect in the order in which they were made.
  */
 import type { SeededInitialiser, StoreKey } from '../base/index.ts';
-import type { OptimizerSpec } from '../kernels/index.ts';
+import type { KeyOperations, OptimizerSpec, OwnRuleSpec } from '../kernels/index.ts';
 import type { Region } from '../memory/index.ts';
 
 /** Plain memory is copied; a region of the store's space is used where it lies. */
@@ -16,6 +16,11 @@ export interface KeyInit {
   readonly value: StoreTensor;
   /** For a table: elements of a row, so that rows can be pushed and pulled. Default: not a table. */
   readonly rowLength?: number | undefined;
+  /**
+   * What the servers do to the combined gradient before the rule, and moving averages behind it.
+   * Not in elastic mode, where nothing is updated. Default: nothing.
+   */
+  readonly operations?: KeyOperations | undefined;
 }
 
 /**
@@ -31,6 +36,8 @@ export interface SeededKeyInit {
   readonly seed: number;
   /** See `KeyInit`. */
   readonly rowLength?: number | undefined;
+  /** See `KeyInit`. */
+  readonly operations?: KeyOperations | undefined;
 }
 
 /** One key with a gradient, or with one for each local device: those are added first. */
@@ -92,7 +99,7 @@ export interface KVStore {
    * The rule by which servers update, from the next update on; the first worker's counts. If only numbers of the same rule change,
    * momentum and averages are kept; another rule starts afresh. Default: what the option `updater` of the store says.
    */
-  setOptimizer(spec: OptimizerSpec): Promise<void>;
+  setOptimizer(spec: OptimizerSpec | OwnRuleSpec): Promise<void>;
   /**
    * The learning rate of the optimizer from now on; everything else stays. In synchronous training all workers call it between the
    * same two steps: the first worker's rate counts, updates before it have the old rate and those after it the new one, on

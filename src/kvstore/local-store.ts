@@ -7,7 +7,7 @@
 import { checkStoreKey, keyName, keyText, PeerError, UsageError } from '../base/index.ts';
 import type { StoreKey } from '../base/index.ts';
 import { Kernels } from '../kernels/index.ts';
-import type { OptimizerSpec } from '../kernels/index.ts';
+import type { OptimizerSpec, OwnRuleSpec } from '../kernels/index.ts';
 import { SharedSpace } from '../memory/index.ts';
 import type { Region, Segment } from '../memory/index.ts';
 import { cutIntoChunks } from '../plan/index.ts';
@@ -99,12 +99,12 @@ class LocalServer {
     return segment.allocate('float32', length);
   }
 
-  openKey({ key, value, rowLength }: KeyInit): void {
+  openKey({ key, value, rowLength, operations }: KeyInit): void {
     const length = value.length;
     const chunks = cutIntoChunks([{ key: keyName(key), length }], this.#chunkBytes);
     const own = this.allocate(length);
-    this.core.open({ name: key, value: own, chunks, rowLength });
     own.view.set(elementsOf(value));
+    this.core.open({ name: key, value: own, chunks, rowLength, operations });
     this.lengths.set(key, length);
   }
 
@@ -242,7 +242,7 @@ class LocalStore implements KVStore {
     return pushThenPullRows(this, ...call);
   }
 
-  async setOptimizer(spec: OptimizerSpec): Promise<void> {
+  async setOptimizer(spec: OptimizerSpec | OwnRuleSpec): Promise<void> {
     this.#checkOpen();
     const { core, kernels } = this.#server;
     if (this.rank === 0) core.setRule(optimizerRule(kernels, spec));

@@ -12,7 +12,7 @@
 import { UsageError } from '../base/index.ts';
 import type { StoreKey } from '../base/index.ts';
 import { Kernels } from '../kernels/index.ts';
-import type { OptimizerSpec } from '../kernels/index.ts';
+import type { OptimizerSpec, OwnRuleSpec } from '../kernels/index.ts';
 import type { Consistency } from '../server/index.ts';
 import { Keys } from './collective-keys.ts';
 import type { KnownKey, NonFinite, Table } from './collective-keys.ts';
@@ -164,7 +164,7 @@ class RackStore implements KVStore {
     return pushThenPullRows(this, ...call);
   }
 
-  setOptimizer(spec: OptimizerSpec): Promise<void> {
+  setOptimizer(spec: OptimizerSpec | OwnRuleSpec): Promise<void> {
     const between = this.#between;
     return this.#calls.onOptimizer('setOptimizer', () =>
       this.#forAll(between && (() => between.setOptimizer(spec))),

@@ -33,6 +33,11 @@ export interface Operation {
   readonly form?: OperationForm;
   /** Of which it moves gradients or values. */
   readonly parameters?: readonly string[];
+  /**
+   * What servers do around the updates, besides their rule, by the names that these operations have
+   * on one device: clip, decay, follow by averages.
+   */
+  readonly around?: readonly string[];
   /** The group of gradients that it computes or sends, or which update operation it is. */
   readonly number?: number;
   /**
@@ -63,9 +68,12 @@ export function operation(
   lane: OperationLane,
   reads: readonly string[],
   mutates: readonly string[],
-  more: Pick<Operation, 'every' | 'predictedMs' | 'form' | 'parameters' | 'number'> = {},
+  more: Pick<Operation, 'every' | 'predictedMs' | 'form' | 'parameters' | 'around' | 'number'> = {},
 ): Operation {
-  const frozen = more.parameters ? { parameters: Object.freeze([...more.parameters]) } : {};
+  const frozen = {
+    ...(more.parameters && { parameters: Object.freeze([...more.parameters]) }),
+    ...(more.around && { around: Object.freeze([...more.around]) }),
+  };
   return Object.freeze({
     ...{ kind, name, lane, reads: Object.freeze(reads), mutates: Object.freeze(mutates) },
     ...{ ...more, ...frozen },

@@ -29,9 +29,15 @@ export interface StepFacts {
   /** Whether combined gradients come back from servers, for their norm. */
   readonly fetchesHeld?: boolean | undefined;
   readonly hasStates: boolean;
+  /** Of parameters that workers update. */
   readonly hasAverages: boolean;
-  /** What is done with combined gradients before the update, in order. */
-  readonly transforms: readonly Pick<Operation, 'kind' | 'name'>[];
+  /**
+   * What workers do with combined gradients before the update, in order. `number`: which of the
+   * model's update operations it is; default: all are here.
+   */
+  readonly transforms: readonly Pick<Operation, 'kind' | 'name' | 'number'>[];
+  /** What servers do around the updates of what they have; see `Operation.around`. */
+  readonly aroundUpdates?: readonly string[] | undefined;
   /** Between two comparisons of the replicas of all workers. */
   readonly compareEverySteps?: number | undefined;
   /** Between two checkpoints, besides one behind each epoch; absent without any. */
@@ -54,6 +60,7 @@ export const NEW_STATES = 'new states';
 export const STATES = 'states';
 export const PARAMETERS = 'parameters';
 const FETCHED = 'fetched parameters';
+/** With their averages. */
 export const ON_SERVERS = 'parameters on servers';
 /** Combined gradients that servers keep until they apply them. */
 const HELD = 'held gradients';
@@ -241,17 +248,17 @@ function push(facts: StepFacts, { names, variable, isTable }: GradientMessage, g
   });
 }
 
-/** What is done with combined gradients before an update, here or on servers. */
+/** What is done here with combined gradients before an update, here or on servers. */
 export function transforming(facts: StepFacts): Operation[] {
   const gradients = gradientVariables(facts);
   const held = isOnServers(facts) ? [HELD] : [];
-  return facts.transforms.map(({ kind, name }, number) =>
-    kind === 'norm'
-      ? operation(kind, name, 'compute', [LOSS, ...held], [SCALE, ...gradients], {
-          ...{ form: 'transform', number },
-        })
-      : operation(kind, name, 'compute', [LOSS, PARAMETERS], gradients, { form: 'transform', number }),
-  );
+  return facts.transforms.map(({ kind, name, number: known }, i) => {
+    const number = known ?? i;
+    const more = { form: 'transform', number } as const;
+    return kind === 'norm'
+      ? operation(kind, name, 'compute', [LOSS, ...held], [SCALE, ...gradients], more)
+      : operation(kind, name, 'compute', [LOSS, PARAMETERS], gradients, more);
+  });
 }
 
 /**
@@ -278,7 +285,9 @@ export function averaging({ hasAverages }: StepFacts): Operation[] {
 
 export function applying(facts: StepFacts): Operation[] {
   if (!isOnServers(facts)) return [];
-  return [operation('apply', 'apply', 'servers', [LOSS, ...scaled(facts)], [HELD, ON_SERVERS])];
+  const { aroundUpdates: around = [] } = facts;
+  const more = around.length > 0 ? { around } : {};
+  return [operation('apply', 'apply', 'servers', [LOSS, ...scaled(facts)], [HELD, ON_SERVERS], more)];
 }
 
 export function keeping(facts: StepFacts): Operation[] {

@@ -17,6 +17,7 @@ import { clientLayout, mostSamples } from './client-layout.ts';
 import { ClientStep } from './client-step.ts';
 import { attemptTogether } from './joint-attempt.ts';
 import { checkModel, compareWorkers } from './model-checks.ts';
+import { readNonce } from './nonce.ts';
 import { checkClients, openClients } from './open-clients.ts';
 import { openExchange } from './open-exchange.ts';
 import { RUNNER_OPTIONS } from './option-names.ts';
@@ -89,6 +90,7 @@ export async function openRunnerOn(
   const sharers = isLockStep ? resources.workers : Math.ceil(resources.workers / way.clients);
   checkModel(model, config, sharers);
   if (way.kind === 'clients') checkClients(model, config, way);
+  if (way.access) readNonce(way.access);
   // Refuses before workers are started what they could not do.
   serverTablesOf(model, config, resources.workers, way);
   const workers = await joinWorkers(resources, options);

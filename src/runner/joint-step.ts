@@ -69,19 +69,23 @@ export interface JointStep {
   /**
    * Does the work while the replica has the values that count, and then what it had before. All who
    * make a step together call it, or with `alone` the first worker. `withState`: also what the
-   * optimizer keeps.
+   * optimizer keeps, and averages. `average`: also this one.
    */
   withValues<T>(
     work: () => T | Promise<T>,
-    options?: { readonly alone?: boolean; readonly withState?: boolean },
+    options?: {
+      readonly alone?: boolean;
+      readonly withState?: boolean;
+      readonly average?: string | undefined;
+    },
   ): Promise<T>;
   /** The same for good, with the optimizer's state, on the first worker. */
   fetchAll(): Promise<void>;
   /**
    * Brings the rows of tables that are on servers only for an evaluation of the batch in the
-   * replica's inputs.
+   * replica's inputs; by a moving average, its rows too.
    */
-  prepareRows(samples: ArrayLike<number>): Promise<void>;
+  prepareRows(samples: ArrayLike<number>, average?: string): Promise<void>;
   /**
    * Those tables. Undefined before the first step: then they are nowhere yet, or in a checkpoint.
    */

@@ -1,6 +1,6 @@
 /**
- * The nonce of a service on servers of their own: read where it is needed, told to nobody, written
- * nowhere.
+ * A service on servers of their own, as a run comes to it: its nonce, read where it is needed, told
+ * to nobody, written nowhere; and the refusal of values that it has of an earlier training.
  */
 import { readFileSync } from 'node:fs';
 import { UsageError } from '../base/index.ts';
@@ -23,5 +23,13 @@ export function readNonce({ namespace, nonceFile }: ServerAccess): string {
   throw fault(
     `${nonceFile} is no nonce of a service: it must hold 64 hexadecimal digits; give the file that \`tributary server\` made`,
     { nonceFile },
+  );
+}
+
+export function foundValues(namespace: string, servers: readonly string[]): UsageError {
+  return new UsageError(
+    'OUTPUT_EXISTS',
+    `service '${namespace}' on ${servers.join(', ')} has the values of an earlier training; go on with that by resume, replace it by overwrite, or use another service`,
+    { namespace },
   );
 }

@@ -4,7 +4,7 @@
  * comes back can train.
  */
 import { isAbsolute, resolve } from 'node:path';
-import { refuseUnknownOptions } from '../base/index.ts';
+import { refuseUnknownOptions, type UsageError } from '../base/index.ts';
 import { STORE_TYPES } from '../kvstore/index.ts';
 import type { Merging, Strategy } from '../plan/index.ts';
 import type { Clients, LockStep, OnConsistency, OnHere, OnWorkers, ServerAccess, Workers } from './on.ts';
@@ -47,9 +47,10 @@ function resourcesOf({ workers, machines, transport, tls }: Workers): Resources 
 }
 
 /** Whether workers form clients that deal with servers; otherwise all is planned in lock step. */
-function dealsWithServers({ mode, clients, servers, consistency = 'synchronous' }: Workers): boolean {
+function dealsWithServers(given: Workers): boolean {
+  const { mode, clients, servers, strategy, consistency = 'synchronous' } = given;
   const isPlanned = mode === undefined && clients === undefined && consistency === 'synchronous';
-  return !isPlanned || Array.isArray(servers);
+  return !isPlanned || (Array.isArray(servers) && strategy === undefined);
 }
 
 function lockStepOf(given: Workers, workers: number): LockStep {
@@ -64,17 +65,20 @@ function lockStepOf(given: Workers, workers: number): LockStep {
       );
     }
   }
-  if (access !== undefined) {
-    throw fault('access is for servers of their own, and on has no addresses; add servers: ["host:port"]');
+  checkPlaceOfServers(given, workers);
+  if (typeof servers === 'object' && strategy === 'collectives') {
+    throw fault(
+      "strategy is 'collectives', which uses no servers, and on has addresses of some; leave them out, or use strategy 'hybrid'",
+    );
   }
-  if (servers !== undefined && servers !== 0) checkServers(servers as number, workers);
   if (servers === 0 && strategy !== undefined && strategy !== 'collectives') {
     throw fault(`servers is 0 and strategy is '${strategy}', which needs some; use strategy 'collectives'`);
   }
   const usual = mode === 'collective' || servers === 0 ? 'collectives' : 'hybrid';
   return {
     ...{ kind: 'lock step', strategy: strategy ?? usual, merging, serverCores },
-    servers: servers === 0 ? undefined : (servers as number | undefined),
+    servers: servers === 0 ? undefined : servers,
+    access: access && checkedAccess(access),
   };
 }
 
@@ -83,12 +87,10 @@ function clientsOf(given: Workers, consistency: Clients['consistency'], workers:
   const planned = Object.entries({ strategy, merging }).filter(([, value]) => value !== undefined);
   if (planned.length > 0) {
     throw fault(
-      `on has ${list(planned.map(([name]) => name))}, which says how a plan in lock step is made, and clients that deal with servers have no such plan; leave out either that, or mode, clients, addresses and consistency`,
+      `on has ${list(planned.map(([name]) => name))}, which says how a plan in lock step is made, and clients that deal with servers have no such plan; leave out either that, or mode, clients and consistency, and name a strategy where there are addresses`,
     );
   }
-  if (workers === 1) {
-    throw fault('workers is 1, and servers are for several; give workers: 2 or more, or leave out the rest');
-  }
+  if (workers === 1) throw aloneWithServers();
   const usual = mode?.startsWith('mpi') ? 1 : workers;
   const { clients = usual } = given;
   if (!isWithin(clients, workers)) {
@@ -102,21 +104,7 @@ function clientsOf(given: Workers, consistency: Clients['consistency'], workers:
       { clients, workers, mode },
     );
   }
-  if (typeof servers === 'number') checkServers(servers, workers);
-  else checkAddresses(servers);
-  if (typeof servers === 'number' && access !== undefined) {
-    throw fault('access is for servers of their own, and on has no addresses; add servers: ["host:port"]');
-  }
-  if (typeof servers !== 'number' && access === undefined) {
-    throw fault(
-      'servers of their own need access to a service; add access: { namespace, nonceFile } with the name that `tributary server --service` was given and the file of its nonce (on the command line --service NAME --nonce-file FILE)',
-    );
-  }
-  if (typeof servers !== 'number' && given.serverCores !== undefined) {
-    throw fault(
-      'serverCores is for servers in the processes of workers; those with an address have their own `tributary server --cores`',
-    );
-  }
+  checkPlaceOfServers({ ...given, servers }, workers);
   const kinds = { synchronous: 'sgd', asynchronous: 'asgd', bounded: 'asgd', elastic: 'esgd' } as const;
   const name: Clients['mode'] =
     `${clients === workers && !mode?.startsWith('mpi') ? 'dist' : 'mpi'}-${kinds[consistency.kind]}` as const;
@@ -175,6 +163,33 @@ function resolveConsistency(given: OnConsistency): Clients['consistency'] {
     throw fault(`everySteps is ${print(everySteps)}; give a whole number of 1 or more`);
   }
   return { kind: 'elastic', alpha, everySteps };
+}
+
+/** In the processes of workers, or at addresses with access to a service. */
+function checkPlaceOfServers({ servers, access, serverCores }: Workers, workers: number): void {
+  if (typeof servers !== 'object') {
+    if (access !== undefined) {
+      throw fault('access is for servers of their own, and on has no addresses; add servers: ["host:port"]');
+    }
+    if (servers !== undefined && servers !== 0) checkServers(servers, workers);
+    return;
+  }
+  if (workers === 1) throw aloneWithServers();
+  checkAddresses(servers);
+  if (access === undefined) {
+    throw fault(
+      'servers of their own need access to a service; add access: { namespace, nonceFile } with the name that `tributary server --service` was given and the file of its nonce (on the command line --service NAME --nonce-file FILE)',
+    );
+  }
+  if (serverCores !== undefined) {
+    throw fault(
+      'serverCores is for servers in the processes of workers; those with an address have their own `tributary server --cores`',
+    );
+  }
+}
+
+function aloneWithServers(): UsageError {
+  return fault('workers is 1, and servers are for several; give workers: 2 or more, or leave out the rest');
 }
 
 function checkServers(servers: number, workers: number): void {

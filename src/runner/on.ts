@@ -42,7 +42,8 @@ export interface Workers {
   readonly tls?: TlsFiles | undefined;
   /**
    * A number: so many parameter servers, in the processes of the first workers. Addresses: servers of their own, with
-   * `access`. Default: in lock step one on each machine if the plan has a use for it, otherwise 1.
+   * `access`; in lock step by a plan if `strategy` is given, too. Default: in lock step one on each
+   * machine if the plan has a use for it, otherwise 1.
    */
   readonly servers?: number | readonly string[] | undefined;
   /** Threads of each server in a worker's process. Default 1. */
@@ -51,8 +52,8 @@ export interface Workers {
   readonly access?: ServerAccess | undefined;
   /**
    * Groups of workers that add up their gradients among themselves; the first worker of each deals
-   * with the servers. Default: every worker is one where servers are asked for by mode, address or
-   * consistency; 1 for the mpi modes.
+   * with the servers. Default: every worker is one where servers are asked for by mode, address
+   * without strategy, or consistency; 1 for the mpi modes.
    */
   readonly clients?: number | undefined;
   /** In lock step: which gradients go by collectives and which to servers. Default 'hybrid'. */
@@ -158,8 +159,10 @@ export interface LockStep {
   readonly strategy: Strategy;
   readonly merging: Merging;
   /** Undefined: one on each machine, if the plan has a use for it. */
-  readonly servers: number | undefined;
+  readonly servers: number | readonly string[] | undefined;
   readonly serverCores: number;
+  /** Of servers of their own; the path is absolute. */
+  readonly access: ServerAccess | undefined;
 }
 
 /** Workers deal with servers in groups. */

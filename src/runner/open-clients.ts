@@ -21,7 +21,7 @@ import type { Replica } from '../runtime/index.ts';
 import type { ClientLayout } from './client-layout.ts';
 import type { ConnectedClient } from './client-step.ts';
 import { attemptLaterTogether } from './joint-attempt.ts';
-import { readNonce } from './nonce.ts';
+import { foundValues, readNonce } from './nonce.ts';
 import type { Clients } from './on.ts';
 import type { RunnerConfig } from './runner.ts';
 
@@ -43,11 +43,7 @@ const PLANNED = [
 ];
 
 /** What clients cannot train, before any process is started. */
-export function checkClients(
-  model: Model,
-  config: RunnerConfig,
-  { mode, consistency, access }: Clients,
-): void {
+export function checkClients(model: Model, config: RunnerConfig, { mode, consistency }: Clients): void {
   const planned = PLANNED.find((name) => config[name] !== undefined);
   if (planned !== undefined) {
     throw new UsageError(
@@ -56,7 +52,6 @@ export function checkClients(
       { option: planned, mode },
     );
   }
-  if (access) readNonce(access);
   if (kindOf(consistency) !== 'updates') return;
   const tables = gradients(model.loss).filter(({ kind }) => kind === 'sparse');
   for (const { name, applies } of model.graph.movingAverages) {
@@ -140,7 +135,9 @@ async function begin(
   await servers.init(start);
   if (layout.client > 0 || kindOf(way.consistency) === 'sums') return;
   const replaces = config.resume === true || config.overwrite === true;
-  if (store.foundValues && !replaces) throw foundValues(way);
+  if (store.foundValues && !replaces) {
+    throw foundValues(way.access!.namespace, way.servers as readonly string[]);
+  }
   if (!store.foundValues && replica.step === 0) return;
   await servers.overwrite(start);
   if (typeof way.servers === 'number') return;
@@ -148,15 +145,6 @@ async function begin(
   await store.checkpoint(replica.step, { isDurable: true }).catch((error: { readonly code?: string }) => {
     if (error.code !== 'NO_CHECKPOINTS') throw error;
   });
-}
-
-function foundValues({ access, servers }: Clients): UsageError {
-  const { namespace } = access!;
-  return new UsageError(
-    'OUTPUT_EXISTS',
-    `service '${namespace}' on ${(servers as readonly string[]).join(', ')} has the values of an earlier training; go on with that by resume, replace it by overwrite, or use another service`,
-    { namespace },
-  );
 }
 
 function accessOf({ access }: Clients): { readonly namespace: string; readonly nonce: string } {

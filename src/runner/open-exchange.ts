@@ -4,8 +4,10 @@
  * the backward pass. All workers call it together.
  * Invariant: parameters have the same values on all workers afterwards, wherever they live.
  */
+import { InternalError } from '../base/index.ts';
 import type { CommunicationThread } from '../communication/index.ts';
 import {
+  assumedServerCosts,
   CollectiveExchange,
   measureGather,
   measureMessages,
@@ -13,12 +15,15 @@ import {
   ServerExchange,
   startRunServers,
   tellAllTexts,
+  type FoundValues,
   type MessageCosts,
   type RunServers,
   type TableShape,
 } from '../exchange/index.ts';
+import type { KeyOperations } from '../kernels/index.ts';
 import type { WorkerPlace } from '../launcher/index.ts';
-import type { Replica, StepContext } from '../runtime/index.ts';
+import { operationsElsewhere, type Replica, type StepContext } from '../runtime/index.ts';
+import { foundValues, readNonce } from './nonce.ts';
 import type { LockStep } from './on.ts';
 import { groupsOf, planRun, routesOf } from './plan-run.ts';
 import type { RunnerConfig } from './runner.ts';
@@ -79,7 +84,11 @@ async function planAndOpen(
   const { memory, kernels } = replica;
   const { localAggregation = true } = config;
   const shape = { thread, table: table ?? NO_TABLE, localAggregation };
-  const costs = servers && (await measureServers({ ...shape, servers }));
+  const costs =
+    servers &&
+    (servers.openTrial
+      ? await measureServers({ ...shape, openTrial: servers.openTrial })
+      : assumedServerCosts(messages, gather));
   const run = await planRun(
     {
       ...{ thread, replica, messages, gather, way, options: config },
@@ -136,12 +145,16 @@ function startServers({
   tls,
 }: OpenExchangeOptions): Promise<RunServers> {
   const { optimizer, sparseUpdates: rows = 'exact' } = config;
-  const { servers, serverCores: cores } = way;
+  const { serverCores: cores, access } = way;
+  const servers =
+    typeof way.servers === 'object'
+      ? { addresses: way.servers, access: { namespace: access!.namespace, nonce: readNonce(access!) } }
+      : way.servers;
   return startRunServers({ thread, secret, optimizer, rows, servers, cores, address, tls });
 }
 
 async function withServers(
-  { thread, replica, step, config }: OpenExchangeOptions,
+  { thread, replica, step, config, way }: OpenExchangeOptions,
   servers: RunServers,
   names: ReadonlySet<string>,
 ): Promise<ServerExchange | undefined> {
@@ -156,7 +169,37 @@ async function withServers(
   const boundaryAmongServers = !clips || config.boundaryAmongServers;
   return ServerExchange.open({
     ...{ thread, servers, memory, kernels, names, step, hasExactRows },
-    ...{ steps: replica.step },
+    operations: new Map([...names].map((name) => [name, onServers(replica, name)])),
+    ...{ steps: replica.step, firstSlots: firstSlotsOf(replica) },
+    ...(typeof way.servers === 'object' ? { found: replacesFound(config, way) } : {}),
     ...{ localAggregation, boundaryAmongServers, boundaryBetweenWorkersAndServers },
+  });
+}
+
+/** What becomes of the values of an earlier training on servers of others. */
+function replacesFound({ resume, overwrite }: RunnerConfig, { servers, access }: LockStep): FoundValues {
+  if (resume === true || overwrite === true) return 'replace';
+  return foundValues(access!.namespace, servers as readonly string[]);
+}
+
+/** Of each slot of the optimizer, before the first step. */
+function firstSlotsOf({ optimizer, memory, kernels }: Replica): ReadonlyMap<string, number> {
+  const segment = memory.segment.space.allocate(64 * (optimizer.slots.length + 1));
+  try {
+    const slots = Object.fromEntries(optimizer.slots.map((slot) => [slot, segment.allocate('float32', 1)]));
+    for (const slot of Object.values(slots)) kernels.fill(slot, 0);
+    optimizer.initialise(slots);
+    return new Map(Object.entries(slots).map(([slot, { view }]) => [slot, view[0]!]));
+  } finally {
+    segment.close();
+  }
+}
+
+/** The plan leaves a parameter with the workers where servers cannot. */
+function onServers({ model }: Replica, name: string): KeyOperations {
+  const operations = operationsElsewhere(model.graph, model.graph.parameters.get(name)!);
+  if (typeof operations !== 'string') return operations;
+  throw new InternalError('BROKEN_INVARIANT', `${name} is on servers, but ${operations}`, {
+    parameter: name,
   });
 }

@@ -22,7 +22,7 @@ import {
   type PlannedParameter,
   type Route,
 } from '../plan/index.ts';
-import { needsGradientHere } from '../runtime/index.ts';
+import { operationsElsewhere, seesTouchedRows } from '../runtime/index.ts';
 import type { GradientPlace, Replica } from '../runtime/index.ts';
 import { tryExchange, type ExchangeTrial } from './exchange-trial.ts';
 import { cutEverywhere, layerTimes, scaledTo, type LayerTimes } from './layer-times.ts';
@@ -177,12 +177,13 @@ function parameterOf(
   sparseUpdates: PlanFacts['sparseUpdates'],
 ): PlannedParameter {
   const isOnServers = replica.memory.rowBuffers.has(name);
-  const kept = isOnServers ? undefined : whyKeptHere(replica, name, place);
+  const kept = isOnServers ? undefined : whyKeptHere(replica, place);
   const keptHere = kept === undefined ? {} : { keptHere: kept };
   if (place.kind === 'dense') return { name, kind: 'dense', elements: place.region.length, ...keptHere };
   const { tableRows, rowLength, count } = place;
   const sparsity = Math.min(1, Math.max(1, count) / tableRows);
-  const byRowsOnly = sparseUpdates === 'lazy';
+  const { parameter } = place.gradient;
+  const byRowsOnly = sparseUpdates === 'lazy' || seesTouchedRows(replica.model.graph, parameter);
   return {
     ...{ name, kind: 'sparse', elements: tableRows * rowLength, rowLength, sparsity, byRowsOnly },
     ...(isOnServers ? { isOnServers } : {}),
@@ -191,16 +192,9 @@ function parameterOf(
 }
 
 /** What must be done with its gradient or its value that servers do not do. */
-function whyKeptHere({ model, memory }: Replica, name: string, place: GradientPlace): string | undefined {
-  const { graph } = model;
-  const { parameter } = place.gradient;
-  const operation = graph.updateOperations.find((one) => needsGradientHere(one, parameter));
-  if (operation?.kind === 'clip_global_norm') {
-    return `servers know only sums of squares, but gradients are clipped by a norm of order ${operation.order}`;
-  }
-  if (operation) return `${operation.kind} comes between aggregation and update`;
-  const average = graph.movingAverages.find(({ applies }) => applies(parameter));
-  if (average) return `moving average ${average.name} follows ${name}`;
+function whyKeptHere({ model, memory }: Replica, place: GradientPlace): string | undefined {
+  const why = operationsElsewhere(model.graph, place.gradient.parameter);
+  if (typeof why === 'string') return why;
   if (place.kind === 'sparse' && !lookedUp(memory, place, 1))
     return 'the model computes which rows it looks up';
   return undefined;

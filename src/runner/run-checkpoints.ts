@@ -8,6 +8,7 @@ import { UsageError, type ScheduleSpec } from '../base/index.ts';
 import type { CommunicationThread } from '../communication/index.ts';
 import type { SampleOrderState } from '../data/index.ts';
 import { agree, NO_TABLES, type RemoteTables } from '../exchange/index.ts';
+import { averageSlot } from '../kernels/index.ts';
 import type { Region } from '../memory/index.ts';
 import {
   carriedOver,
@@ -170,7 +171,7 @@ export class RunCheckpoints {
         ? this.#store.save({ ...common, tensors, optimizer })
         : await this.#store.saveAwaiting({
             ...common,
-            tensors: { ...tensors, ...this.#streamedValues(tables) },
+            tensors: { ...tensors, ...this.#streamedValues(tables), ...this.#streamedAverages(tables) },
             optimizer: { ...optimizer, ...this.#streamedSlots(tables) },
           });
     this.#note(path, step);
@@ -236,6 +237,22 @@ export class RunCheckpoints {
     );
   }
 
+  #streamedAverages(tables: RemoteTables): Record<string, StreamedTensor> {
+    const all = [...tables].flatMap(([name, table]) =>
+      this.#averagesOf(name).map(
+        ({ tensor, slot }) => [tensor, this.#streamed(name, () => table.pieces(slot), bytesOf)] as const,
+      ),
+    );
+    return Object.fromEntries(all);
+  }
+
+  /** The names that the averages of a table have in a checkpoint and on servers. */
+  #averagesOf(table: string): readonly { readonly tensor: string; readonly slot: string }[] {
+    return [...this.#parts.replica.memory.averages].flatMap(([average, regions]) =>
+      regions.has(table) ? [{ tensor: `${average}/${table}`, slot: averageSlot(average) }] : [],
+    );
+  }
+
   #streamedSlots(tables: RemoteTables): Record<string, StreamedTensor> {
     const { slots } = this.#parts.replica.optimizer;
     const all = [...tables].flatMap(([name, table]) =>
@@ -267,7 +284,11 @@ export class RunCheckpoints {
     const { memory, optimizer } = this.#parts.replica;
     return new Map(
       [...memory.rowBuffers.keys()].flatMap((name) =>
-        [name, ...optimizer.slots.map((slot) => `${name}/${slot}`)].map((one) => [one, name] as const),
+        [
+          name,
+          ...optimizer.slots.map((slot) => `${name}/${slot}`),
+          ...this.#averagesOf(name).map(({ tensor }) => tensor),
+        ].map((one) => [one, name] as const),
       ),
     );
   }
@@ -286,9 +307,10 @@ export class RunCheckpoints {
           { name: tensor },
         );
       };
-      const slots = optimizer.slots.map(
-        (slot) => [slot, take(`${name}/${slot}`, stored?.optimizer)] as const,
-      );
+      const slots = [
+        ...optimizer.slots.map((slot) => [slot, take(`${name}/${slot}`, stored?.optimizer)] as const),
+        ...this.#averagesOf(name).map(({ tensor, slot }) => [slot, take(tensor, stored?.tensors)] as const),
+      ];
       buffer.stored = { value: take(name, stored?.tensors), slots: Object.fromEntries(slots) };
     }
   }
@@ -296,12 +318,13 @@ export class RunCheckpoints {
   /** Where another worker has them. */
   #awaitTables(): void {
     const { memory, optimizer } = this.#parts.replica;
-    for (const buffer of memory.rowBuffers.values()) {
+    for (const [name, buffer] of memory.rowBuffers) {
       const length = buffer.tableRows * buffer.rowLength;
       const elsewhere = { length, read: notHere };
+      const slots = [...optimizer.slots, ...this.#averagesOf(name).map(({ slot }) => slot)];
       buffer.stored = {
         value: elsewhere,
-        slots: Object.fromEntries(optimizer.slots.map((slot) => [slot, elsewhere])),
+        slots: Object.fromEntries(slots.map((slot) => [slot, elsewhere])),
       };
     }
   }
@@ -309,10 +332,11 @@ export class RunCheckpoints {
   /** All that a snapshot has: the first worker's values are everybody's. */
   #broadcast(thread: CommunicationThread): void {
     const { parameters, rowBuffers, states, averages, slots } = this.#parts.replica.memory;
-    const whole = [...parameters].flatMap(([name, region]) => (rowBuffers.has(name) ? [] : [region]));
+    const whole = (of: ReadonlyMap<string, Region<'float32'>>) =>
+      [...of].flatMap(([name, region]) => (rowBuffers.has(name) ? [] : [region]));
     const regions = [
-      ...[...whole, ...states.values()],
-      ...[...averages.values()].flatMap((average) => [...average.values()]),
+      ...[...whole(parameters), ...states.values()],
+      ...[...averages.values()].flatMap(whole),
       ...[...slots.values()].flatMap((own) => Object.values(own)),
     ];
     for (const region of regions) thread.broadcast(region, { name: 'values of a checkpoint' }).wait();

@@ -6,7 +6,6 @@
 import { InternalError } from '../base/index.ts';
 import type { CommunicationThread } from '../communication/index.ts';
 import { aggregatesLocally, agree, tellAllTexts } from '../exchange/index.ts';
-import type { UpdateOperation } from '../graph/index.ts';
 import {
   clientProgram,
   stepProgram,
@@ -15,7 +14,7 @@ import {
   type StepFacts,
   type StepProgram,
 } from '../plan/index.ts';
-import { partOf, type Replica } from '../runtime/index.ts';
+import { operationsElsewhere, partOf, type Replica } from '../runtime/index.ts';
 import { groupsOf, routesOf, type PlannedRun } from './plan-run.ts';
 import type { Clients } from './on.ts';
 import type { RunnerConfig } from './runner.ts';
@@ -33,9 +32,8 @@ export interface JointProgram {
 /** Of one device if there is no plan. */
 export function programOf(replica: Replica, config: RunnerConfig, joint?: JointProgram): StepProgram {
   const facts = modelFacts(replica, config);
-  const updates = replica.model.graph.updateOperations;
   const groups = [[...replica.memory.gradients.keys()]];
-  return stepProgram({ ...facts, groups, ...(joint ? jointFacts(config, joint, updates) : {}) });
+  return stepProgram({ ...facts, groups, ...(joint ? jointFacts(replica, config, joint) : {}) });
 }
 
 /** Of a worker whose client deals with servers. */
@@ -61,9 +59,9 @@ function modelFacts({ model: { graph }, memory }: Replica, config: RunnerConfig)
   return {
     ...{ parameters: [...memory.parameters.keys()], tables },
     ...{ hasStates: graph.stateUpdates.length > 0, hasAverages: graph.movingAverages.length > 0 },
-    transforms: graph.updateOperations.map((operation) => {
+    transforms: graph.updateOperations.map((operation, number) => {
       const [kind, name] = partOf(operation);
-      return { kind, name };
+      return { kind, name, number };
     }),
     checkpointEverySteps: checkpointDirectory === undefined ? undefined : checkpointEverySteps,
   };
@@ -85,16 +83,20 @@ export function compareProgram(thread: CommunicationThread, own: StepProgram): v
 }
 
 function jointFacts(
+  replica: Replica,
   config: RunnerConfig,
   { run: { plan, input, fetched }, thread }: JointProgram,
-  updates: readonly UpdateOperation[],
 ): Partial<StepFacts> {
   const { boundaryAmongServers = true, localAggregation = true } = config;
   const routes = routesOf(plan);
-  const isOnServers = [...routes.values()].some((route) => route.startsWith('server'));
-  const clips = updates.some(({ kind }) => kind === 'clip_global_norm');
+  const onServers = new Set(
+    [...routes].flatMap(([name, route]) => (route.startsWith('server') ? [name] : [])),
+  );
+  const isOnServers = onServers.size > 0;
+  const clips = replica.model.graph.updateOperations.some(({ kind }) => kind === 'clip_global_norm');
   return {
     ...{ routes, groups: groupsOf(plan), fetched: new Set(fetched) },
+    ...sharedOut(replica, onServers),
     compareEverySteps: config.compareEverySteps ?? 1000,
     addsRowsUp: localAggregation && aggregatesLocally(thread),
     fetchesHeld: clips && !boundaryAmongServers && isOnServers,
@@ -109,6 +111,40 @@ function jointFacts(
     },
   };
 }
+
+/** Which operations around updates workers have, and which servers. */
+function sharedOut(
+  { model: { graph }, memory }: Replica,
+  onServers: ReadonlySet<string>,
+): Pick<StepFacts, 'transforms' | 'hasAverages' | 'aroundUpdates'> {
+  const parameters = [...memory.gradients].map(([, { gradient }]) => gradient.parameter);
+  const isElsewhere = ({ name }: { readonly name: string }) => onServers.has(name);
+  const there = parameters.filter(isElsewhere);
+  const here = parameters.filter((one) => !isElsewhere(one));
+  const transforms = graph.updateOperations.flatMap((operation, number) => {
+    const [kind, name] = partOf(operation);
+    const applies = operation.kind === 'weight_decay' ? operation.applies : () => true;
+    // Servers are given the factor of a norm; all that they have, they clip and decay themselves.
+    const isHere = kind === 'norm' || here.some(applies) || !there.some(applies);
+    return isHere ? [{ kind, name, number }] : [];
+  });
+  const around = there.flatMap((parameter) => {
+    const operations = operationsElsewhere(graph, parameter);
+    if (typeof operations === 'string') return [];
+    return [
+      ...operations.gradient.flatMap(({ kind }) => (kind === 'scale' ? [] : [SHOWN[kind]])),
+      ...operations.averages.map(({ name }) => `average ${name}`),
+    ];
+  });
+  const followed = [...memory.averages.values()].flatMap((regions) => [...regions.keys()]);
+  return {
+    ...{ transforms, aroundUpdates: [...new Set(around)] },
+    hasAverages: followed.some((name) => !onServers.has(name)),
+  };
+}
+
+/** As on one device. */
+const SHOWN = { clip: 'clip', decay: 'weight decay' } as const;
 
 function backwardMsOf({ groups }: ExchangePlan, layers: PlannedRun['input']['layers']): number[] {
   const ms = new Map(layers.map(({ name, backwardMs }) => [name, backwardMs]));

@@ -301,10 +301,11 @@ export class Runner {
       const isShared = data instanceof Shard;
       const dataset = isShared ? data.dataset : data;
       if (!shared || !thread) return evaluate(replica, dataset, options);
-      const prepare = (samples: ArrayLike<number>) => shared.prepareRows(samples);
+      const { average } = options;
+      const prepare = (samples: ArrayLike<number>) => shared.prepareRows(samples, average);
       if (!isShared) {
         const whole = () => evaluateRemotely(replica, dataset, options, prepare);
-        return evaluationOf(await shared.withValues(whole, { alone: true }));
+        return evaluationOf(await shared.withValues(whole, { alone: true, average }));
       }
       const { together } = shared;
       checkColumns(replica.model, dataset);
@@ -313,15 +314,18 @@ export class Runner {
       const isAlone = [...replica.memory.rowBuffers.values()].some(({ stored }) => stored);
       const part = isAlone ? { index: 0, count: 1 } : { index: together.index, count: together.size };
       const isIdle = isAlone && together.index > 0;
-      return shared.withValues(async () => {
-        const own = isIdle
-          ? NOTHING_EVALUATED
-          : await evaluateRemotely(replica, dataset, options, prepare, part);
-        const words = [own.loss, own.samples, own.correct, own.counted];
-        const all = together.size === 1 ? [words] : tellAll(thread, words, 'evaluations', together);
-        const sum = (word: number) => all.reduce((total, numbers) => total + numbers[word]!, 0);
-        return evaluationOf({ loss: sum(0), samples: sum(1), correct: sum(2), counted: sum(3) });
-      });
+      return shared.withValues(
+        async () => {
+          const own = isIdle
+            ? NOTHING_EVALUATED
+            : await evaluateRemotely(replica, dataset, options, prepare, part);
+          const words = [own.loss, own.samples, own.correct, own.counted];
+          const all = together.size === 1 ? [words] : tellAll(thread, words, 'evaluations', together);
+          const sum = (word: number) => all.reduce((total, numbers) => total + numbers[word]!, 0);
+          return evaluationOf({ loss: sum(0), samples: sum(1), correct: sum(2), counted: sum(3) });
+        },
+        { average },
+      );
     };
     return this.#explained(() => this.#call('evaluate', work)).then((evaluation) => {
       if (options.average === undefined) this.#evaluation = evaluation;

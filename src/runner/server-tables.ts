@@ -5,7 +5,7 @@
  */
 import { UsageError } from '../base/index.ts';
 import { elementCount, gradients, type Model } from '../graph/index.ts';
-import { needsGradientHere, whyNeededWhole } from '../runtime/index.ts';
+import { operationsElsewhere, whyNeededWhole } from '../runtime/index.ts';
 import type { Clients, LockStep } from './on.ts';
 import type { RunnerConfig } from './runner.ts';
 
@@ -62,16 +62,8 @@ function whyNot(model: Model, name: string): string | undefined {
   if (!gradients(model.loss).some((one) => one.parameter === parameter)) {
     return 'the loss does not depend on it; leave it out of serverTables';
   }
-  const average = graph.movingAverages.find(({ applies }) => applies(parameter));
-  if (average) return `moving average ${average.name} follows it; let the average leave it out (applies)`;
-  const operation = graph.updateOperations.find((one) => needsGradientHere(one, parameter));
-  if (operation?.kind === 'clip_global_norm') {
-    return `gradients are clipped by a norm of order ${operation.order}, and servers know only that of order 2`;
-  }
-  const title = operation?.kind === 'custom' ? operation.name : operation?.kind.replace('_', ' ');
-  return (
-    title && `${title} needs its gradient on the workers; leave it out of serverTables, or the operation`
-  );
+  const why = operationsElsewhere(graph, parameter);
+  return typeof why === 'string' ? `${why}; leave it out of serverTables, or the operation` : undefined;
 }
 
 function refused(table: string, reason: string): UsageError {

@@ -137,10 +137,13 @@ export class SharedStep implements JointStep {
 
   async leaveRun(): Promise<void> {}
 
-  async withValues<T>(work: () => T | Promise<T>, { withState = false } = {}): Promise<T> {
+  async withValues<T>(
+    work: () => T | Promise<T>,
+    { withState = false, average }: Parameters<JointStep['withValues']>[1] = {},
+  ): Promise<T> {
     const servers = this.#planned?.servers;
     await this.#settled();
-    await servers?.fetchAll();
+    await servers?.fetchAll(average);
     if (withState) await servers?.fetchState();
     return work();
   }
@@ -164,9 +167,9 @@ export class SharedStep implements JointStep {
    * Brings the rows of tables that are on servers only for an evaluation of the batch in the
    * replica's inputs.
    */
-  async prepareRows(samples: ArrayLike<number>): Promise<void> {
+  async prepareRows(samples: ArrayLike<number>, average?: string): Promise<void> {
     this.#options.replica.findRows(samples);
-    if (this.#planned) await this.#planned.servers?.prepareRows(samples.length);
+    if (this.#planned) await this.#planned.servers?.prepareRows(samples.length, average);
     else this.#options.replica.fillRows();
   }
 

@@ -17,7 +17,7 @@ export type {
   StepWalkOptions,
 } from './step-walk.ts';
 export { replicaOperations, StepContext } from './replica-operations.ts';
-export { needsGradientHere, NOTHING_ELSEWHERE, partOf } from './update.ts';
+export { NOTHING_ELSEWHERE, operationsElsewhere, partOf, seesTouchedRows } from './update.ts';
 export type { GradientsElsewhere } from './update.ts';
 export { weightBytes, workBytes } from './model-memory.ts';
 export type { DensePlace, GradientPlace, ModelMemory, SparsePlace } from './model-memory.ts';

@@ -13,7 +13,14 @@ import {
   type SparseGradient,
   type Tensor,
 } from '../graph/index.ts';
-import { allocateRowPlan, rowPlanBytes, type Kernels, type RowPlan, type Slots } from '../kernels/index.ts';
+import {
+  allocateRowPlan,
+  averageSlot,
+  rowPlanBytes,
+  type Kernels,
+  type RowPlan,
+  type Slots,
+} from '../kernels/index.ts';
 import {
   alignUp,
   bytesPerElement,
@@ -124,7 +131,7 @@ function walkWeights(
     );
     weights.averages.set(
       name,
-      new Map(followed.map((parameter) => [parameter.name, floats(parameter.shape)])),
+      new Map(followed.map(({ name: of, shape }) => [of, allocate(elementsHere(of) ?? elementCount(shape))])),
     );
   }
   return weights;
@@ -322,6 +329,16 @@ export class ModelMemory {
   takeStates(kernels: Kernels): void {
     if (!Number.isFinite(this.loss.view[0]!)) return;
     for (const [name, next] of this.nextStates) kernels.copy(this.states.get(name)!, next);
+  }
+
+  /** The moving averages of a parameter, as whoever has it elsewhere keeps them: each is a slot. */
+  averagesOf(name: string): Slots {
+    return Object.fromEntries(
+      [...this.averages].flatMap(([average, regions]) => {
+        const region = regions.get(name);
+        return region ? [[averageSlot(average), region] as const] : [];
+      }),
+    );
   }
 
   /** A parameter lies elsewhere from now on, with the value that is there; what was compiled must be compiled again. */

@@ -93,7 +93,7 @@ export function replicaOperations(
         });
       case 'average':
         return () => {
-          if (step.isUsed) replica.followAverages();
+          if (step.isUsed) replica.followAverages(step.elsewhere);
         };
       default:
         return undefined;

@@ -6,7 +6,13 @@
 import { UsageError } from '../base/index.ts';
 import type { Compute } from '../compute/index.ts';
 import { fillInitial, gradients, type Model } from '../graph/index.ts';
-import { createOptimizer, Kernels, type Optimizer, type OptimizerSpec } from '../kernels/index.ts';
+import {
+  averageSlot,
+  createOptimizer,
+  Kernels,
+  type Optimizer,
+  type OptimizerSpec,
+} from '../kernels/index.ts';
 import type { Region, Segment, SharedSpace } from '../memory/index.ts';
 import { Backward } from './backward.ts';
 import type { TensorData, Tensors } from './checkpoint/index.ts';
@@ -161,8 +167,14 @@ export class Replica {
    * `RowBuffer.fill`.
    */
   fillRows(isTrial = false): void {
-    for (const [name, buffer] of this.memory.rowBuffers)
-      buffer.fill(this.memory.parameters.get(name)!, isTrial);
+    const { parameters, averages, rowBuffers } = this.memory;
+    for (const [name, buffer] of rowBuffers) {
+      buffer.fill(parameters.get(name)!, isTrial);
+      for (const [average, regions] of averages) {
+        const rows = regions.get(name);
+        if (rows) buffer.fill(rows, isTrial, averageSlot(average));
+      }
+    }
   }
 
   /**
@@ -215,9 +227,9 @@ export class Replica {
     this.#update.parameters(this.step, lr, elsewhere);
   }
 
-  /** Moving averages follow the parameters, whoever has updated them. */
-  followAverages(): void {
-    this.#update.averages();
+  /** Moving averages follow the parameters, whoever has updated them; not those that are elsewhere. */
+  followAverages(elsewhere?: GradientsElsewhere): void {
+    this.#update.averages(elsewhere);
   }
 
   /** Outputs in inference form, on these parameters or a moving average of them. */
@@ -239,7 +251,7 @@ export class Replica {
   isFinite(): boolean {
     const { states, averages } = this.memory;
     const parameters = new Map(this.#whole());
-    const averaged = [...averages.values()].flatMap((regions) => [...regions.values()]);
+    const averaged = [...averages.values()].flatMap((regions) => this.#whole(regions).map(([, own]) => own));
     return [...parameters.values(), ...states.values(), ...averaged].every((region) =>
       Number.isFinite(this.kernels.absSum(region)),
     );
@@ -270,7 +282,7 @@ export class Replica {
     for (const [name, region] of [...this.#whole(), ...this.memory.states])
       tensors[name] = data(name, region);
     for (const [average, regions] of this.memory.averages) {
-      for (const [name, region] of regions) tensors[`${average}/${name}`] = data(name, region);
+      for (const [name, region] of this.#whole(regions)) tensors[`${average}/${name}`] = data(name, region);
     }
     for (const [name, slots] of this.memory.slots) {
       for (const [slot, region] of Object.entries(slots)) optimizer[`${name}/${slot}`] = data(name, region);
@@ -292,10 +304,9 @@ export class Replica {
     this.memory.close();
   }
 
-  /** Parameters that are here whole. */
-  #whole(): [string, Region<'float32'>][] {
-    const { parameters, rowBuffers } = this.memory;
-    return [...parameters].filter(([name]) => !rowBuffers.has(name));
+  /** Those that are here whole. Default: of the parameters. */
+  #whole(regions = this.memory.parameters): [string, Region<'float32'>][] {
+    return [...regions].filter(([name]) => !this.memory.rowBuffers.has(name));
   }
 
   #initialise(seed: number): void {
@@ -306,7 +317,8 @@ export class Replica {
     for (const [name, region] of this.memory.states)
       fillInitial(region.view, graph.states.get(name)!.initialiser, name, seed);
     for (const regions of this.memory.averages.values()) {
-      for (const [name, region] of regions) this.kernels.copy(region, this.memory.parameters.get(name)!);
+      for (const [name, region] of this.#whole(regions))
+        this.kernels.copy(region, this.memory.parameters.get(name)!);
     }
     for (const slots of this.memory.slots.values()) this.optimizer.initialise(slots);
   }

@@ -88,16 +88,26 @@ export class RowBuffer {
 
   /**
    * Brings the rows from where the table was before servers had it; `isTrial`: first values will
-   * do.
+   * do. `slot`: of an average, which begins at the first values.
    */
-  fill(rows: Region<'float32'>, isTrial = false): void {
+  fill(rows: Region<'float32'>, isTrial = false, slot?: string): void {
     const { rowLength } = this;
     this.indices.forEach((row, i) => {
       const target = rows.view.subarray(i * rowLength, (i + 1) * rowLength);
       const first = row * rowLength;
-      if (this.stored && !isTrial) this.stored.value.read(first, target);
+      const stored = slot === undefined ? this.stored?.value : this.stored?.slots[slot];
+      if (stored && !isTrial) stored.read(first, target);
       else fillElements(target, this.parameter.initialiser, this.seed, first);
     });
+  }
+
+  /** The whole table as it is before the first step. */
+  get firstValues(): StoredElements {
+    const { seed, parameter, tableRows, rowLength } = this;
+    return {
+      length: tableRows * rowLength,
+      read: (first, target) => fillElements(target, parameter.initialiser, seed, first),
+    };
   }
 
   /** The numbers of the rows that lookups by this input, or by another view of it, read. */

@@ -13,7 +13,15 @@ import {
   type Tensor,
   type UpdateOperation,
 } from '../graph/index.ts';
-import { clipFactor, combineNorms, globalNorm, type Kernels, type Optimizer } from '../kernels/index.ts';
+import {
+  clipFactor,
+  combineNorms,
+  globalNorm,
+  type GradientOperation,
+  type KeyOperations,
+  type Kernels,
+  type Optimizer,
+} from '../kernels/index.ts';
 import type { Region, Segment } from '../memory/index.ts';
 import type { GradientPlace, ModelMemory } from './model-memory.ts';
 
@@ -45,6 +53,8 @@ export interface UpdateOptions {
 export class Update {
   readonly #options: UpdateOptions;
   readonly #custom = new Map<string, CustomOperation>();
+  /** That may be elsewhere. */
+  readonly #checked = new WeakSet<ReadonlySet<string>>();
   /** The global norm that the last clipping saw. */
   lastNorm: number | undefined;
 
@@ -66,7 +76,7 @@ export class Update {
       });
     });
     const updated = new Set(here.map(([name]) => name));
-    this.#followAverages((parameter) => !updated.has(parameter));
+    this.#followAverages((parameter) => !updated.has(parameter) && !elsewhere.names.has(parameter));
     return left;
   }
 
@@ -88,12 +98,13 @@ export class Update {
     );
   }
 
-  /** What follows an update, whoever has made it. */
-  averages(): void {
-    this.#followAverages(() => true);
+  /** What follows an update, whoever has made it; where parameters are elsewhere, so are their averages. */
+  averages({ names }: GradientsElsewhere = NOTHING_ELSEWHERE): void {
+    this.#followAverages((parameter) => !names.has(parameter));
   }
 
   #here({ names }: GradientsElsewhere): NamedPlaces {
+    this.#checkElsewhere(names);
     return [...this.#options.memory.gradients].filter(([name]) => !names.has(name));
   }
 
@@ -121,18 +132,25 @@ export class Update {
     this.#custom.clear();
   }
 
-  /** Returns the factor for gradients elsewhere. */
-  #transform(operation: UpdateOperation, here: NamedPlaces, elsewhere: GradientsElsewhere): number {
-    const { kernels, memory } = this.#options;
-    const regions = here.map(([, place]) => valuesOf(place));
-    for (const name of elsewhere.names) {
-      if (!needsGradientHere(operation, memory.gradients.get(name)!.gradient.parameter)) continue;
+  #checkElsewhere(names: ReadonlySet<string>): void {
+    if (this.#checked.has(names)) return;
+    this.#checked.add(names);
+    const { model, memory } = this.#options;
+    for (const name of names) {
+      const why = operationsElsewhere(model.graph, memory.gradients.get(name)!.gradient.parameter);
+      if (typeof why !== 'string') continue;
       throw new InternalError(
         'BROKEN_INVARIANT',
-        `${operation.kind} needs the gradient of ${name}, which is elsewhere; keep this parameter here`,
-        { operation: operation.kind, parameter: name },
+        `${name} is elsewhere, but ${why}; keep this parameter here`,
+        { parameter: name },
       );
     }
+  }
+
+  /** Returns the factor for gradients elsewhere. */
+  #transform(operation: UpdateOperation, here: NamedPlaces, elsewhere: GradientsElsewhere): number {
+    const { kernels } = this.#options;
+    const regions = here.map(([, place]) => valuesOf(place));
     switch (operation.kind) {
       case 'clip_global_norm': {
         const { order } = operation;
@@ -221,10 +239,46 @@ export class Update {
   }
 }
 
-/** Whether an operation can only be applied where the gradient of the parameter is: servers add up squares, and scale. */
-export function needsGradientHere(operation: UpdateOperation, parameter: Parameter): boolean {
-  if (operation.kind === 'clip_global_norm') return operation.order !== 2;
-  return operation.kind !== 'weight_decay' || operation.applies(parameter);
+/**
+ * What whoever updates a parameter elsewhere does around that; or why nobody but the workers can,
+ * as the end of a sentence: servers add up squares, and compile no expressions.
+ */
+export function operationsElsewhere(graph: Graph, parameter: Parameter): KeyOperations | string {
+  const gradient: GradientOperation[] = [];
+  for (const operation of graph.updateOperations) {
+    switch (operation.kind) {
+      case 'clip_global_norm':
+        if (operation.order !== 2) {
+          return `gradients are clipped by a norm of order ${operation.order}, and servers know only that of order 2`;
+        }
+        if (gradient.at(-1)?.kind === 'scale') break;
+        if (gradient.some(({ kind }) => kind === 'scale')) {
+          return 'gradients are clipped by their norm twice with another operation in between, and servers scale them once';
+        }
+        gradient.push({ kind: 'scale' });
+        break;
+      case 'clip_value':
+        if (operation.limit !== Infinity) gradient.push({ kind: 'clip', limit: operation.limit });
+        break;
+      case 'weight_decay':
+        if (operation.applies(parameter)) gradient.push({ kind: 'decay', rate: operation.rate });
+        break;
+      case 'custom':
+        return `${operation.name} is an expression that only workers compute`;
+    }
+  }
+  const averages = graph.movingAverages.filter(({ applies }) => applies(parameter));
+  return { gradient, averages: averages.map(({ name, decay }) => ({ name, decay })) };
+}
+
+/**
+ * Whether something is done to a sparse gradient that leaves rows without one alone, which the
+ * gradient of a whole table would reach.
+ */
+export function seesTouchedRows({ updateOperations }: Graph, parameter: Parameter): boolean {
+  return updateOperations.some(
+    (one) => one.kind === 'custom' || (one.kind === 'weight_decay' && one.applies(parameter)),
+  );
 }
 
 /** What a step program and a trace call it. */

@@ -91,6 +91,12 @@ export class Aggregator {
     return { gradient, gradientScale: this.chunkInto(gradient, sources, samples) };
   }
 
+  /** Room for a chunk, or rows; valid until the next call. */
+  chunkRoom(length: number): Region<'float32'> {
+    this.#chunkScratch(Math.max(length, this.#scratch?.region.length ?? 0));
+    return this.#scratch!.region.slice(0, length);
+  }
+
   /** The same in memory of the caller, zeros without sources; returns what it has still to be multiplied with. */
   chunkInto(
     sum: Region<'float32'>,

@@ -22,6 +22,8 @@ const REMEMBERED = 64;
 export class AppliedSteps {
   #last = 0;
   readonly #known = new Map<number, ApplyStep>();
+  /** Steps that were not applied as a whole, and why. */
+  readonly #failed = new Map<number, unknown>();
   readonly #before = new Map<number, number>();
 
   /** A newcomer goes on from here. */
@@ -42,6 +44,7 @@ export class AppliedSteps {
   restart(): void {
     this.#last = 0;
     this.#known.clear();
+    this.#failed.clear();
     for (const worker of this.#before.keys()) this.#before.set(worker, 0);
   }
 
@@ -57,6 +60,7 @@ export class AppliedSteps {
       );
     }
     if (step > this.#last) return true;
+    if (this.#failed.has(step)) throw this.#failed.get(step);
     const done = this.#known.get(step);
     if (done && (done.scale !== asked.scale || done.lr !== asked.lr)) {
       throw new UsageError(
@@ -72,6 +76,12 @@ export class AppliedSteps {
     this.#last = asked.step;
     this.#known.set(asked.step, asked);
     this.#known.delete(asked.step - REMEMBERED);
+    this.#failed.delete(asked.step - REMEMBERED);
+  }
+
+  /** All who ask for the step are told. */
+  fail({ step }: ApplyStep, error: unknown): void {
+    this.#failed.set(step, error);
   }
 }
 

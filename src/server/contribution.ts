@@ -3,6 +3,7 @@
  * Invariant: contributions are combined in the order of the workers' numbers, never of arrival, so that the same
  * pushes give the same bits.
  */
+import type { StoreKey } from '../base/index.ts';
 import type { Region } from '../memory/index.ts';
 
 /** Told once, when the push has taken effect, or has been combined where updates are held. */
@@ -45,4 +46,32 @@ export type Contribution = DenseContribution | RowsContribution;
 
 export function inWorkerOrder<T extends { readonly worker: number }>(contributions: Iterable<T>): T[] {
   return [...contributions].sort((a, b) => a.worker - b.worker);
+}
+
+/** A push as whoever feeds a core gives it. */
+export interface Push {
+  readonly worker: number;
+  readonly key: StoreKey;
+  /** Number of this worker's push of the key, from 1; in synchronous mode the number of the update. */
+  readonly step: number;
+  /** Samples behind the gradient, which weigh in an average; 0, where updates are held, weighs nothing. Default 1. */
+  readonly samples?: number | undefined;
+  /** Counts as pushed, but its values are left out: whoever pushes has found them not to be finite. Default false. */
+  readonly isSkipped?: boolean | undefined;
+}
+
+export interface DensePush extends Push {
+  /** As long as the key. Must stay as it is until the reply. In elastic mode: the weights, which are moved. */
+  readonly gradient: Region<'float32'>;
+}
+
+export interface RowsPush extends Push {
+  readonly indices: Region<'int32'>;
+  readonly rows: Region<'float32'>;
+  /** Which of the rows belongs to each index. Default: they are in the order of the indices. */
+  readonly positions?: Region<'int32'> | undefined;
+  /** Receives the rows as they are after the push, in the places of their gradients; may be `rows`. Default: none. */
+  readonly answer?: Region<'float32'> | undefined;
+  /** Whether the worker sees them, there or in the table itself. Default false. */
+  readonly pulls?: boolean | undefined;
 }

@@ -72,14 +72,23 @@ export class HeldGradient {
     this.#keep(step, { kind: 'nothing' }, 0);
   }
 
-  /** Without contributions: zeros. */
-  holdDense(step: number, ranges: readonly ChunkRange[], cut: DenseParts): void {
+  /** Without contributions: zeros. `transform`: what is done to each chunk before it is held. */
+  holdDense(
+    step: number,
+    ranges: readonly ChunkRange[],
+    cut: DenseParts,
+    transform?: (chunk: Region<'float32'>, number: number) => void,
+  ): void {
     const { chunks, all } = (this.#dense ??= this.#denseRoom(ranges));
     let gradientScale = 1;
     let sumOfSquares = 0;
     chunks.forEach((chunk, i) => {
       const sources = cut.chunks.map((parts) => parts[i]!);
       gradientScale = this.#aggregator.chunkInto(chunk, sources, cut.samples);
+      if (transform) {
+        gradientScale = this.#scaled(chunk, gradientScale);
+        transform(chunk, i);
+      }
       sumOfSquares += this.#kernels.sumOfSquares(chunk);
     });
     this.#keep(step, { kind: 'dense', chunks, all, gradientScale }, sumOfSquares * gradientScale ** 2);
@@ -90,6 +99,7 @@ export class HeldGradient {
     rowLength: number,
     tableRows: number,
     contributions: readonly RowsContribution[],
+    transform?: (all: Pick<Extract<Held, { kind: 'rows' }>, 'indices' | 'rows' | 'rowCount'>) => void,
   ): void {
     // Rows that nobody names have a gradient of zeros, which is what their absence means.
     if (contributions.every(({ indices }) => indices.length === 0)) return this.holdNothing(step);
@@ -99,7 +109,11 @@ export class HeldGradient {
     const indices = room.indices.slice(0, unique);
     const rows = room.rows.slice(0, unique * rowLength);
     this.#kernels.copy(indices, plan.indices.slice(0, unique));
-    const gradientScale = this.#aggregator.sumRowsInto(rows, contributions, planned, rowLength);
+    let gradientScale = this.#aggregator.sumRowsInto(rows, contributions, planned, rowLength);
+    if (transform) {
+      gradientScale = this.#scaled(rows, gradientScale);
+      transform({ indices, rows, rowCount: unique });
+    }
     const sumOfSquares = this.#kernels.sumOfSquares(rows) * gradientScale ** 2;
     this.#keep(step, { kind: 'rows', indices, rows, rowCount: unique, gradientScale }, sumOfSquares);
   }
@@ -121,6 +135,12 @@ export class HeldGradient {
     if (this.#rows) this.#memory.free(this.#rows.segment);
     this.#dense = undefined;
     this.#rows = undefined;
+  }
+
+  /** The factor is in the values then. */
+  #scaled(values: Region<'float32'>, scale: number): number {
+    if (scale !== 1) this.#kernels.scale(values, scale);
+    return 1;
   }
 
   #keep(step: number, content: Held, sumOfSquares: number): void {

@@ -1,10 +1,11 @@
 export { Aggregator } from './aggregation.ts';
 export type { Aggregation, Combine } from './aggregation.ts';
 export type { Consistency } from './consistency.ts';
-export type { PushReply } from './contribution.ts';
+export type { DensePush, PushReply, RowsPush } from './contribution.ts';
 export type { ChunkRange, KeyOptions } from './key.ts';
+export { checkOperations } from './key-operations.ts';
 export { ServerCore } from './server-core.ts';
-export type { DensePush, RowsMode, RowsPush, ServerCoreOptions } from './server-core.ts';
+export type { RowsMode, ServerCoreOptions } from './server-core.ts';
 export { accumulationRule, optimizerRule } from './update-rule.ts';
 export type { ChunkUpdate, RowsUpdate, Updater, UpdateRule } from './update-rule.ts';
 export type { Common } from './durability/index.ts';

@@ -3,8 +3,9 @@
  * combined and held, and run through it later. When that is, and who waits for it, is the core's business. Invariants: the
  * number of an update is the version of the key after it; whoever calls raises the version, but for held updates.
  */
-import type { StoreKey } from '../base/index.ts';
-import { copyRows } from '../kernels/index.ts';
+import { asTributaryError } from '../base/index.ts';
+import type { StoreKey, TributaryError } from '../base/index.ts';
+import { averageSlot, copyRows } from '../kernels/index.ts';
 import type { Kernels } from '../kernels/index.ts';
 import type { Region, SharedSpace } from '../memory/index.ts';
 import { Aggregator } from './aggregation.ts';
@@ -12,6 +13,7 @@ import type { Combine } from './aggregation.ts';
 import type { Contribution, DenseContribution, RowsContribution } from './contribution.ts';
 import { HeldGradient } from './held-gradient.ts';
 import type { HeldMemory } from './held-gradient.ts';
+import { aroundScale, averageSlots, transformChunk, transformRows, withAverages } from './key-operations.ts';
 import type { Key } from './key.ts';
 import { HistoryRoom, RowHistory } from './row-history.ts';
 import { updaterRule } from './update-rule.ts';
@@ -26,6 +28,8 @@ export interface KeyUpdatesOptions {
   readonly scratch: Pick<SharedSpace, 'allocate'>;
   /** In elastic mode: the share of the distance; undefined: contributions are gradients. */
   readonly alpha: number | undefined;
+  /** Whether rows without a gradient get what dense updates would give them. */
+  readonly hasExactRows: boolean;
   /** Where a slot of a key is kept, a region of the key's length. */
   readonly slotRegion: (key: StoreKey, slot: string, length: number) => Region<'float32'>;
 }
@@ -75,7 +79,7 @@ export class KeyUpdates {
   }
 
   /** What remembers the updates that rows of a table have missed. */
-  historyOf({ chunks, rowLength }: Key): RowHistory {
+  #historyOf({ chunks, rowLength }: Key): RowHistory {
     const { scratch } = this.#options;
     this.#historyRoom ??= new HistoryRoom(scratch);
     // Up to the last row of which something is here; others are nobody's business.
@@ -83,9 +87,29 @@ export class KeyUpdates {
     return new RowHistory(scratch, this.#historyRoom, Math.ceil(end / rowLength!));
   }
 
+  /** Before anybody uses the key: its averages begin at its first value. */
+  openKey(key: Key): void {
+    const { averages = [] } = key.operations ?? {};
+    const isTable = key.rowLength !== undefined;
+    if (isTable && (this.#options.hasExactRows || averages.length > 0)) key.history = this.#historyOf(key);
+    this.giveSlots(key);
+    for (const { value, slots } of key.chunks) {
+      for (const { name } of averages) this.#kernels.copy(slots[averageSlot(name)]!, value);
+    }
+  }
+
   /** A key's slots for the rule, with the values before the first update, but for those that are kept. */
   giveSlots(key: Key, kept: readonly string[] = []): void {
-    const regions = this.#rule.slots.map((slot) => [
+    const { hasExactRows } = this.#options;
+    const { averages = [] } = key.operations ?? {};
+    if (averages.length > 0) {
+      const update = withAverages(this.#kernels, this.#rule, averages);
+      key.rules = {
+        update,
+        missed: hasExactRows ? update : withAverages(this.#kernels, undefined, averages),
+      };
+    }
+    const regions = [...this.#rule.slots, ...averageSlots(key.operations)].map((slot) => [
       slot,
       this.#options.slotRegion(key.name, slot, key.value.length),
     ]);
@@ -94,16 +118,24 @@ export class KeyUpdates {
     for (const { slots } of key.chunks) this.#rule.initialise(slots, fresh);
   }
 
+  #ruleOf(key: Key): UpdateRule {
+    return key.rules?.update ?? this.#rule;
+  }
+
   /** Takes all the memory that an update needs, so that it cannot fail half-way for want of it. */
   reserve(key: Key, contributions: readonly Contribution[]): void {
     const { alpha, isWide } = this.#options;
     if (alpha !== undefined) return;
     const dense = contributions.filter((one) => 'gradient' in one);
     const rows = contributions.filter((one) => 'rows' in one);
+    const transforms = hasTransforms(key);
     if (dense.length > 0 && isWide) this.#aggregator.reserveWide(key.chunks);
-    else if (dense.length > 1) this.#aggregator.reserveChunks(key.chunks);
+    else if (dense.length > 1 || (dense.length > 0 && transforms)) {
+      this.#aggregator.reserveChunks(key.chunks);
+    }
     if (rows.length > 0) {
-      this.#aggregator.reserveRows(rows, key.rowLength!, this.#rule.updateRowsBySum !== undefined);
+      const isPlainSumFree = this.#rule.updateRowsBySum !== undefined && !transforms;
+      this.#aggregator.reserveRows(rows, key.rowLength!, isPlainSumFree);
     }
   }
 
@@ -128,6 +160,16 @@ export class KeyUpdates {
     }
   }
 
+  /** The same; returns why it failed, which only a rule of users can once memory is reserved. */
+  applyOrFail(key: Key, contributions: readonly Contribution[]): TributaryError | undefined {
+    try {
+      this.apply(key, contributions);
+      return undefined;
+    } catch (error) {
+      return asTributaryError(error);
+    }
+  }
+
   #applyRows(key: Key, contributions: readonly RowsContribution[], t: number): void {
     const { value: parameter, slots } = key;
     const rowLength = key.rowLength!;
@@ -138,25 +180,33 @@ export class KeyUpdates {
     this.catchUp(key, touched);
     key.history?.note(t, touched);
     const step = { t, lr: this.#lr, parameter, slots, rowLength };
-    if (this.#rule.updateRowsBySum && gradientScale !== undefined) {
+    const rule = this.#ruleOf(key);
+    const transforms = hasTransforms(key);
+    if (rule.updateRowsBySum && gradientScale !== undefined && !transforms) {
       const sources = contributions.map(({ indices, rows, positions, answer }) => ({
         ...{ rows: positions ? rows : rows.slice(0, indices.length * rowLength), positions, answer },
       }));
-      return this.#rule.updateRowsBySum({ ...step, ...planned, gradientScale, sources });
+      return rule.updateRowsBySum({ ...step, ...planned, gradientScale, sources });
     }
     const rows = this.#aggregator.sumRows(contributions, planned, rowLength);
-    this.#rule.updateRows({
-      ...{ ...step, gradientScale: 1 },
-      ...{ indices: plan.indices, rows, rowCount: unique },
-    });
+    const summed = { indices: plan.indices, rows, rowCount: unique };
+    if (transforms)
+      transformRows(this.#kernels, key.operations!.gradient, { ...summed, rowLength }, parameter);
+    rule.updateRows({ ...step, gradientScale: 1, ...summed });
     for (const { answer, indices, positions } of contributions) {
       if (answer) this.copyRows(key, indices, answer, positions);
     }
   }
 
-  /** Copies rows of the value, in their order or to the given rows of the target. */
-  copyRows(key: Key, from: Region<'int32'>, target: Region<'float32'>, into?: Region<'int32'>): void {
-    copyRows(this.#kernels, { target, into, source: key.value, from, rowLength: key.rowLength! });
+  /** Copies rows of the value, or of a slot, in their order or to the given rows of the target. */
+  copyRows(
+    key: Key,
+    from: Region<'int32'>,
+    target: Region<'float32'>,
+    into?: Region<'int32'>,
+    source = key.value,
+  ): void {
+    copyRows(this.#kernels, { target, into, source, from, rowLength: key.rowLength! });
   }
 
   /** Gives rows, or all of a table, the updates that they missed. */
@@ -167,32 +217,38 @@ export class KeyUpdates {
 
   /** The same, a part with each step; undefined: nothing was missed. */
   catchUpInParts(key: Key, indices?: Int32Array): Iterator<void, void> | undefined {
-    if (!key.history?.isBehind(this.#rule, key, indices)) return undefined;
-    return key.history.catchUp(this.#rule, key, indices);
+    const rule = key.rules?.missed ?? this.#rule;
+    if (!key.history?.isBehind(rule, key, indices)) return undefined;
+    return key.history.catchUp(rule, key, indices);
   }
 
   /** Before an update that does not reach all rows: the others need its rate when they catch up. */
-  keepRate(key: Key, lr = this.#lr): void {
+  keepRate(key: Key, lr = this.#lr): undefined {
+    // Averages alone have no rate.
+    if (!this.#options.hasExactRows) return undefined;
     if (key.history?.isFull) this.catchUp(key);
     key.history?.keepRate(key.version + 1, lr);
+    return undefined;
   }
 
   #applyDense(key: Key, contributions: readonly DenseContribution[], t: number): void {
     const cut = contributions.map(({ gradient }) => key.chunksOf(gradient));
     const samples = contributions.map((one) => one.samples);
+    const rule = this.#ruleOf(key);
+    if (hasTransforms(key)) return this.#applyTransformed(key, cut, samples, t);
     if (this.#options.isWide) {
       const { gradient: sums, gradientScale } = this.#aggregator.wide(cut, samples);
       key.chunks.forEach(({ value: parameter, slots }, i) =>
-        this.#rule.update({ t, lr: this.#lr, parameter, slots, gradient: sums[i]!, gradientScale }),
+        rule.update({ t, lr: this.#lr, parameter, slots, gradient: sums[i]!, gradientScale }),
       );
       return;
     }
-    const gradientScale = this.#rule.updateBySum && this.#aggregator.sumScale(samples);
+    const gradientScale = rule.updateBySum && this.#aggregator.sumScale(samples);
     if (gradientScale !== undefined) {
       const { scratch } = this.#aggregator;
       key.chunks.forEach(({ value, slots }, i) => {
         const sources = cut.map((chunks) => chunks[i]!);
-        this.#rule.updateBySum!({
+        rule.updateBySum!({
           t,
           lr: this.#lr,
           gradientScale,
@@ -209,7 +265,25 @@ export class KeyUpdates {
         cut.map((chunks) => chunks[i]!),
         samples,
       );
-      this.#rule.update({ t, lr: this.#lr, parameter: value, slots, gradient, gradientScale });
+      rule.update({ t, lr: this.#lr, parameter: value, slots, gradient, gradientScale });
+    });
+  }
+
+  /** In memory of its own: what was pushed stays as it is. */
+  #applyTransformed(
+    key: Key,
+    cut: readonly (readonly Region<'float32'>[])[],
+    samples: readonly number[],
+    t: number,
+  ): void {
+    const { gradient: operations } = key.operations!;
+    key.chunks.forEach(({ value: parameter, slots, length }, i) => {
+      const gradient = this.#aggregator.chunkRoom(length);
+      const sources = cut.map((chunks) => chunks[i]!);
+      const scale = this.#aggregator.chunkInto(gradient, sources, samples);
+      if (scale !== 1) this.#kernels.scale(gradient, scale);
+      transformChunk(this.#kernels, operations, gradient, parameter);
+      this.#ruleOf(key).update({ t, lr: this.#lr, parameter, slots, gradient, gradientScale: 1 });
     });
   }
 
@@ -225,18 +299,31 @@ export class KeyUpdates {
     const step = key.version + 1;
     const [first] = contributions;
     if (first === undefined) return held.holdNothing(step);
+    const { before = [] } = key.operations ? aroundScale(key.operations) : {};
+    if (before.length > 0) this.catchUp(key, 'rows' in first ? indicesOf(contributions) : undefined);
     // Who has no samples counts as one that pushed, and weighs nothing.
     const weighing = contributions.filter(({ samples }) => samples > 0);
     if ('rows' in first) {
       const rowLength = key.rowLength!;
       const rows = weighing.filter((one) => 'rows' in one);
-      return held.holdRows(step, rowLength, key.value.length / rowLength, rows);
+      return held.holdRows(
+        ...([step, rowLength, key.value.length / rowLength, rows] as const),
+        before.length === 0
+          ? undefined
+          : (all) => transformRows(this.#kernels, before, { ...all, rowLength }, key.value),
+      );
     }
     const dense = weighing.filter((one) => 'gradient' in one);
-    held.holdDense(step, key.chunks, {
-      chunks: dense.map(({ gradient }) => key.chunksOf(gradient)),
-      samples: dense.map(({ samples }) => samples),
-    });
+    held.holdDense(
+      ...([step, key.chunks] as const),
+      {
+        chunks: dense.map(({ gradient }) => key.chunksOf(gradient)),
+        samples: dense.map(({ samples }) => samples),
+      },
+      before.length === 0
+        ? undefined
+        : (chunk, i) => transformChunk(this.#kernels, before, chunk, key.chunks[i]!.value),
+    );
   }
 
   /** Applies what is held and raises the version. Nothing held: only a table with exact rows has missed something. */
@@ -249,30 +336,58 @@ export class KeyUpdates {
     if (held === undefined && history === undefined) return;
     const t = key.version + 1;
     const step = { t, lr };
+    const rule = this.#ruleOf(key);
+    const { behind = [] } = key.operations ? aroundScale(key.operations) : {};
     if (held?.kind === 'dense') {
       this.catchUp(key);
       history?.note(t);
       const gradientScale = scale * held.gradientScale;
-      key.chunks.forEach(({ value, slots }, i) =>
-        this.#rule.update({ ...step, parameter: value, slots, gradient: held.chunks[i]!, gradientScale }),
-      );
+      key.chunks.forEach(({ value: parameter, slots }, i) => {
+        const gradient = held.chunks[i]!;
+        if (behind.length === 0) return rule.update({ ...step, parameter, slots, gradient, gradientScale });
+        const own = this.#scaledCopy(gradient, gradientScale);
+        transformChunk(this.#kernels, behind, own, parameter);
+        rule.update({ ...step, parameter, slots, gradient: own, gradientScale: 1 });
+      });
     } else {
       this.keepRate(key, lr);
       if (held?.kind === 'rows') {
         const { indices, rows, rowCount } = held;
         this.catchUp(key, indices.view);
         history?.note(t, indices.view);
-        this.#rule.updateRows({
-          ...{ ...step, parameter, slots: key.slots, gradientScale: scale * held.gradientScale },
-          ...{ rowLength: key.rowLength!, indices, rows, rowCount },
-        });
+        const rowLength = key.rowLength!;
+        const gradientScale = scale * held.gradientScale;
+        const all = { ...step, parameter, slots: key.slots, rowLength, indices, rowCount };
+        if (behind.length === 0) rule.updateRows({ ...all, rows, gradientScale });
+        else {
+          const own = this.#scaledCopy(rows, gradientScale);
+          transformRows(this.#kernels, behind, { ...all, rows: own }, parameter);
+          rule.updateRows({ ...all, rows: own, gradientScale: 1 });
+        }
       }
     }
     key.version = t;
+  }
+
+  /** What is held stays as it is: a worker may still look at it. */
+  #scaledCopy(gradient: Region<'float32'>, scale: number): Region<'float32'> {
+    const own = this.#aggregator.chunkRoom(gradient.length);
+    this.#kernels.copy(own, gradient);
+    if (scale !== 1) this.#kernels.scale(own, scale);
+    return own;
   }
 
   close(): void {
     this.#aggregator.close();
     this.#historyRoom?.close();
   }
+}
+
+function hasTransforms({ operations }: Key): boolean {
+  return operations?.gradient.some(({ kind }) => kind !== 'scale') ?? false;
+}
+
+function indicesOf(contributions: readonly Contribution[]): Int32Array {
+  const all = contributions.flatMap((one) => ('rows' in one ? [...one.indices.view] : []));
+  return Int32Array.from(all);
 }

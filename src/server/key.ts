@@ -5,13 +5,14 @@
  */
 import { keyText, UsageError } from '../base/index.ts';
 import type { StoreKey, TributaryError } from '../base/index.ts';
-import type { Slots } from '../kernels/index.ts';
+import type { KeyOperations, Slots } from '../kernels/index.ts';
 import type { Region } from '../memory/index.ts';
 import type { Contribution, PushReply } from './contribution.ts';
 import { Clocks } from './consistency.ts';
 import type { WaitingAnswers } from './consistency.ts';
 import type { HeldGradient } from './held-gradient.ts';
 import type { RowHistory } from './row-history.ts';
+import type { UpdateRule } from './update-rule.ts';
 
 /** A range of a key's elements. */
 export interface ChunkRange {
@@ -28,6 +29,8 @@ export interface KeyOptions {
   readonly chunks: readonly ChunkRange[];
   /** For a table: elements of a row; rows can then be pushed and pulled. Default: not a table. */
   readonly rowLength?: number | undefined;
+  /** What is done around its updates. Default: nothing. */
+  readonly operations?: KeyOperations | undefined;
 }
 
 /** A chunk, or several that follow each other, with what the update needs, cut once. */
@@ -61,7 +64,10 @@ export class Key {
   readonly value: Region<'float32'>;
   readonly rowLength: number | undefined;
   readonly clocks: Clocks;
-  /** For a table whose rows are exact. */
+  readonly operations: KeyOperations | undefined;
+  /** With averages behind it, where the key has some; what rows miss is made up for by `missed`. */
+  rules: { readonly update: UpdateRule; readonly missed: UpdateRule } | undefined;
+  /** For a table whose rows are exact, or that averages follow. */
   history: RowHistory | undefined;
   /** Where updates are held. */
   held: HeldGradient | undefined;
@@ -77,7 +83,7 @@ export class Key {
   readonly #cut = new WeakMap<Region<'float32'>, readonly Region<'float32'>[]>();
 
   constructor(
-    { name, title = name, value, chunks, rowLength }: KeyOptions,
+    { name, title = name, value, chunks, rowLength, operations }: KeyOptions,
     staleness: number,
     answers: WaitingAnswers,
   ) {
@@ -92,6 +98,7 @@ export class Key {
     this.title = title;
     this.value = value;
     this.rowLength = rowLength;
+    this.operations = operations;
     this.clocks = new Clocks(staleness, answers);
     this.chunks = stretchesOf(chunks).map((chunk) => ({
       ...chunk,

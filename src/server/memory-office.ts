@@ -7,9 +7,10 @@ import { keyText, UsageError } from '../base/index.ts';
 import type { StoreKey } from '../base/index.ts';
 import type { Segment } from '../memory/index.ts';
 import type { Host } from '../sockets/index.ts';
-import { packPlaces } from './cores/key-places.ts';
+import { packPlaces, slotsOf } from './cores/key-places.ts';
 import type { KeyPlaces } from './cores/key-places.ts';
 import type { Answers, Holder, Question, Service, SpaceRange } from './cores/office.ts';
+import { averageSlots } from './key-operations.ts';
 import type { TenantSpace } from './tenant-space.ts';
 import type { KeyShape } from './wire/messages.ts';
 import { segmentPrefix } from './wire/segment-names.ts';
@@ -99,16 +100,22 @@ export class TenantMemory {
       }
       const keys = shapes.map(({ key }) => this.#keys.get(key)!);
       for (const slot of slots) this.#allocateSlots(keys, slot, undo);
+      const averages = new Set(shapes.flatMap(({ operations }) => averageSlots(operations)));
+      for (const slot of averages) {
+        const averaged = keys.filter((_, i) => averageSlots(shapes[i]!.operations).includes(slot));
+        this.#allocateSlots(averaged, slot, undo);
+      }
     } catch (error) {
       for (const step of undo.reverse()) step();
       throw error;
     }
-    const places = shapes.map(({ key }) => {
-      const { value, segment, slots: own } = this.#keys.get(key)!;
+    const places = shapes.map((shape) => {
+      const { value, segment, slots: own } = this.#keys.get(shape.key)!;
       const offsetInSegment = value.byteOffset - segment.byteOffset;
-      return { value, slots: own, segment: segment.name!, offsetInSegment };
+      const wanted = slotsOf(shape, slots);
+      return { value, slots: own, wanted, segment: segment.name!, offsetInSegment };
     });
-    return packPlaces(places, slots);
+    return packPlaces(places);
   }
 
   #allocateValues(shapes: readonly KeyShape[], undo: (() => void)[]): void {

@@ -6,6 +6,7 @@
  */
 import { InternalError, pack, printable, unpack, UsageError } from '../base/index.ts';
 import type { TributaryError } from '../base/index.ts';
+import { loadOwnRules } from '../kernels/index.ts';
 import { SharedSpace } from '../memory/index.ts';
 import type { Segment } from '../memory/index.ts';
 import { FaultLog, listenWithin, resolveHost, TlsTunnel } from '../sockets/index.ts';
@@ -62,6 +63,11 @@ export interface ParameterServerOptions {
   readonly maxStrangers?: number | undefined;
   /** Who may create and end services over the network. Default: nobody. */
   readonly administration?: AdministrationOptions | undefined;
+  /**
+   * The path, absolute, of a module with update rules and aggregators, which tenants may name. It is
+   * loaded by every core. Default: only the optimizers there are.
+   */
+  readonly rules?: string | undefined;
   /** Memory of all tenants. Default: a new space. */
   readonly space?: SharedSpace | undefined;
   /** Gets a line of text for each connection that was closed for a fault. Default: none. */
@@ -166,6 +172,8 @@ export class ParameterServer {
     checkCount('cores', cores, 1, 256);
     checkListen(listen, cores);
     for (const { port } of listen) checkCount('port', port, 0, 65535 - cores);
+    // What cannot be loaded is not to be found out by a core.
+    if (options.rules !== undefined) await loadOwnRules(options.rules);
     const names = await Promise.all(listen.map(({ address }) => resolveHost(address)));
     const server = new ParameterServer(
       options,
@@ -376,7 +384,7 @@ export class ParameterServer {
     const word = Number.parseInt(this.#host.randomHex(4), 16) & 0x7fffffff;
     if (index === 0) this.#beacon.region('int32', 0, 1).view[0] = word;
     const beacon = { segment: this.#beacon.name!, word: this.#beacon.region('int32', 0, 1).view[0]! };
-    core.thread = this.#host.startCore(this.#space.memory, {
+    const options = {
       ...{ doorbell: core.doorbell, handshakeTimeoutMs, maxStrangers },
       listening: core.doors.map(({ fd }, i) => ({ fd: fd!, ports: this.ports[i]! })),
       ...{ index, stallTimeoutMs, isTunnelled: tls !== undefined },
@@ -384,7 +392,8 @@ export class ParameterServer {
       descriptors: { byteOffset: core.descriptors.byteOffset, byteLength: core.descriptors.byteLength },
       processor: this.#processors?.[index],
       welcome: { run: this.#run, beacon },
-    });
+    };
+    core.thread = this.#host.startCore(this.#space.memory, options, this.#options.rules);
     core.thread.onMessage((message) => this.#hear(core, message));
     core.thread.onEnd((error) => this.#lost(core, error));
   }

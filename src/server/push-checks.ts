@@ -169,3 +169,19 @@ export function notHeld(worker: number, what: string): UsageError {
     { worker },
   );
 }
+
+/** Where the rule, or an average, keeps a slot of the key; without one the value itself. */
+export function slotOf(
+  { slots, title, value }: Pick<Key, 'slots' | 'title' | 'value'>,
+  worker: number,
+  slot?: string,
+): Region<'float32'> {
+  if (slot === undefined) return value;
+  if (Object.hasOwn(slots, slot)) return slots[slot]!;
+  const kept = Object.keys(slots);
+  throw new UsageError(
+    'INVALID_ARGUMENT',
+    `worker ${worker} named slot '${slot}' of key ${keyText(title)}, for which the optimizer keeps ${kept.join(', ') || 'nothing'}; set the same optimizer first`,
+    { worker, key: title, slot, expected: kept },
+  );
+}

@@ -6,7 +6,7 @@
  */
 import type { Slots } from '../kernels/index.ts';
 import type { Region, Segment, SharedSpace } from '../memory/index.ts';
-import type { ChunkUpdate, UpdateRule } from './update-rule.ts';
+import type { ChunkUpdate, RowsUpdate, UpdateRule } from './update-rule.ts';
 
 /** A table as it is now, whose version may change between two parts. */
 export interface Table {
@@ -151,8 +151,11 @@ export class RowHistory {
       const first = rule.overwrites ? version - 1 : own.seen;
       const elements = own.count * table.rowLength!;
       const last = Math.min(rule.overwrites ? version : own.until, first + Math.ceil(left / elements));
-      const update = this.#updateOf(rule, table, own.count);
-      for (let t = first + 1; t <= last; t++) update(t, this.#rates.get(t));
+      if (rule.repeatRows) rule.repeatRows(this.#rowsOf(table, own.count, last), last - first);
+      else {
+        const update = this.#updateOf(rule, table, own.count);
+        for (let t = first + 1; t <= last; t++) update(t, this.#rates.get(t));
+      }
       const { indices } = this.#room;
       for (const row of indices.view.subarray(0, own.count)) this.#seen[row] = last;
       left -= (last - first) * elements + count;
@@ -177,17 +180,19 @@ export class RowHistory {
     return { seen, until, count: found };
   }
 
+  #rowsOf({ value: parameter, slots, rowLength }: Table, rowCount: number, t: number): RowsUpdate {
+    const { indices, zeros: rows } = this.#room;
+    return { parameter, slots, rowLength: rowLength!, indices, rows, rowCount, gradientScale: 1, t };
+  }
+
   /** One update without a gradient of the rows that were noted. */
-  #updateOf(
-    rule: UpdateRule,
-    { value: parameter, slots, rowLength: length }: Table,
-    count: number,
-  ): (t: number, lr: number | undefined) => void {
+  #updateOf(rule: UpdateRule, table: Table, count: number): (t: number, lr: number | undefined) => void {
     const { indices, zeros } = this.#room;
+    const { value: parameter, slots, rowLength: length } = table;
     const rowLength = length!;
     const [first, last] = [indices.view[0]!, indices.view[count - 1]!];
     if (last - first + 1 > count) {
-      const step = { parameter, slots, rowLength, indices, rows: zeros, rowCount: count, gradientScale: 1 };
+      const step = this.#rowsOf(table, count, 0);
       return (t, lr) => rule.updateRows({ ...step, t, lr });
     }
     // Rows that follow each other, or a long one, are elements like others.

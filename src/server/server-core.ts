@@ -14,9 +14,17 @@ import type { ApplyStep } from './applied-steps.ts';
 import { checkCanHold, checkConsistency } from './consistency.ts';
 import type { Consistency, WaitingAnswers } from './consistency.ts';
 import { inWorkerOrder } from './contribution.ts';
-import type { Contribution, DenseContribution, RowsContribution } from './contribution.ts';
+import type {
+  Contribution,
+  DenseContribution,
+  DensePush,
+  Push,
+  RowsContribution,
+  RowsPush,
+} from './contribution.ts';
 import type { Held, HeldGradient, HeldMemory } from './held-gradient.ts';
 import { HeldReader } from './held-reader.ts';
+import { checkOperations } from './key-operations.ts';
 import { Key, refuseAll } from './key.ts';
 import type { KeyOptions, Waiting } from './key.ts';
 import { KeyUpdates } from './key-updates.ts';
@@ -33,6 +41,7 @@ import {
   notHeldNow,
   rowLengthOf,
   samplesOf,
+  slotOf,
   tooEarly,
 } from './push-checks.ts';
 import type { Updater, UpdateRule } from './update-rule.ts';
@@ -78,33 +87,6 @@ const ignore: Fail = () => undefined;
 
 export type RowsMode = 'lazy' | 'exact';
 
-interface Push {
-  readonly worker: number;
-  readonly key: StoreKey;
-  /** Number of this worker's push of the key, from 1; in synchronous mode the number of the update. */
-  readonly step: number;
-  /** Samples behind the gradient, which weigh in an average; 0, where updates are held, weighs nothing. Default 1. */
-  readonly samples?: number | undefined;
-  /** Counts as pushed, but its values are left out: whoever pushes has found them not to be finite. Default false. */
-  readonly isSkipped?: boolean | undefined;
-}
-
-export interface DensePush extends Push {
-  /** As long as the key. Must stay as it is until the reply. In elastic mode: the weights, which are moved. */
-  readonly gradient: Region<'float32'>;
-}
-
-export interface RowsPush extends Push {
-  readonly indices: Region<'int32'>;
-  readonly rows: Region<'float32'>;
-  /** Which of the rows belongs to each index. Default: they are in the order of the indices. */
-  readonly positions?: Region<'int32'> | undefined;
-  /** Receives the rows as they are after the push, in the places of their gradients; may be `rows`. Default: none. */
-  readonly answer?: Region<'float32'> | undefined;
-  /** Whether the worker sees them, there or in the table itself. Default false. */
-  readonly pulls?: boolean | undefined;
-}
-
 export class ServerCore {
   /** Pushes whose values were left out because they were not finite. */
   skipped = 0;
@@ -112,7 +94,6 @@ export class ServerCore {
   readonly #consistency: Consistency;
   readonly #nonFinite: 'refuse' | 'skip' | 'accept';
   readonly #updates: KeyUpdates;
-  readonly #hasExactRows: boolean;
   readonly #beforePush: ServerCoreOptions['beforePush'];
   readonly #isHeld: boolean;
   readonly #heldMemory: HeldMemory;
@@ -134,11 +115,11 @@ export class ServerCore {
       ...{ kernels, combine, isWide: options.aggregation === 'wide', slotRegion: options.slotRegion },
       updater: options.updater ?? 'assign',
       alpha: consistency.kind === 'elastic' ? consistency.alpha : undefined,
+      // Averages of whole weights leave out no rows.
+      hasExactRows: options.rows === 'exact' && consistency.kind !== 'elastic',
       scratch: options.scratch ?? kernels.space,
     });
     this.#scratch = options.scratch ?? kernels.space;
-    // Averages of whole weights leave out no rows.
-    this.#hasExactRows = options.rows === 'exact' && consistency.kind !== 'elastic';
     this.#beforePush = options.beforePush;
     this.#isHeld = options.isHeld ?? false;
     this.#heldMemory = options.heldMemory ?? memoryOf(kernels);
@@ -173,6 +154,7 @@ export class ServerCore {
 
   /** Values are those in the region. A key is opened once. */
   open(options: KeyOptions): void {
+    checkOperations(options.title ?? options.name, options.operations, this.#consistency);
     if (this.#keys.has(options.name)) {
       throw new UsageError(
         'INVALID_ARGUMENT',
@@ -183,10 +165,9 @@ export class ServerCore {
     const staleness = this.#consistency.kind === 'bounded' ? this.#consistency.staleness : Infinity;
     const key = new Key(options, staleness, this.#answers);
     if (staleness !== Infinity) for (const worker of this.#workers) key.clocks.admit(worker);
-    if (this.#hasExactRows && key.rowLength !== undefined) key.history = this.#updates.historyOf(key);
+    this.#updates.openKey(key);
     if (this.#isHeld) key.held = this.#updates.heldOf(this.#heldMemory);
     this.#keys.set(options.name, key);
-    this.#updates.giveSlots(key);
   }
 
   /** Takes back `open`, before anybody has used the key. */
@@ -357,7 +338,12 @@ export class ServerCore {
       if (key.waiting.size > 0) throw tooEarly(key, asked, this.#workers);
     }
     this.#applied.note(asked);
-    for (const key of this.#keys.values()) this.#updates.applyHeld(key, asked);
+    try {
+      for (const key of this.#keys.values()) this.#updates.applyHeld(key, asked);
+    } catch (error) {
+      this.#applied.fail(asked, error);
+      throw error;
+    }
   }
 
   /** Held steps that were applied before the worker came: it counts on from there. */
@@ -379,20 +365,24 @@ export class ServerCore {
     return { value: key.value, version: key.version };
   }
 
-  /** Copies the rows of the given indices, in their order or to the given rows of the target. */
+  /**
+   * Copies the rows of the given indices, in their order or to the given rows of the target; of the
+   * value, or of a slot.
+   */
   pullRows(
     worker: number,
     name: StoreKey,
     indices: Region<'int32'>,
     into: Region<'float32'>,
     positions?: Region<'int32'>,
+    slot?: string,
   ): { version: number } {
     const key = this.#keyOf({ worker, key: name });
     const rowLength = rowLengthOf(key, worker);
     checkIndices(key, worker, indices, rowLength);
     this.#updates.catchUp(key, indices.view);
-    this.#updates.copyRows(key, indices, into, positions);
-    key.pulled.set(worker, key.version);
+    this.#updates.copyRows(key, indices, into, positions, slotOf(key, worker, slot));
+    if (slot === undefined) key.pulled.set(worker, key.version);
     return { version: key.version };
   }
 
@@ -447,13 +437,16 @@ export class ServerCore {
       return;
     }
     const staleness = key.stalenessOf(worker);
-    if (isSkipped) this.#updates.keepRate(key);
-    else this.#updates.apply(key, [contribution]);
+    // What was logged counts, also if a rule of users fails, as it would again.
+    const failure = isSkipped ? this.#updates.keepRate(key) : this.#updates.applyOrFail(key, [contribution]);
     key.lastSteps.set(worker, step);
     key.version++;
     const { version } = key;
     if ('rows' in contribution && contribution.pulls) key.pulled.set(worker, version);
-    key.clocks.done(worker, step, () => reply({ version, staleness, duplicate: false }));
+    key.clocks.done(worker, step, () => {
+      if (failure) taken.fail(failure);
+      else reply({ version, staleness, duplicate: false });
+    });
   }
 
   #isComplete(key: Key): boolean {

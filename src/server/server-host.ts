@@ -26,7 +26,12 @@ export interface ThreadLine<Heard, Said> {
 }
 
 export interface ServerHost extends Host {
-  startCore(memory: WasmMemory, options: CoreOptions): ThreadLine<ToOffice, ToCore>;
+  /** `rulesPath`: of the module with users' rules. Default: there is none. */
+  startCore(
+    memory: WasmMemory,
+    options: Omit<CoreOptions, 'rules'>,
+    rulesPath?: string,
+  ): ThreadLine<ToOffice, ToCore>;
   startCheckpoints(data: CheckpointThreadData): ThreadLine<Answer, Question>;
 }
 
@@ -37,10 +42,10 @@ export const systemServerHost: ServerHost = {
   get libc() {
     return systemHost.libc;
   },
-  startCore(memory, options) {
+  startCore(memory, options, rulesPath) {
     // A core blocks in the kernel, so it takes its messages itself, from a port of its own.
     const { port1, port2 } = new MessageChannel();
-    const data: CoreThreadData = { port: port2, memory, options };
+    const data: CoreThreadData = { port: port2, memory, options, rulesPath };
     const worker = startThread(new URL('./cores/core-thread', import.meta.url), data, [port2]);
     worker.unref();
     port1.unref();

@@ -4,8 +4,16 @@
  * elementwise, so that the chunks of a key can be updated in any order and by different cores.
  */
 import { UsageError } from '../base/index.ts';
-import { addRows, copyRows, createOptimizer } from '../kernels/index.ts';
-import type { Kernels, OptimizerSpec, RowPlan, RowSource, Slots } from '../kernels/index.ts';
+import { addRows, copyRows, createOptimizer, isOwnRule } from '../kernels/index.ts';
+import type {
+  Kernels,
+  OptimizerSpec,
+  OwnRules,
+  OwnRuleSpec,
+  RowPlan,
+  RowSource,
+  Slots,
+} from '../kernels/index.ts';
 import type { Region } from '../memory/index.ts';
 
 interface RuleStep {
@@ -70,9 +78,15 @@ export interface UpdateRule {
   updateRows(step: RowsUpdate): void;
   /** The same with rows of several sources, where they lie. Default: summed before. */
   updateRowsBySum?(step: SumRowsUpdate): void;
+  /** So many updates of rows without a gradient at once, where a rule can. Default: one after the other. */
+  repeatRows?(step: RowsUpdate, times: number): void;
 }
 
-export function optimizerRule(kernels: Kernels, spec: OptimizerSpec): UpdateRule {
+export function optimizerRule(
+  kernels: Kernels,
+  spec: OptimizerSpec | OwnRuleSpec,
+  rules?: OwnRules,
+): UpdateRule {
   if (typeof spec !== 'object' || spec === null) {
     throw new UsageError(
       'INVALID_ARGUMENT',
@@ -82,9 +96,10 @@ export function optimizerRule(kernels: Kernels, spec: OptimizerSpec): UpdateRule
       },
     );
   }
-  const optimizer = createOptimizer(kernels, spec);
+  const optimizer = createOptimizer(kernels, spec, rules);
+  const isOwn = isOwnRule(optimizer.spec);
   return {
-    name: optimizer.spec.name,
+    name: isOwnRule(optimizer.spec) ? `own ${optimizer.spec.rule}` : optimizer.spec.name,
     hasRate: true,
     slots: optimizer.slots,
     movesWithoutGradient: optimizer.movesWithoutGradient,
@@ -92,7 +107,7 @@ export function optimizerRule(kernels: Kernels, spec: OptimizerSpec): UpdateRule
     update: (step) => optimizer.update(step),
     updateBySum: (step) => optimizer.sumAndUpdate(step),
     updateRows: (step) => optimizer.updateRows({ ...step, mode: 'lazy' }),
-    updateRowsBySum: (step) => optimizer.sumAndUpdateRows(step),
+    ...(!isOwn && { updateRowsBySum: (step) => optimizer.sumAndUpdateRows(step) }),
   };
 }
 

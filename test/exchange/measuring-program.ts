@@ -79,14 +79,14 @@ const servers = await startRunServers({ thread, secret, optimizer, rows: 'exact'
 const takenBefore = takenBytes();
 let valuesMeanwhile = 0;
 const openTrial = async (): Promise<TrialStore> => {
-  const { store, close } = await servers.openTrial();
+  const { store, close } = await servers.openTrial!();
   const look = (): Promise<void> => {
     valuesMeanwhile = serverValues();
     return close();
   };
   return { store, close: look };
 };
-const costs = await measureServers({ thread, servers: { openTrial }, table, localAggregation: true });
+const costs = await measureServers({ thread, openTrial, table, localAggregation: true });
 const deadlineMs = performance.now() + FORGOTTEN_MS;
 while (serverValues() > 0 && performance.now() < deadlineMs) await pause(20);
 const lengths = [costs.dense.length, costs.rows.length];

@@ -137,6 +137,7 @@ async function openServers(
   const servers = await startRunServers({ thread, secret, optimizer, rows: 'exact', sharedMemory });
   return ServerExchange.open({
     ...{ thread, servers, memory, kernels, names, step, steps: 0, hasExactRows: true },
+    ...{ operations: new Map(), firstSlots: new Map() },
     ...{ localAggregation: isPlaced, boundaryAmongServers: isPlaced },
     boundaryBetweenWorkersAndServers: isPlaced,
   });

@@ -1,6 +1,13 @@
 import fc from 'fast-check';
 import { beforeEach, describe, expect, it } from 'vitest';
-import { addRows, allocateRowPlan, planRows, rowPlanBytes, sumRows } from '../../src/kernels/index.ts';
+import {
+  addRows,
+  allocateRowPlan,
+  blendRows,
+  planRows,
+  rowPlanBytes,
+  sumRows,
+} from '../../src/kernels/index.ts';
 import { Arena } from './arena.ts';
 
 const arena = new Arena();
@@ -44,6 +51,37 @@ describe('sparse rows', () => {
         },
       ),
     );
+  });
+
+  it('are blended several times with the bits of one time after the other', () => {
+    for (const [rowLength, times] of [
+      [1, 3],
+      [7, 400],
+      [32, 1],
+    ] as const) {
+      arena.reset();
+      const values = (seed: number) =>
+        Float32Array.from({ length: 5 * rowLength }, (_, i) => Math.sin(i + seed));
+      const [target, x, expected] = [1, 2, 1].map((seed) => arena.floats(values(seed), 1));
+      const indices = arena.region('int32', [4, 1]);
+      const given = { target: target!, keep: 0.9, x: x!, share: 1 - 0.9, rowLength, indices };
+      blendRows(kernels, { ...given, rowCount: 2, times });
+      for (const row of [1, 4]) {
+        const part = [expected!, x!].map((region) => region.slice(row * rowLength, rowLength));
+        for (let i = 0; i < times; i++) kernels.blend(part[0]!, 0.9, part[1]!, 1 - 0.9);
+      }
+      expect([...target!.view]).toEqual([...expected!.view]);
+      expect(arena.guardsIntact()).toBe(true);
+    }
+    const region = arena.floats(new Float32Array(4), 0);
+    const wrong = {
+      target: region,
+      x: region,
+      rowLength: 2,
+      indices: arena.region('int32', [2]),
+      rowCount: 1,
+    };
+    expect(() => blendRows(kernels, { ...wrong, keep: 1, share: 0 })).toThrow(outOfBounds);
   });
 
   it('can be planned for the first positions only, with indices written where the caller wants them', () => {

@@ -56,6 +56,10 @@ export class OneDevice {
     }
   }
 
+  valueOf(key: string): Float64Array {
+    return this.#states.get(key)!.value;
+  }
+
   /** The largest difference of an element. */
   distance(key: string, values: Float32Array): number {
     const { value } = this.#states.get(key)!;

@@ -72,6 +72,26 @@ describe('a step program', () => {
     }
   });
 
+  it('has what servers do around updates at their apply, and it counts for the hash', () => {
+    const facts = { ...ON_SERVERS, aroundUpdates: ['clip', 'average slow'] };
+    const [bare, full] = [stepProgram(ON_SERVERS), stepProgram(facts)];
+    const apply = full.operations.find(({ kind }) => kind === 'apply')!;
+    expect(apply.around).toEqual(['clip', 'average slow']);
+    expect(full.hash).not.toBe(bare.hash);
+  });
+
+  it('numbers what workers do to gradients as the model does, also where servers do some of it', () => {
+    const { operations } = stepProgram({
+      ...ON_SERVERS,
+      transforms: [
+        { kind: 'norm', name: 'norm', number: 1 },
+        { kind: 'update', name: 'weight decay', number: 3 },
+      ],
+    });
+    const transforms = operations.filter(({ form }) => form === 'transform');
+    expect(transforms.map(({ number }) => number)).toEqual([1, 3]);
+  });
+
   it('waits for other lanes only, in this step and the one before', () => {
     const { operations } = stepProgram(ON_SERVERS);
     const waits = dependenciesOf(operations);

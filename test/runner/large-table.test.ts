@@ -7,9 +7,11 @@
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { readdirSync, readFileSync, rmSync } from 'node:fs';
+import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { describe, expect, it } from 'vitest';
-import type { FitEvent, FitOptions } from '../../src/runner/index.ts';
+import type { FitEvent, FitOptions, Workers } from '../../src/runner/index.ts';
+import { start, type Program } from '../cli/program.ts';
 import { temporaryFolders } from '../data/temporary-folder.ts';
 import { programOf } from '../support/test-program.ts';
 
@@ -69,15 +71,37 @@ async function train(options: Partial<FitOptions> & { readonly rows: number }): 
 
 const isLarge = Boolean(process.env['TRIBUTARY_LARGE_TABLES']);
 
+/** Two server processes with all their memory for one service. */
+async function serve(cwd: string): Promise<{ programs: Program[]; on: Workers }> {
+  const programs: Program[] = [];
+  const servers: string[] = [];
+  for (let i = 0; i < 2; i++) {
+    const program = start(['server', '--json', '--port', '0', '--service', 'large'], cwd);
+    const { server } = await program.waitFor('listening');
+    programs.push(program);
+    servers.push(server as string);
+  }
+  const access = { namespace: 'large', nonceFile: join(cwd, 'nonces', 'large.nonce') };
+  return { programs, on: { workers: 2, strategy: 'parallax', servers, access } };
+}
+
 describe.skipIf(!isLarge)('workers of a table of two gigabytes', () => {
-  it.each<[string, Partial<FitOptions>]>([
-    ['SGD', { optimizer: { name: 'sgd', lr: 0.1 } }],
-    ['Adam', { optimizer: { name: 'adam', lr: 0.001 }, sparseUpdates: 'lazy' }],
+  const [sgd, adam] = [
+    { optimizer: { name: 'sgd', lr: 0.1 } },
+    { optimizer: { name: 'adam', lr: 0.001 }, sparseUpdates: 'lazy' },
+  ] as const;
+  it.each<[string, Partial<FitOptions>, boolean]>([
+    ['SGD', sgd, false],
+    ['Adam', adam, false],
+    ['SGD on two server processes', sgd, true],
+    ['Adam on two server processes', adam, true],
   ])(
     'have less than 600 MB of their own, with %s',
-    async (title, options) => {
+    async (title, options, hasOwnServers) => {
       const checkpointDirectory = folder();
-      const given = { ...options, rows: 1_000_000, checkpointDirectory };
+      const servers = hasOwnServers ? await serve(folder()) : undefined;
+      const on = servers ? { on: servers.on } : {};
+      const given = { ...options, ...on, rows: 1_000_000, checkpointDirectory };
       const first = await train({ ...given, maxSteps: 10 });
       const resumed = await train({ ...given, resume: true, epochs: 2, maxSteps: 12 });
       for (const [what, { peaks }] of Object.entries({ first, resumed })) {
@@ -89,6 +113,10 @@ describe.skipIf(!isLarge)('workers of a table of two gigabytes', () => {
       for (const { peaks } of [first, resumed]) {
         expect(peaks).toHaveLength(2);
         for (const bytes of peaks) expect(bytes).toBeLessThan(MOST_OWN_BYTES);
+      }
+      for (const { child, ended } of servers?.programs ?? []) {
+        child.kill('SIGTERM');
+        expect((await ended).stderr).toBe('');
       }
       for (const entry of readdirSync(checkpointDirectory)) {
         rmSync(`${checkpointDirectory}/${entry}`, { recursive: true });

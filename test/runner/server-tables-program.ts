@@ -52,9 +52,14 @@ async function ran(): Promise<object> {
   const losses: number[] = [];
   for await (const { loss } of runner.run(shard(train), { epochs })) losses.push(loss);
   const after = await runner.evaluate(test!);
+  const averages = model?.averages ? { average: 'slow' } : undefined;
+  const averaged = averages && [
+    await runner.evaluate(test!, averages),
+    await runner.evaluate(shard(test!), averages),
+  ];
   const routes = runner.plan!.parameters.map(({ name, route }) => [name, route]);
   await runner.close();
-  return { before, early, losses, after, routes };
+  return { before, early, losses, after, averaged, routes };
 }
 
 const said = await (use === 'runner' ? ran() : fitted());

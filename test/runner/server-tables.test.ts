@@ -9,7 +9,7 @@ import { fileURLToPath } from 'node:url';
 import { describe, expect, it } from 'vitest';
 import * as g from '../../src/graph/index.ts';
 import { fit, type FitEvent, type FitOptions, type Workers } from '../../src/runner/index.ts';
-import type { Evaluation } from '../../src/runtime/index.ts';
+import { evaluate, loadCheckpoint, type Evaluation } from '../../src/runtime/index.ts';
 import { resolveOn } from '../../src/runner/on.ts';
 import { serverTablesOf } from '../../src/runner/server-tables.ts';
 import { temporaryFolders } from '../data/temporary-folder.ts';
@@ -101,9 +101,60 @@ describe('a run whose table is on servers only', { timeout: DEADLINE_MS }, () =>
     expect(remote.refused[1]).toMatch(/^words is on servers only \(serverTables\).*loadCheckpoint/);
   });
 
+  const operations = { limits: true, clips: true, decays: true, averages: true };
+  it.each<[string, Options]>([
+    ['Adam, in each row as a dense update', {}],
+    ['SGD, in each row', { optimizer: { name: 'sgd', lr: 0.1 } }],
+    [
+      'momentum, in touched rows only, on two servers',
+      { optimizer: { name: 'sgd', lr: 0.1, momentum: 0.9 }, sparseUpdates: 'lazy', on: TWO_MACHINES },
+    ],
+  ])('is clipped by value and norm, decays and is averaged by the servers: %s', async (_, options) => {
+    const given = { ...options, model: operations, epochs: 2 };
+    const strategy = { ...(options.on ?? { workers: 2 }), strategy: 'servers' as const };
+    const inMemory = run({ ...given, on: strategy, serverTables: [], checkpointDirectory: folder() });
+    const remote = run({ ...given, on: strategy, serverTables: TABLES, checkpointDirectory: folder() });
+    const single = await fit(wordsModel(operations), {
+      ...{ ...wordsRun, ...options, on: undefined, epochs: 2, log: () => undefined },
+    });
+    const { tensors } = single.replica.snapshot();
+    for (const { checkpointPath, evaluation } of [inMemory, remote]) {
+      const stored = loadCheckpoint(checkpointPath);
+      for (const [name, { data }] of Object.entries(tensors)) {
+        const actual = stored.tensors[name]!.data as Float32Array;
+        const distance = (data as Float32Array).reduce(
+          (most, one, i) => Math.max(most, Math.abs(one - actual[i]!)),
+          0,
+        );
+        expect(distance, `${name} of ${checkpointPath}`).toBeLessThan(1e-6);
+      }
+      expect(evaluation.loss).toBeCloseTo(single.evaluation!.loss, 5);
+    }
+    await single.close();
+    expectSameFiles(remote.checkpointPath, inMemory.checkpointPath);
+  });
+
+  it('is evaluated by its average, which servers have', async () => {
+    const given = { use: 'runner' as const, model: { averages: true }, epochs: 1 };
+    const single = await fit(wordsModel(given.model), { ...wordsRun, epochs: 1 });
+    const expected = evaluate(single.replica, wordsRun.test!, { average: 'slow' });
+    await single.close();
+    for (const [serverTables, on] of [
+      [TABLES, { workers: 2 }],
+      [TABLES, TWO_MACHINES],
+      [[], { workers: 2, strategy: 'servers' }],
+    ] as const) {
+      const { averaged, after } = run<{ averaged: Evaluation[]; after: Evaluation }>({
+        ...{ ...given, on, serverTables, checkpointDirectory: folder() },
+      });
+      for (const { loss } of averaged) expect(loss).toBeCloseTo(expected.loss, 5);
+      expect(after.loss).not.toBeCloseTo(expected.loss, 3);
+    }
+  });
+
   it('goes on from a checkpoint, its own or that of workers that have the table, as if never stopped', () => {
     const [whole, local, remote] = [folder(), folder(), folder()];
-    const given = { on: { workers: 2 }, epochs: 3 };
+    const given = { on: { workers: 2 }, epochs: 2, model: operations };
     const expected = run({ ...given, serverTables: [], checkpointDirectory: whole });
     run({ ...given, serverTables: [], checkpointDirectory: local, maxSteps: 13 });
     run({ ...given, serverTables: TABLES, checkpointDirectory: remote, maxSteps: 13 });
@@ -180,19 +231,19 @@ describe('tables that could live on servers only', () => {
 
   it('stay on workers where that cannot be, and are refused by name where they are asked for', () => {
     const asked = { serverTables: ['words.table'] };
-    const [average, decay] = [
-      (graph: g.Graph) => g.movingAverage(graph, 0.9),
-      (graph: g.Graph) => g.weightDecay(graph, 0.1),
-    ];
     const custom = (graph: g.Graph) => g.transformGradients(graph, 'halve', (gradient) => gradient);
+    const twice = (graph: g.Graph) => {
+      g.clipByGlobalNorm(graph, 1);
+      g.clipByValue(graph, 1);
+      g.clipByGlobalNorm(graph, 1);
+    };
     const cases: readonly [g.Model, Partial<FitOptions>, number, RegExp][] = [
       [large(TOO_LARGE), {}, 1, /a run in one process has no servers/],
       [large(TOO_LARGE), { on: { workers: 2, strategy: 'collectives' } }, 2, /'collectives' uses no servers/],
       [large(TOO_LARGE), { on: { workers: 2, mode: 'dist-asgd' } }, 2, /mode 'dist-asgd' have whole tables/],
       [large(TOO_LARGE), { checkpointDirectory: undefined }, 2, /give a checkpointDirectory/],
-      [large(TOO_LARGE, average), {}, 2, /moving average average follows it/],
-      [large(TOO_LARGE, decay), {}, 2, /weight decay needs its gradient on the workers/],
-      [large(TOO_LARGE, custom), {}, 2, /halve needs its gradient on the workers/],
+      [large(TOO_LARGE, twice), {}, 2, /clipped by their norm twice with another operation in between/],
+      [large(TOO_LARGE, custom), {}, 2, /halve is an expression that only workers compute/],
       [large(TOO_LARGE, (graph) => g.clipByGlobalNorm(graph, 1, { order: 1 })), {}, 2, /norm of order 1/],
     ];
     for (const [model, more, workers, reason] of cases) {

@@ -29,9 +29,12 @@ export function words(length: number, seed: number): Dataset {
 export interface WordsOptions {
   readonly clips?: boolean | undefined;
   readonly decays?: boolean | undefined;
+  /** By value, before the norm. */
+  readonly limits?: boolean | undefined;
+  readonly averages?: boolean | undefined;
 }
 
-export function wordsModel({ clips, decays }: WordsOptions = {}): g.Model {
+export function wordsModel({ clips, decays, limits, averages }: WordsOptions = {}): g.Model {
   const graph = new g.Graph();
   const text = graph.input('text', [g.N, LENGTH], 'int32');
   const last = graph.input('last', [g.N], 'int32');
@@ -42,8 +45,10 @@ export function wordsModel({ clips, decays }: WordsOptions = {}): g.Model {
     g.embedding(last, WORDS, 4, { name: 'small' }),
   ];
   const logits = g.linear(g.dropout(g.tanh(g.linear(g.concat(parts, 1), 16)), 0.1), 2);
+  if (limits) g.clipByValue(graph, 0.02);
   if (clips) g.clipByGlobalNorm(graph, 0.5);
   if (decays) g.weightDecay(graph, 0.01);
+  if (averages) g.movingAverage(graph, 0.9, { name: 'slow' });
   return { graph, loss: g.crossEntropy(logits, graph.input('labels', [g.N], 'int32')), outputs: { logits } };
 }
 

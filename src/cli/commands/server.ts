@@ -57,6 +57,11 @@ const options = {
     value: 'FOLDER',
     help: 'Where checkpoints are kept, of this server alone. Default: none are.',
   },
+  rules: {
+    kind: 'text',
+    value: 'FILE',
+    help: 'A module with update rules and aggregators of your own, which trainings may name. It runs in the server: give only what you trust. Default: none.',
+  },
   ...serviceOptions,
   'admin-secret-file': {
     kind: 'text',
@@ -104,7 +109,8 @@ export const serverCommand = defineCommand({
       voice.tell({ type: 'log', text }, text);
       if (running?.failure) failed.abort();
     };
-    const server = (running = await start(given, { tls, log, administration }));
+    const rules = given.rules === undefined ? undefined : resolve(io.cwd, given.rules);
+    const server = (running = await start(given, { tls, log, administration, rules }));
     try {
       tellKept(server, voice);
       names.forEach((name, i) => offer(server, name, nonces[i]!, given, io, voice));
@@ -122,7 +128,7 @@ export const serverCommand = defineCommand({
 
 async function start(
   given: Options,
-  more: Pick<ParameterServerOptions, 'tls' | 'log' | 'administration'>,
+  more: Pick<ParameterServerOptions, 'tls' | 'log' | 'administration' | 'rules'>,
 ): Promise<ParameterServer> {
   const { cores = 1 } = given;
   const listen = listenOf(given);

@@ -120,7 +120,7 @@ async function train(target: string, given: Options, io: CommandIo): Promise<num
     ? { ...asked, batchSize: batchOfExample(asked, resume ? folder : undefined) }
     : asked;
   checkProvider(config);
-  if (isByWorkers && on.way.kind === 'clients' && on.way.access) readNonce(on.way.access);
+  if (isByWorkers && on.way.access) readNonce(on.way.access);
   const task = loadTask(config.data, config.seed, resume ? folder.readWords() : {});
   const built = buildModel(config, task);
   const adapted = { ...task, train: built.adapt(task.train), test: task.test && built.adapt(task.test) };

@@ -183,6 +183,36 @@ export function addRows(
   return -1;
 }
 
+// @ts-ignore: decorator
+@inline
+function blendAt(target: usize, x: usize, keep: v128, share: v128, times: i32, whole: bool): void {
+  const own = f32x4.mul(lanes(x, whole), share);
+  let value = lanes(target, whole);
+  for (let k: i32 = 0; k < times; k++) {
+    const next = f32x4.add(f32x4.mul(value, keep), own);
+    // What does not change once changes no more.
+    const isSame = !v128.any_true(v128.xor(next, value));
+    value = next;
+    if (isSame) break;
+  }
+  setLanes(target, value, whole);
+}
+
+/** So many times: target[row] = keep * target[row] + share * x[row] for the rows of these indices, which are right. */
+export function blendRows(
+  target: usize, keep: f32, x: usize, share: f32, indices: usize, count: i32, rowLength: usize, times: i32,
+): void {
+  const rowBytes = rowLength << 2;
+  const k = f32x4.splat(keep);
+  const s = f32x4.splat(share);
+  for (let j: i32 = 0; j < count; j++) {
+    const at = indexAt(indices, j) * rowBytes;
+    let i: usize = 0;
+    for (; i + 16 <= rowBytes; i += 16) blendAt(target + at + i, x + at + i, k, s, times, true);
+    for (; i < rowBytes; i += 4) blendAt(target + at + i, x + at + i, k, s, times, false);
+  }
+}
+
 /** Position of the first of `count` indices that is not below `rows`, or -1; without indices (0) they are 0, 1, 2 ... */
 export function firstBadIndex(indices: usize, count: i32, rows: i32): i32 {
   if (!indices) return count > rows ? rows : -1;

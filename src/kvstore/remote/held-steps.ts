@@ -111,11 +111,11 @@ export class HeldSteps {
    */
   next(): { readonly step: number; readonly settle: <T>(answers: Promise<T>) => Promise<T> } {
     const counted: [key: KnownKey, before: number][] = [];
-    // Servers count an update of every table whose rows are exact, pushed or not, as dense updates would.
-    if (this.#rows === 'exact') {
-      for (const key of this.#keys.all()) {
-        if (key.rowLength !== undefined && !this.#pushed.has(key)) counted.push([key, key.step++]);
-      }
+    // Servers count an update of every table whose rows are exact, or that averages follow, pushed or
+    // not, as dense updates would.
+    for (const key of this.#keys.all()) {
+      const isCounted = this.#rows === 'exact' || (key.operations?.averages.length ?? 0) > 0;
+      if (isCounted && key.rowLength !== undefined && !this.#pushed.has(key)) counted.push([key, key.step++]);
     }
     const pushed = [...this.#pushed];
     this.#pushed.clear();

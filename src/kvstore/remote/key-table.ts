@@ -8,6 +8,7 @@ import { checkStoreKey, keyText, UsageError } from '../../base/index.ts';
 import type { StoreKey } from '../../base/index.ts';
 import type { Kernels } from '../../kernels/index.ts';
 import type { Region, Segment, SharedSpace } from '../../memory/index.ts';
+import { checkOperations } from '../../server/index.ts';
 import type { Header, KeyShape } from '../../server/index.ts';
 import type { ByteRange } from '../../sockets/index.ts';
 import type { KeyInit, SeededKeyInit } from '../kv-store.ts';
@@ -325,9 +326,10 @@ export class KeyTable {
   }
 
   #shapeOf(init: KeyInit | SeededKeyInit, named: Set<StoreKey>): KeyShape {
-    const { key, rowLength } = init;
+    const { key, rowLength, operations } = init;
     const { length } = 'seed' in init ? init : init.value;
     checkStoreKey(this.#worker, key);
+    checkOperations(key, operations);
     const isKnown = this.#keys.has(key) || named.has(key);
     named.add(key);
     if (isKnown) {
@@ -338,7 +340,7 @@ export class KeyTable {
       );
     }
     if (rowLength === undefined || (rowLength > 0 && Number.isInteger(length / rowLength))) {
-      return { key, length, rowLength };
+      return { key, length, rowLength, ...(operations && { operations }) };
     }
     throw new UsageError(
       'INVALID_ARGUMENT',

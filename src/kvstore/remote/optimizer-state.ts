@@ -87,6 +87,12 @@ export class StateExchange {
     return { key: known.key, steps, slots };
   }
 
+  async fetchSlot(known: KnownKey, slot: string, into: Tensor): Promise<void> {
+    checkLength(known.key, `given for slot '${slot}' of`, into.length, known.length);
+    await this.#kept(known);
+    await this.#eachWindow(known, [[slot, into]], (window) => this.#fetch(window, known));
+  }
+
   /**
    * Elements of a table from `first` on, or of a slot of it, for whoever has no memory for all of
    * it. The target is in the store's space.

@@ -5,7 +5,7 @@
  * servers but what brings it about.
  */
 import { PeerError } from '../../base/index.ts';
-import type { OptimizerSpec } from '../../kernels/index.ts';
+import type { OptimizerSpec, OwnRuleSpec } from '../../kernels/index.ts';
 import type { Host } from '../../sockets/index.ts';
 import type { CoreLine } from './core-line.ts';
 import type { KeyTable } from './key-table.ts';
@@ -37,7 +37,9 @@ export class StoreRecovery {
   readonly #randomHex: Host['randomHex'];
   /** Servers that were started again and know nothing of the keys. */
   readonly #restarted = new Set<CoreLine>();
-  #optimizer: { readonly op: 'optimizer'; readonly number: number; readonly spec: OptimizerSpec } | undefined;
+  #optimizer:
+    | { readonly op: 'optimizer'; readonly number: number; readonly spec: OptimizerSpec | OwnRuleSpec }
+    | undefined;
   #isUnderWay = false;
   /** Servers that are being sent keys, first values and optimizer. */
   #telling = 0;
@@ -65,7 +67,7 @@ export class StoreRecovery {
   }
 
   /** The rule that servers were told, with the number of the call. */
-  setOptimizer(number: number, spec: OptimizerSpec): void {
+  setOptimizer(number: number, spec: OptimizerSpec | OwnRuleSpec): void {
     this.#optimizer = { op: 'optimizer', number, spec };
   }
 

@@ -7,7 +7,7 @@
  */
 import type { PeerError, StoreKey, UsageError } from '../../base/index.ts';
 import { Kernels } from '../../kernels/index.ts';
-import type { OptimizerSpec } from '../../kernels/index.ts';
+import type { OptimizerSpec, OwnRuleSpec } from '../../kernels/index.ts';
 import { SharedSpace } from '../../memory/index.ts';
 import type { Region } from '../../memory/index.ts';
 import { segmentPrefix, StreamResources } from '../../server/index.ts';
@@ -323,16 +323,17 @@ export class RemoteStore implements RecoverableStore {
     }).then(([status]) => status!);
   }
 
-  pullRows(key: StoreKey, indices: Int32Array, into: Tensor): Promise<RemoteKeyStatus> {
+  /** `slot`: rows of what the optimizer, or an average, keeps, by its name in a `KeyState`. */
+  pullRows(key: StoreKey, indices: Int32Array, into: Tensor, slot?: string): Promise<RemoteKeyStatus> {
     return this.#answered(async () => {
       const known = this.#keys.table(key);
       checkLength(key, 'pulled into', into.length, indices.length * known.rowLength!);
-      const { answer } = await this.#rows.pull({ known, indices, into });
+      const { answer } = await this.#rows.pull({ known, indices, into, slot });
       return [answer];
     }).then(([status]) => status!);
   }
 
-  async setOptimizer(spec: OptimizerSpec): Promise<void> {
+  async setOptimizer(spec: OptimizerSpec | OwnRuleSpec): Promise<void> {
     await this.#answered(() => {
       const number = this.#optimizers++;
       this.#recovery.setOptimizer(number, spec);
@@ -366,6 +367,14 @@ export class RemoteStore implements RecoverableStore {
     return this.#inOrder(async () => {
       this.#recovery.check();
       return this.#state.fetch(this.#keys.get(key), into);
+    });
+  }
+
+  /** One slot of that, or an average, by its name in a `KeyState`. */
+  pullSlot(key: StoreKey, slot: string, into: Tensor): Promise<void> {
+    return this.#inOrder(async () => {
+      this.#recovery.check();
+      await this.#state.fetchSlot(this.#keys.get(key), slot, into);
     });
   }
 

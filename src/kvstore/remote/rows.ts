@@ -44,6 +44,8 @@ export interface RowsPullCall extends RowsCall {
   readonly into: Tensor;
   /** Rows of the combined gradient that is held of this step. Default: of the value. */
   readonly heldStep?: number | undefined;
+  /** Rows of what the rule, or an average, keeps. Default: of the value. */
+  readonly slot?: string | undefined;
 }
 
 /** What one core has of the rows of a call. */
@@ -126,7 +128,7 @@ export class RowExchange implements Told {
   }
 
   async pull(call: RowsPullCall): Promise<{ readonly answer: Promise<RemoteKeyStatus> }> {
-    const { known, into, heldStep } = call;
+    const { known, into, heldStep, slot } = call;
     const { segment, parts, tensors } = await this.#prepare(call, [into]);
     const [target] = tensors;
     const asked = parts.filter(({ indices }, i) => indices.length > 0 || i === 0);
@@ -135,7 +137,7 @@ export class RowExchange implements Told {
         part,
         tensors,
         known,
-        { op: 'pull-rows', heldStep },
+        { op: 'pull-rows', heldStep, slot },
         { answer: part.travelling?.[0], target },
       ),
     );

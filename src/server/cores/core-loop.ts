@@ -4,8 +4,8 @@
  * most so many strangers hold a descriptor, none for longer than its time, and those of one address never keep out
  * others; what one connection does wrong ends that connection only.
  */
-import { TributaryError } from '../../base/index.ts';
-import type { Kernels } from '../../kernels/index.ts';
+import { PeerError, TributaryError } from '../../base/index.ts';
+import type { Kernels, OwnRules } from '../../kernels/index.ts';
 import {
   AcceptPause,
   addressText,
@@ -66,6 +66,8 @@ export interface CoreOptions {
   readonly maxStrangers: number;
   /** Connections come through a TLS tunnel, which says first who they are. */
   readonly isTunnelled: boolean;
+  /** Of users, by name. */
+  readonly rules?: OwnRules | undefined;
 }
 
 interface Connection extends Stallable {
@@ -86,10 +88,7 @@ interface Connection extends Stallable {
 
 /** Longest sleep, so that a thread that is to be ended never hangs in the kernel. */
 const MAX_SLEEP_MS = 500;
-/**
- * Of the strangers that there may be: of those that come from one address, the newest is heard before others replace
- * it.
- */
+/** Of the strangers that there may be: of those of one address, the newest is heard before others replace it. */
 const ACCEPTS_SHARE = 1 / 4;
 /** Connections that are taken in a turn, at all addresses together; then those that are there are served. */
 const ACCEPTS_A_TURN = 4;
@@ -211,6 +210,7 @@ export class CoreLoop implements Doorkeeper, OfficeNews {
         this.#host,
         (go) => this.answer(service.serial, go),
         this.#turns.isOver,
+        this.#options.rules,
       ),
     );
   }

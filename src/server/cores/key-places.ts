@@ -2,7 +2,10 @@
  * Where keys lie, as the office tells a core: numbers, which a thread takes over at once, while objects are taken one by
  * one and cannot be cut. Invariant: they are in the order of the keys and slots that were asked for.
  */
+import { keyName } from '../../base/index.ts';
 import type { StoreKey } from '../../base/index.ts';
+import { averageSlots } from '../key-operations.ts';
+import type { KeyShape } from '../wire/messages.ts';
 import type { SpaceRange } from './office.ts';
 
 /** Where a key lies, for all cores. */
@@ -24,18 +27,31 @@ export interface KeyPlaces {
 const VALUE_NUMBERS = 4;
 const SLOT_NUMBERS = 2;
 
-/** Each of the keys has all of the slots. */
-export function packPlaces(keys: readonly Omit<KeyMemory, 'key'>[], slots: readonly string[]): KeyPlaces {
+/** Of each key that was asked for: the rule's slots, then those of its averages. */
+export function slotsOf(
+  { operations }: Pick<KeyShape, 'operations'>,
+  slots: readonly string[],
+): readonly string[] {
+  return operations === undefined ? slots : [...slots, ...averageSlots(operations)];
+}
+
+/** `wanted`: which of a key's slots. */
+export function packPlaces(
+  keys: readonly (Omit<KeyMemory, 'key'> & { readonly wanted: readonly string[] })[],
+): KeyPlaces {
   const segments = new Map<string, number>();
-  const each = VALUE_NUMBERS + SLOT_NUMBERS * slots.length;
-  const numbers = new Float64Array(each * keys.length);
-  for (const [i, { value, segment, offsetInSegment, slots: own }] of keys.entries()) {
+  const total = keys.reduce((sum, { wanted }) => sum + VALUE_NUMBERS + SLOT_NUMBERS * wanted.length, 0);
+  const numbers = new Float64Array(total);
+  let at = 0;
+  for (const { value, segment, offsetInSegment, slots, wanted } of keys) {
     const number = segments.get(segment) ?? segments.size;
     segments.set(segment, number);
-    numbers.set([value.byteOffset, value.byteLength, number, offsetInSegment], each * i);
-    for (const [j, slot] of slots.entries()) {
-      const { byteOffset, byteLength } = own[slot]!;
-      numbers.set([byteOffset, byteLength], each * i + VALUE_NUMBERS + SLOT_NUMBERS * j);
+    numbers.set([value.byteOffset, value.byteLength, number, offsetInSegment], at);
+    at += VALUE_NUMBERS;
+    for (const slot of wanted) {
+      const { byteOffset, byteLength } = slots[slot]!;
+      numbers.set([byteOffset, byteLength], at);
+      at += SLOT_NUMBERS;
     }
   }
   return { segments: [...segments.keys()], numbers };
@@ -44,16 +60,20 @@ export function packPlaces(keys: readonly Omit<KeyMemory, 'key'>[], slots: reado
 /** `keys` and `slots`: those that were asked for. */
 export function* placesOf(
   { segments, numbers }: KeyPlaces,
-  keys: readonly { readonly key: StoreKey }[],
+  keys: readonly Pick<KeyShape, 'key' | 'operations'>[],
   slots: readonly string[],
 ): Generator<KeyMemory, void> {
-  const each = VALUE_NUMBERS + SLOT_NUMBERS * slots.length;
-  for (const [i, { key }] of keys.entries()) {
+  let at = 0;
+  for (const shape of keys) {
+    const { key } = shape;
+    const wanted = slotsOf(shape, slots);
+    const each = VALUE_NUMBERS + SLOT_NUMBERS * wanted.length;
     const [byteOffset, byteLength, segment, offsetInSegment, ...rest] = numbers.subarray(
-      each * i,
-      each * (i + 1),
+      at,
+      at + each,
     ) as unknown as [number, number, number, number, ...number[]];
-    const ranges = slots.map((slot, j) => [
+    at += each;
+    const ranges = wanted.map((slot, j) => [
       slot,
       { byteOffset: rest[SLOT_NUMBERS * j]!, byteLength: rest[SLOT_NUMBERS * j + 1]! },
     ]);
@@ -62,4 +82,9 @@ export function* placesOf(
       slots: Object.fromEntries(ranges) as Readonly<Record<string, SpaceRange>>,
     };
   }
+}
+
+/** A slot of a key, among those of all keys. */
+export function slotName(slot: string, key: StoreKey): string {
+  return `${slot} of ${keyName(key)}`;
 }

@@ -114,7 +114,7 @@ export class RowRequests {
     }
   }
 
-  #pull({ id, piece, heldStep }: Extract<RowRequest, { op: 'pull-rows' }>, buffer: RowBuffer): void {
+  #pull({ id, piece, heldStep, slot }: Extract<RowRequest, { op: 'pull-rows' }>, buffer: RowBuffer): void {
     const { worker, tenant } = this.#host;
     const { core } = tenant;
     const { indices, rows, positions } = buffer;
@@ -123,7 +123,7 @@ export class RowRequests {
       tenant.recovery.check();
       const { version } =
         heldStep === undefined
-          ? core.pullRows(worker, key, ...asked)
+          ? core.pullRows(worker, key, ...asked, slot)
           : core.pullHeldRows(worker, key, heldStep, ...asked);
       this.#reply(id, [version, 0], buffer, rows, false);
     } catch (error) {

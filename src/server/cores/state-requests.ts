@@ -6,9 +6,9 @@
  * within them; what comes in waits in memory of its own until rows have the updates that they
  * missed.
  */
-import { keyText, UsageError } from '../../base/index.ts';
 import type { Segment } from '../../memory/index.ts';
 import type { ByteRange } from '../../sockets/index.ts';
+import { slotOf } from '../push-checks.ts';
 import { ProtocolFault } from '../wire/frame.ts';
 import type { Incoming } from '../wire/message-stream.ts';
 import type { Request } from '../wire/messages.ts';
@@ -107,13 +107,7 @@ export class StateRequests {
       op === 'push-state'
         ? core.stateToSet(this.#worker, String(number))
         : core.stateOf(this.#worker, String(number));
-    const region = slot === undefined ? value : Object.hasOwn(slots, slot) ? slots[slot] : undefined;
-    if (region) return { bytes: windowOf(rangesIn(region, shape), 4 * first, 4 * count), version };
-    const kept = Object.keys(slots);
-    throw new UsageError(
-      'INVALID_ARGUMENT',
-      `worker ${this.#worker} named slot '${slot}' of key ${keyText(key.key)}, for which the optimizer keeps ${kept.join(', ') || 'nothing'}; set the same optimizer first`,
-      { worker: this.#worker, key: key.key, slot, expected: kept },
-    );
+    const region = slotOf({ slots, value, title: key.key }, this.#worker, slot);
+    return { bytes: windowOf(rangesIn(region, shape), 4 * first, 4 * count), version };
   }
 }

@@ -3,9 +3,9 @@
  * and where they meet. It knows sessions only as somebody to tell. Invariants: nothing in it is reachable without a
  * session of its own namespace; a worker is waited for from the first join on until it says goodbye or its time is up.
  */
-import { asTributaryError, keyName, keyText, UsageError } from '../../base/index.ts';
+import { asTributaryError, keyText, UsageError } from '../../base/index.ts';
 import type { StoreKey, TributaryError } from '../../base/index.ts';
-import type { Kernels } from '../../kernels/index.ts';
+import type { Kernels, OwnRules } from '../../kernels/index.ts';
 import type { Region } from '../../memory/index.ts';
 import type { Host, SpaceBytes } from '../../sockets/index.ts';
 import type { ValuesRecord } from '../durability/index.ts';
@@ -25,7 +25,7 @@ import { KeptMemory } from './kept-memory.ts';
 import { LongWork } from './long-work.ts';
 import { Meetings } from './meetings.ts';
 import { OptimizerMeeting } from './optimizer-meeting.ts';
-import { placesOf } from './key-places.ts';
+import { placesOf, slotName } from './key-places.ts';
 import type { KeyMemory, KeyPlaces } from './key-places.ts';
 import type { Service, SpaceRange, TenantOffice } from './office.ts';
 import { rangesIn } from './piece.ts';
@@ -59,6 +59,7 @@ export class Tenant {
   /** Pieces that were asked for, which are numbered so far. */
   pieceCount = 0;
   readonly #kernels: Kernels;
+  readonly #rules: OwnRules | undefined;
   readonly #office: TenantOffice;
   readonly #host: Host;
   readonly #slots = new Map<string, SpaceRange>();
@@ -82,8 +83,10 @@ export class Tenant {
     host: Host,
     later: (go: () => void) => void,
     isTurnOver: () => boolean,
+    rules?: OwnRules,
   ) {
     this.service = service;
+    this.#rules = rules;
     this.later = later;
     this.space = new TenantSpace(kernels.space, service);
     this.limits = new TenantLimits(service, this.space);
@@ -166,7 +169,7 @@ export class Tenant {
     this.meetings.leave(worker);
   }
 
-  /** The first few of those that the others wait for and that are not connected; undefined: none. */
+  /** The first `MAX_ABSENT` of those that the others wait for and that are not connected; undefined: none. */
   get absent(): readonly number[] | undefined {
     const workers = this.#waitsForPushes ? this.#attendance!.absent(MAX_ABSENT) : [];
     return workers.length > 0 ? workers : undefined;
@@ -386,7 +389,8 @@ export class Tenant {
     try {
       for (const { shape, key, value } of this.piecesIn(batch)) {
         const chunks = shape.ranges.map(([start, length]) => ({ start, length }));
-        this.core.open({ name: String(number++), title: key.key, value, chunks, rowLength: key.rowLength });
+        const { rowLength, operations } = key;
+        this.core.open({ name: String(number++), title: key.key, value, chunks, rowLength, operations });
         yield;
       }
     } catch (error) {
@@ -466,7 +470,7 @@ export class Tenant {
     fail: (error: TributaryError) => void,
     isLogged = false,
   ): void {
-    const rule = optimizerRule(this.#kernels, spec as never);
+    const rule = optimizerRule(this.#kernels, spec as never, this.#rules);
     const opening = [...this.batches.values()].find(({ memory }) => memory === undefined);
     if (opening) {
       const go = () => {
@@ -530,7 +534,7 @@ export class Tenant {
       isHeld: settings.isHeld,
       heldMemory: this.kept,
       scratch: this.space,
-      // Workers look before they push; one that does not only harms its own tenant.
+      // Workers look before they push; one that does not harms its own tenant only.
       nonFinite: 'accept',
       beforePush: (key, ...push) => this.journal.logPush(String(key), ...push),
       slotRegion: (name, slot) => this.#slotRegion(Number(name), slot),
@@ -568,11 +572,6 @@ export class Tenant {
   }
 }
 
-function slotName(slot: string, key: StoreKey): string {
-  return `${slot} of ${keyName(key)}`;
-}
-
 const ignore = () => undefined;
 
-/** Workers that are named to those who wait. */
 const MAX_ABSENT = 8;

@@ -7,11 +7,13 @@
  */
 import { isStoreKey } from '../../base/index.ts';
 import type { StoreKey } from '../../base/index.ts';
+import type { KeyOperations } from '../../kernels/index.ts';
 import { isNonce } from '../../sockets/index.ts';
 import type { Aggregation, Combine } from '../aggregation.ts';
 import { isElasticShare } from '../consistency.ts';
 import type { Consistency } from '../consistency.ts';
 import type { PushReply } from '../contribution.ts';
+import { operationsFault } from '../key-operations.ts';
 import type { RowsMode } from '../server-core.ts';
 import type { Updater } from '../update-rule.ts';
 import { MAX_RANGES, rangesOfRuns } from './chunk-runs.ts';
@@ -94,6 +96,8 @@ export interface KeyShape {
   readonly rowLength: number | undefined;
   /** The server makes them; undefined: the first worker brings them. */
   readonly firstValues?: FirstValues | undefined;
+  /** What is done around its updates; undefined: nothing. */
+  readonly operations?: KeyOperations | undefined;
 }
 
 export interface PieceShape {
@@ -193,6 +197,8 @@ export type Request = { readonly id: number } & (
       readonly count: number;
       /** Rows of the combined gradient that is held of this step; undefined: of the value. */
       readonly heldStep: number | undefined;
+      /** Rows of what the rule, or an average, keeps; undefined: of the value. */
+      readonly slot: string | undefined;
       /** undefined: the indices are in the body, the rows in that of the answer. */
       readonly shared: SharedRows | undefined;
     }
@@ -354,12 +360,15 @@ export function readRequest(header: Header): Request {
         ...{ isSkipped, pulls, shared: readSharedRows(header.shared), lr: rateOf(header) },
       };
     }
-    case 'pull-rows':
+    case 'pull-rows': {
+      const { slot } = header;
+      check(slot === undefined || typeof slot === 'string', op, header);
       return {
-        ...{ id, op, piece: countOf(header, 'piece'), count: countOf(header, 'count') },
+        ...{ id, op, piece: countOf(header, 'piece'), count: countOf(header, 'count'), slot },
         heldStep: header.heldStep === undefined ? undefined : countOf(header, 'heldStep'),
         shared: readSharedRows(header.shared),
       };
+    }
     case 'apply': {
       return { id, op, step: countOf(header, 'step'), scale: finiteOf(header, 'scale'), lr: rateOf(header) };
     }
@@ -461,7 +470,12 @@ function readKey(value: unknown): KeyShape {
     shape,
   );
   const firstValues = readFirstValues(shape.firstValues);
-  return { key, length, rowLength, ...(firstValues && { firstValues }) };
+  const { operations } = shape;
+  check(operations === undefined || operationsFault(operations) === undefined, 'operations', shape);
+  return {
+    ...{ key, length, rowLength, ...(firstValues && { firstValues }) },
+    ...(operations === undefined ? {} : { operations: operations as KeyOperations }),
+  };
 }
 
 function readPieces(values: readonly unknown[]): PieceShape[] {
