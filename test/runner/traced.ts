@@ -37,7 +37,7 @@ function tracedModel(hasAverage: boolean, limitsAndDecays: boolean): g.Model {
   const logits = g.linear(hidden, 2, { name: 'output' });
   if (limitsAndDecays) g.clipByValue(graph, 0.5);
   g.clipByGlobalNorm(graph, 1);
-  if (limitsAndDecays) g.weightDecay(graph, 0.01, ({ name }) => name === 'embedding');
+  if (limitsAndDecays) g.weightDecay(graph, 0.01, ({ name }) => name.startsWith('embedding'));
   if (hasAverage) g.movingAverage(graph, 0.9);
   return { graph, loss: g.crossEntropy(logits, graph.input('labels', [g.N], 'int32')), outputs: { logits } };
 }
