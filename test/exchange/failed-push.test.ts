@@ -38,6 +38,7 @@ async function open({ push, apply = () => Promise.resolve(), checkLoss = () => u
   const step = new StepContext();
   const exchange = await ServerExchange.open({
     ...{ servers, memory, kernels, names: new Set(names), step, hasExactRows: true, steps: 0 },
+    ...{ operations: new Map(), firstSlots: new Map() },
     thread: { world: { rank: 0, size: 1, hosts: ['a'] } },
   } as unknown as ServerExchangeOptions);
   step.begin([0, 1, 2, 3], undefined);

@@ -29,6 +29,7 @@ it('are named by what they carry', async () => {
   const exchange = await ServerExchange.open({
     ...{ servers: { store, close: answer, abort: answer }, memory, kernels, names: new Set(names) },
     ...{ step, hasExactRows: true, steps: 0 },
+    ...{ operations: new Map(), firstSlots: new Map() },
     thread: { world: { rank: 0, size: 1, hosts: ['a'] } },
   } as unknown as ServerExchangeOptions);
   step.elsewhere = exchange.elsewhere;

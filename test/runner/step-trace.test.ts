@@ -182,6 +182,32 @@ describe('the trace of two workers', () => {
   });
 });
 
+describe('clips, decays and averages are operations of the worker', () => {
+  const given = { hasAverage: true, limitsAndDecays: true };
+  const around = ['clip', 'weight decay', 'average average'];
+  const onServers = (file: TraceFile) => file.program.find(({ kind }) => kind === 'apply')?.around ?? [];
+
+  it('only by the norm where servers have all parameters', () => {
+    const file = onWorkers({ ...given, on: { strategy: 'servers', merging: 'single' } });
+    expect([...onServers(file)].sort()).toEqual([...around].sort());
+    expect(file.computing(0, 2).slice(-2)).toEqual(['norm', 'update']);
+    expect(file.differences(0, 2)).toEqual([]);
+  });
+
+  it('but for what only the table has where servers have the table', () => {
+    const file = onWorkers({ ...given, on: { strategy: 'parallax', merging: 'single' } });
+    expect([...onServers(file)].sort()).toEqual([...around].sort());
+    expect(file.computing(0, 2).slice(-4)).toEqual(['clip', 'norm', 'update', 'average']);
+    expect(file.differences(0, 2)).toEqual([]);
+  });
+
+  it('all of them by collectives', () => {
+    const file = onWorkers({ ...given, on: { strategy: 'collectives', merging: 'single' } });
+    expect(onServers(file)).toEqual([]);
+    expect(file.computing(0, 2).slice(-5)).toEqual(['clip', 'norm', 'weight decay', 'update', 'average']);
+  });
+});
+
 describe('the trace of clients', () => {
   /** The second client has two workers, 1 and 2. */
   const onClients = (consistency: OnConsistency, epochs: number) =>

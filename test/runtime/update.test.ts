@@ -152,8 +152,29 @@ describe('update operations', () => {
       (replica) => {
         replica.computeGradients([0, 1, 2]);
         expect(() => replica.update(undefined, elsewhere)).toThrow(
-          /clip_global_norm needs the gradient of dense/,
+          /dense is elsewhere, but gradients are clipped by a norm of order 3/,
         );
+      },
+    );
+  });
+
+  it('leave averages of parameters that are elsewhere to whoever has these', () => {
+    run(
+      (graph) => g.movingAverage(graph, 0.5),
+      (replica) => {
+        const elsewhere = { names: new Set(['dense']), sumOfSquares: 0 };
+        const average = (name: string) => [...replica.memory.averages.get('average')!.get(name)!.view];
+        const parameter = (name: string) => replica.memory.parameters.get(name)!.view;
+        const before = { dense: average('dense'), table: average('table') };
+        parameter('dense').fill(100);
+        parameter('table').fill(100);
+        replica.followAverages(elsewhere);
+        expect(average('dense')).toEqual(before.dense);
+        expect(average('table')).not.toEqual(before.table);
+        replica.update(undefined, elsewhere);
+        expect(average('dense')).toEqual(before.dense);
+        replica.followAverages();
+        expect(average('dense')).not.toEqual(before.dense);
       },
     );
   });
