@@ -4,7 +4,7 @@
  * most so many strangers hold a descriptor, none for longer than its time, and those of one address never keep out
  * others; what one connection does wrong ends that connection only.
  */
-import { PeerError, TributaryError } from '../../base/index.ts';
+import { TributaryError } from '../../base/index.ts';
 import type { Kernels, OwnRules } from '../../kernels/index.ts';
 import {
   AcceptPause,
