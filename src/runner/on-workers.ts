@@ -65,7 +65,8 @@ function lockStepOf(given: Workers, workers: number): LockStep {
       );
     }
   }
-  checkPlaceOfServers(given, workers);
+  // 0: everything by collectives.
+  checkPlaceOfServers({ ...given, servers: servers === 0 ? undefined : servers }, workers);
   if (typeof servers === 'object' && strategy === 'collectives') {
     throw fault(
       "strategy is 'collectives', which uses no servers, and on has addresses of some; leave them out, or use strategy 'hybrid'",
@@ -171,7 +172,7 @@ function checkPlaceOfServers({ servers, access, serverCores }: Workers, workers:
     if (access !== undefined) {
       throw fault('access is for servers of their own, and on has no addresses; add servers: ["host:port"]');
     }
-    if (servers !== undefined && servers !== 0) checkServers(servers, workers);
+    if (servers !== undefined) checkServers(servers, workers);
     return;
   }
   if (workers === 1) throw aloneWithServers();
