@@ -51,7 +51,7 @@ export interface TrialStore {
 
 /** All workers call it together. */
 export async function startRunServers(options: RunServersOptions): Promise<RunServers> {
-  const { thread, optimizer, rows, sharedMemory, tls, servers, ...hosting } = options;
+  const { thread, optimizer, rows, sharedMemory = true, tls, servers, ...hosting } = options;
   const { rank, size, hosts } = thread.world;
   const ranks = hosts.flatMap((host, other) =>
     (servers === undefined ? hosts.indexOf(host) === other : other < servers) ? [other] : [],
@@ -68,7 +68,8 @@ export async function startRunServers(options: RunServersOptions): Promise<RunSe
   const connect = async (as: ServiceAccess): Promise<ThreadStore> => {
     const opened = await lane.connect({
       ...{ servers: hosted.addresses, access: as, worker: rank, workers: size },
-      ...{ held: true, combine: 'mean', rows, nonFinite: 'accept', sharedMemory, tls },
+      ...{ held: true, combine: 'mean', rows, nonFinite: 'accept', tls },
+      sharedMemory: hosted.areHere.map((isHere) => sharedMemory && isHere),
     });
     try {
       await opened.setOptimizer(optimizer);
