@@ -21,3 +21,5 @@ export { measureServers } from './server-costs.ts';
 export type { ServerCosts } from './server-costs.ts';
 export { ServerExchange } from './server-exchange.ts';
 export type { ServerExchangeOptions, ServerPlacement } from './server-exchange.ts';
+export { TrialServers } from './trial-servers.ts';
+export type { TrialServersOptions } from './trial-servers.ts';

@@ -35,7 +35,10 @@ export interface RunServers {
   readonly store: ThreadStore;
   /** How many there are. */
   readonly servers: number;
-  /** A store beside that of the run, with parameters of its own; once, before training. All workers call it together. */
+  /**
+   * A store beside that of the run, with parameters of its own; twice at most, before training. All
+   * workers call it together.
+   */
   readonly openTrial: () => Promise<TrialStore>;
   /** Closes the store, waits until all workers have, and ends the server that is here. */
   readonly close: () => Promise<void>;
@@ -49,6 +52,9 @@ export interface TrialStore {
   readonly close: () => Promise<void>;
 }
 
+/** Services for measuring what servers cost, and for trying routes. */
+const TRIALS = ['-trial', '-routes'];
+
 /** All workers call it together. */
 export async function startRunServers(options: RunServersOptions): Promise<RunServers> {
   const { thread, optimizer, rows, sharedMemory = true, tls, servers, ...hosting } = options;
@@ -56,8 +62,8 @@ export async function startRunServers(options: RunServersOptions): Promise<RunSe
   const ranks = hosts.flatMap((host, other) =>
     (servers === undefined ? hosts.indexOf(host) === other : other < servers) ? [other] : [],
   );
-  const hosted = await hostServers({ ...hosting, thread, tls, ranks, services: ['', '-trial'] });
-  const [access, trial] = hosted.accesses as [ServiceAccess, ServiceAccess];
+  const hosted = await hostServers({ ...hosting, thread, tls, ranks, services: ['', ...TRIALS] });
+  const [access, ...trials] = hosted.accesses;
   const lane = new StoreThread(thread.space);
   let store: ThreadStore | undefined;
   const abort = async (): Promise<void> => {
@@ -80,10 +86,11 @@ export async function startRunServers(options: RunServersOptions): Promise<RunSe
     return opened;
   };
   try {
-    store = await connect(access);
+    store = await connect(access!);
     return {
       ...{ store, servers: hosted.addresses.length, abort },
       openTrial: async () => {
+        const trial = trials.shift()!;
         const tried = await connect(trial);
         return {
           store: tried,

@@ -21,6 +21,7 @@ import type { WorkerPlace } from '../launcher/index.ts';
 import type { Replica } from '../runtime/index.ts';
 import type { LockStep } from './on.ts';
 import { groupsOf, planRun, routesOf } from './plan-run.ts';
+import { withTriedRoutes } from './route-trial.ts';
 import type { RunnerConfig } from './runner.ts';
 import type { PlannedExchange } from './shared-step.ts';
 
@@ -73,7 +74,7 @@ async function planAndOpen(
   const { localAggregation = true } = config;
   const shape = { thread, table: table ?? NO_TABLE, localAggregation };
   const costs = servers && (await measureServers({ ...shape, servers }));
-  const run = await planRun(
+  const planned = await planRun(
     {
       ...{ thread, replica, messages, gather, way, options: config },
       sparseUpdates: config.sparseUpdates ?? 'exact',
@@ -81,6 +82,9 @@ async function planAndOpen(
     },
     samples,
   );
+  const hasExactRows = (config.sparseUpdates ?? 'exact') === 'exact';
+  const trial = servers && { thread, replica, servers, localAggregation, hasExactRows };
+  const run = trial ? await withTriedRoutes(trial, planned, samples) : planned;
   const [groups, routes] = [groupsOf(run.plan), routesOf(run.plan)];
   const names = new Set([...routes].flatMap(([name, route]) => (route.startsWith('server') ? [name] : [])));
   const collective = new CollectiveExchange({ thread, memory, kernels, groups, routes });

@@ -1,0 +1,145 @@
+/**
+ * The last candidates of a plan in real steps: where predictions lie too close together to tell
+ * which routes are quickest, each takes a few steps with all its messages, by turns, and what they
+ * took decides. Trains nothing: servers work on keys of their own, and nothing comes back to the
+ * model. All workers call it together. Invariants: on all workers the same choice; parameters,
+ * states and optimizer state stay as they were.
+ */
+import type { CommunicationThread } from '../communication/index.ts';
+import { agree, CollectiveExchange, tellAll, TrialServers, type RunServers } from '../exchange/index.ts';
+import { finalists, recordOf, type Finalist, type TriedRoutes } from '../plan/index.ts';
+import type { Replica } from '../runtime/index.ts';
+import { groupsOf, planned, routesOf, type PlannedRun } from './plan-run.ts';
+
+export interface RouteTrialOptions {
+  readonly thread: CommunicationThread;
+  readonly replica: Replica;
+  readonly servers: Pick<RunServers, 'openTrial'>;
+  readonly localAggregation: boolean;
+  readonly hasExactRows: boolean;
+}
+
+/** What a prediction may be wrong by, and how many candidates are tried. */
+const [PREDICTION_NOISE, MOST_CANDIDATES] = [0.3, 3];
+/** Differences below this share are noise of the trial: then the plan stays as it was predicted. */
+const TRIAL_NOISE = 0.02;
+/** The trial takes about this long, but for steps so slow that the fewest take longer. */
+const BUDGET_MS = 2000;
+const PASSES = 2;
+/** Timed steps of a candidate in a pass, behind one that compiles and fills connections. */
+const [FEWEST, MOST] = [2, 8];
+
+/** The run with the quickest routes. `samples` of the batch in the replica's inputs may be empty on some workers. */
+export async function withTriedRoutes(
+  options: RouteTrialOptions,
+  run: PlannedRun,
+  samples: ArrayLike<number>,
+): Promise<PlannedRun> {
+  const { thread } = options;
+  const limits = { within: PREDICTION_NOISE, most: MOST_CANDIDATES };
+  const candidates = agree(thread, thread.world.rank === 0 ? finalists(run.input, run.plan, limits) : []);
+  if (candidates.length < 2) return run;
+  const tried = await tryCandidates(options, candidates, samples);
+  const own = tried[0]!;
+  const [quickest] = [...tried].sort((a, b) => a.measuredMs - b.measuredMs);
+  const taken = own.measuredMs <= (1 + TRIAL_NOISE) * quickest!.measuredMs ? own : quickest!;
+  const { input, plan } = planned(thread, { ...run.input, routes: taken.routes });
+  const listed = [...tried].sort((a, b) => a.measuredMs - b.measuredMs);
+  const shown = listed.map(({ name, measuredMs }) => `${name} ${measuredMs.toPrecision(3)} ms`).join(', ');
+  const reason = `${plan.reason}; tried in real steps: ${shown}`;
+  return { input, plan: Object.freeze({ ...plan, tried: Object.freeze(listed), reason }) };
+}
+
+async function tryCandidates(
+  { thread, replica, servers, localAggregation, hasExactRows }: RouteTrialOptions,
+  candidates: readonly Finalist[],
+  samples: ArrayLike<number>,
+): Promise<TriedRoutes[]> {
+  const { memory, kernels } = replica;
+  const states = [...memory.states.values()].map(({ view }) => ({ view, kept: view.slice() }));
+  const { store, close } = await servers.openTrial();
+  try {
+    const onServers = candidates.map(({ plan }) => keysOnServers(plan, replica));
+    const trial = await TrialServers.open(
+      { thread, store, memory, kernels, hasExactRows, localAggregation },
+      new Set(onServers.flatMap((names) => [...names])),
+    );
+    const predictedMs = candidates.reduce((sum, { plan }) => sum + plan.iterationMs, 0);
+    const steps = Math.max(FEWEST, Math.min(MOST, Math.floor(BUDGET_MS / PASSES / predictedMs) - 1));
+    const ownMs = candidates.map((): number[] => []);
+    const order = candidates.map((_, i) => i);
+    for (let pass = 0; pass < PASSES; pass++) {
+      // There and back: whoever came first comes last.
+      for (const i of pass % 2 === 0 ? order : [...order].reverse()) {
+        const { plan } = candidates[i]!;
+        await trial.use(onServers[i]!, groupsOf(plan));
+        ownMs[i]!.push(...(await timeSteps(thread, replica, plan, trial, samples, steps)));
+      }
+    }
+    await trial.close();
+    await close();
+    const all = tellAll(thread, ownMs.map(median), 'times of tried routes');
+    return candidates.map(({ name, plan }, i) => ({
+      ...{ name, routes: recordOf(plan), predictedMs: plan.iterationMs },
+      measuredMs: all.reduce((sum, ms) => sum + ms[i]!, 0) / all.length,
+      steps: PASSES * steps,
+    }));
+  } catch (error) {
+    // Who waits for others that failed as well, waits long.
+    await store.close();
+    throw error;
+  } finally {
+    for (const { view, kept } of states) view.set(kept);
+  }
+}
+
+/** Milliseconds of whole steps, but for loading a batch and what workers update themselves. */
+async function timeSteps(
+  thread: CommunicationThread,
+  replica: Replica,
+  plan: Finalist['plan'],
+  servers: TrialServers,
+  samples: ArrayLike<number>,
+  count: number,
+): Promise<number[]> {
+  const { memory, kernels } = replica;
+  const groups = groupsOf(plan);
+  replica.setGroups(groups);
+  const collective = new CollectiveExchange({ thread, memory, kernels, groups, routes: routesOf(plan) });
+  const start = (group: number): void => {
+    collective.start(group);
+    servers.start(group);
+  };
+  const times: number[] = [];
+  let lastMs = 0;
+  for (let step = 0; step <= count; step++) {
+    await servers.prepare();
+    collective.begin(samples.length);
+    servers.begin(samples.length);
+    if (samples.length > 0) replica.computeGradients(samples, start);
+    else {
+      replica.clearGradients();
+      groups.forEach((_, group) => start(group));
+    }
+    await collective.finish();
+    await servers.finish();
+    servers.apply();
+    const nowMs = performance.now();
+    if (step > 0) times.push(nowMs - lastMs);
+    lastMs = nowMs;
+  }
+  await collective.close();
+  return times;
+}
+
+/** Tables that are nowhere else have one route by all candidates, and too many rows to be there twice. */
+function keysOnServers(plan: Finalist['plan'], { memory }: Replica): ReadonlySet<string> {
+  const names = [...routesOf(plan)].flatMap(([name, route]) => (route.startsWith('server') ? [name] : []));
+  return new Set(names.filter((name) => !memory.rowBuffers.has(name)));
+}
+
+function median(values: readonly number[]): number {
+  const sorted = [...values].sort((a, b) => a - b);
+  const middle = sorted.length / 2;
+  return (sorted[Math.ceil(middle) - 1]! + sorted[Math.floor(middle)]!) / 2;
+}
