@@ -12,7 +12,7 @@ import { AgreedStop } from './agreed-stop.ts';
 import type { JointStep, StepOutcome, StepShare } from './joint-step.ts';
 import { groupsOf, planned, type PlannedRun } from './plan-run.ts';
 import { compareReplicas } from './replica-check.ts';
-import { replan, StepTimes } from './replanning.ts';
+import { betterRoutesText, replan, StepTimes } from './replanning.ts';
 import { compareProgram } from './run-program.ts';
 import { runReport } from './run-report.ts';
 import type { Trace } from './trace.ts';
@@ -155,6 +155,7 @@ export class SharedStep implements JointStep {
     if (samples.length > 0) {
       for (const group of replica.gradientGroups(samples, trace?.lap)) {
         this.#multiply(exchange.groups[group]!, total / samples.length);
+        this.#times.addRows(exchange.groups[group]!, replica.memory.gradients);
         exchange.start(group);
         trace?.lap('backward', this.#segmentNames[group]);
       }
@@ -241,6 +242,7 @@ export class SharedStep implements JointStep {
     log(
       `planned anew after ${this.#steps} steps, as times have changed: ${messages}, ${next.plan.iterationMs.toPrecision(3)} ms predicted instead of ${before.plan.iterationMs.toPrecision(3)} ms`,
     );
+    if (next.betterRoutes) log(betterRoutesText(next.betterRoutes, next.plan));
   }
 
   #take(run: PlannedRun): ExchangePlan {
