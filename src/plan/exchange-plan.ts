@@ -116,8 +116,8 @@ export interface ExchangePlan {
   /** 'hybrid' is the best that was found, starting from the others. */
   readonly candidates: readonly RouteCandidate[];
   /**
-   * What took a few real steps before it was decided, quickest first; those that were predicted to
-   * be about as quick. Default: nothing was tried.
+   * What took a few real steps before it was decided, as it was predicted to be about as quick: what
+   * would have been taken by the prediction first. Default: nothing was tried.
    */
   readonly tried?: readonly TriedRoutes[];
   readonly timeline: readonly Interval[];
@@ -131,8 +131,10 @@ export interface TriedRoutes {
   readonly name: RouteCandidate['name'];
   readonly routes: Readonly<Record<string, Route>>;
   readonly predictedMs: number;
-  /** Median of the tried steps, mean over the workers. */
+  /** Mean of the passes. */
   readonly measuredMs: number;
+  /** Medians of the steps of each pass over all candidates, mean over the workers. */
+  readonly passesMs: readonly number[];
   readonly steps: number;
 }
 

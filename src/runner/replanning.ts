@@ -95,7 +95,7 @@ export function replan(
 /** For people. */
 export function betterRoutesText({ changes, iterationMs }: BetterRoutes, plan: ExchangePlan): string {
   const listed = changes.map(({ name, from, to }) => `${name} by ${to} instead of ${from}`).join(', ');
-  return `other routes are predicted to be quicker now: ${listed}: ${iterationMs.toPrecision(3)} ms a step instead of ${plan.iterationMs.toPrecision(3)} ms; a run that resumes from a checkpoint takes them`;
+  return `other routes are predicted to be quicker now: ${listed}: ${iterationMs.toPrecision(3)} ms a step instead of ${plan.iterationMs.toPrecision(3)} ms; a run that resumes plans anew`;
 }
 
 /** The mean over the workers; a worker without a batch has touched nothing, and tells so. */
