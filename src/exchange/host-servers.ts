@@ -30,6 +30,11 @@ export interface HostServersOptions {
 
 export interface HostedServers {
   readonly addresses: readonly string[];
+  /**
+   * Of each, whether it is on this worker's host. Two hosts that can map each other's memory are two
+   * all the same: their link would carry nothing, and plans and benchmarks reckon with it.
+   */
+  readonly areHere: readonly boolean[];
   /** To each of the services. */
   readonly accesses: readonly ServiceAccess[];
   /** Gives back what a service had, after all workers have left it. */
@@ -72,8 +77,12 @@ export async function hostServers(options: HostServersOptions): Promise<HostedSe
     await server?.close();
     throw error;
   }
+  const { rank, hosts } = thread.world;
+  const areHere = all.flatMap(({ address: one }, other) =>
+    one === undefined ? [] : [hosts[other] === hosts[rank]],
+  );
   return {
-    ...{ addresses: all.flatMap((one) => one.address ?? []), accesses },
+    ...{ addresses: all.flatMap((one) => one.address ?? []), areHere, accesses },
     endService: (namespace) => server?.endService(namespace),
     close: async () => {
       // Others may still be on their way out; one that died keeps nobody.

@@ -20,3 +20,5 @@ export { assumedServerCosts, measureServers } from './server-costs.ts';
 export type { ServerCosts } from './server-costs.ts';
 export { ServerExchange } from './server-exchange.ts';
 export type { FoundValues, ServerExchangeOptions, ServerPlacement } from './server-exchange.ts';
+export { TrialServers } from './trial-servers.ts';
+export type { TrialServersOptions } from './trial-servers.ts';

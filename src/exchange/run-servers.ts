@@ -45,8 +45,9 @@ export interface RunServers {
   /** How many there are. */
   readonly servers: number;
   /**
-   * A store beside that of the run, with parameters of its own; once, before training. All workers
-   * call it together. Undefined: a service of others keeps what it is given, and is not measured.
+   * A store beside that of the run, with parameters of its own; twice at most, before training. All
+   * workers call it together. Undefined: a service of others keeps what it is given, and nothing is
+   * measured or tried there.
    */
   readonly openTrial: (() => Promise<TrialStore>) | undefined;
   /** Closes the store, waits until all workers have, and ends the server that is here. */
@@ -62,20 +63,22 @@ export interface TrialStore {
 }
 
 const REFUSED_MS = 3000;
+/** Services for measuring what servers cost, and for trying routes. */
+const TRIALS = ['-trial', '-routes'];
 
 /** All workers call it together. */
 export async function startRunServers(options: RunServersOptions): Promise<RunServers> {
-  const { thread, optimizer, rows, sharedMemory, tls, servers, ...hosting } = options;
+  const { thread, optimizer, rows, sharedMemory = true, tls, servers, ...hosting } = options;
   const { rank, size, hosts } = thread.world;
   const ranks = hosts.flatMap((host, other) =>
     (servers === undefined ? hosts.indexOf(host) === other : other < (servers as number)) ? [other] : [],
   );
   const isHosted = typeof servers !== 'object';
   const hosted = isHosted
-    ? await hostServers({ ...hosting, thread, tls, ranks, services: ['', '-trial'] })
+    ? await hostServers({ ...hosting, thread, tls, ranks, services: ['', ...TRIALS] })
     : undefined;
   const addresses = isHosted ? hosted!.addresses : servers.addresses;
-  const [access, trial] = isHosted ? hosted!.accesses : [servers.access];
+  const [access, ...trials] = isHosted ? hosted!.accesses : [servers.access];
   const lane = new StoreThread(thread.space);
   let store: ThreadStore | undefined;
   const abort = async (): Promise<void> => {
@@ -88,7 +91,8 @@ export async function startRunServers(options: RunServersOptions): Promise<RunSe
       ...{ servers: addresses, access: as, worker: rank, workers: size },
       // A wrong nonce or name of a service will not become right.
       ...(isHosted ? {} : { refusedTimeoutMs: REFUSED_MS }),
-      ...{ held: true, combine: 'mean', rows, nonFinite: 'accept', sharedMemory, tls },
+      ...{ held: true, combine: 'mean', rows, nonFinite: 'accept', tls },
+      sharedMemory: hosted ? hosted.areHere.map((isHere) => sharedMemory && isHere) : sharedMemory,
     });
     try {
       await opened.setOptimizer(optimizer);
@@ -103,15 +107,16 @@ export async function startRunServers(options: RunServersOptions): Promise<RunSe
     return {
       ...{ store, servers: addresses.length, abort },
       openTrial:
-        trial &&
+        hosted &&
         (async () => {
+          const trial = trials.shift()!;
           const tried = await connect(trial);
           return {
             store: tried,
             close: async () => {
               await tried.close();
               await thread.barrier({ name: 'all have closed their store for measuring' });
-              hosted?.endService(trial.namespace);
+              hosted.endService(trial.namespace);
             },
           };
         }),

@@ -49,16 +49,24 @@ export function recalibrated(
   plan: ExchangePlan,
   measured: MeasuredIteration,
 ): ExchangeInput {
-  const { computeMs = plan.computeMs, exchangeMs = plan.exchangeMs, sparsity = {} } = measured;
+  const { computeMs = plan.computeMs, exchangeMs, sparsity = {} } = measured;
+  const touched = withSparsity(input, sparsity);
   // What messages took of compute changes with them.
   const taken = plan.groups.slice(0, -1).reduce((sum, { startMs, endMs }) => sum + endMs - startMs, 0);
   const takenMs = (input.busyShare ?? 0) * taken;
   const by = (exchange: number): ExchangeInput =>
-    scaled(input, ratio(computeMs - takenMs * exchange, plan.computeMs - takenMs), exchange);
-  const fitting = by(fittingFactor(plan, exchangeMs, by));
+    scaled(touched, ratio(computeMs - takenMs * exchange, plan.computeMs - takenMs), exchange);
+  // More rows take longer at the same cost: that is not to count twice.
+  return by(exchangeMs === undefined ? 1 : fittingFactor(plan, exchangeMs, by));
+}
+
+function withSparsity(
+  input: ExchangeInput,
+  sparsity: NonNullable<MeasuredIteration['sparsity']>,
+): ExchangeInput {
   return {
-    ...fitting,
-    layers: fitting.layers.map((layer) => ({
+    ...input,
+    layers: input.layers.map((layer) => ({
       ...layer,
       parameters: layer.parameters.map((parameter) => {
         const now = sparsity[parameter.name];

@@ -11,7 +11,15 @@ import { iterationMs, type Grouping, type Interval, type MergeProblem } from './
 import { groupings, optimalGroups, quickestOf, type GroupingFront } from './optimal-groups.ts';
 import { RouteSteps } from './route-search.ts';
 import { choiceOf, chooseRoutes, routeTimes } from './routes.ts';
-import type { ClusterShape, ExchangeCosts, RouteChoice, Strategy } from './routes.ts';
+import type {
+  ClusterShape,
+  ExchangeCosts,
+  PlannedParameter,
+  Route,
+  RouteChoice,
+  RouteTimes,
+  Strategy,
+} from './routes.ts';
 import { serverShares } from './server-shares.ts';
 import { predictStep, stepProblems } from './step-time.ts';
 import type { PlannedLayer, RoutedMessage, Routes, StepProblem } from './step-time.ts';
@@ -32,6 +40,11 @@ export interface ExchangeInput {
   readonly costs: ExchangeCosts;
   /** Which routes may be taken. Default 'hybrid', those of the quickest step. */
   readonly strategy?: Strategy;
+  /**
+   * Routes to take, by the name of each parameter, whatever the strategy: what was found out by
+   * trying, or what a run has. Default: those of the strategy.
+   */
+  readonly routes?: Readonly<Record<string, Route>> | undefined;
   /** Default 'optimal'. */
   readonly merging?: Merging;
   /** Size of a bucket for 'buckets'. Default 25 MB. */
@@ -102,9 +115,27 @@ export interface ExchangePlan {
   readonly predictions: readonly Prediction[];
   /** 'hybrid' is the best that was found, starting from the others. */
   readonly candidates: readonly RouteCandidate[];
+  /**
+   * What took a few real steps before it was decided, as it was predicted to be about as quick: what
+   * would have been taken by the prediction first. Default: nothing was tried.
+   */
+  readonly tried?: readonly TriedRoutes[];
   readonly timeline: readonly Interval[];
   /** One sentence for people. */
   readonly reason: string;
+}
+
+/** Routes as they did in real steps that trained nothing. */
+export interface TriedRoutes {
+  /** As among the candidates. */
+  readonly name: RouteCandidate['name'];
+  readonly routes: Readonly<Record<string, Route>>;
+  readonly predictedMs: number;
+  /** Mean of the passes. */
+  readonly measuredMs: number;
+  /** Medians of the steps of each pass over all candidates, mean over the workers. */
+  readonly passesMs: readonly number[];
+  readonly steps: number;
 }
 
 const mergings: Readonly<Record<Merging, (problem: MergeProblem, bucketBytes?: number) => Grouping>> = {
@@ -119,7 +150,8 @@ const mergings: Readonly<Record<Merging, (problem: MergeProblem, bucketBytes?: n
 const SHOWN_GAIN = 0.001;
 
 export function planExchange(input: ExchangeInput): ExchangePlan {
-  const { strategy = 'hybrid', merging = 'optimal', cluster, layers } = input;
+  const { merging = 'optimal', cluster, layers, routes } = input;
+  const strategy = routes === undefined ? (input.strategy ?? 'hybrid') : 'hybrid';
   if (!Object.hasOwn(mergings, merging))
     refuse('merging', merging, `one of ${Object.keys(mergings).join(', ')}`);
   const comparison = new Comparison(input);
@@ -210,8 +242,9 @@ class Comparison {
     const { layers, cluster, costs } = input;
     const parameters = layers.flatMap((layer) => layer.parameters);
     this.#problemOf = stepProblems(input);
+    const times = routeTimes(parameters, cluster, costs, optionsOf(input));
     this.#steps = new RouteSteps({
-      ...{ parameters, times: routeTimes(parameters, cluster, costs, optionsOf(input)) },
+      ...{ parameters, times },
       stepMs: (routes) => {
         const problem = this.#problemOf(routes);
         return iterationMs(problem, this.grouping('optimal', problem));
@@ -220,8 +253,10 @@ class Comparison {
     });
     const pure = strategiesOf(cluster, costs).map((one) => this.#candidate(one, this.#routesBy(one)));
     const eachAlone = this.#routesBy('hybrid');
-    const quickest = this.#steps.quickest([...pure.map(({ routes }) => routes), eachAlone]);
-    const hybrid = this.#hybrid(this.#candidate('hybrid', quickest), pure);
+    const starts = [...pure.map(({ routes }) => routes), eachAlone];
+    const hybrid = input.routes
+      ? this.#candidate('hybrid', givenRoutes(parameters, times, input.routes))
+      : this.#hybrid(this.#candidate('hybrid', this.#steps.quickest(starts)), pure);
     this.candidates = [hybrid, ...pure];
     this.listed = [
       ...this.candidates.map(({ strategy, optimumMs }) => ({ name: strategy, iterationMs: optimumMs })),
@@ -296,6 +331,21 @@ class Comparison {
 
 function optionsOf({ localAggregation = true }: ExchangeInput) {
   return { localAggregation };
+}
+
+/** Refuses what some parameter cannot take. */
+function givenRoutes(
+  parameters: readonly PlannedParameter[],
+  times: ReadonlyMap<string, RouteTimes>,
+  routes: Readonly<Record<string, Route>>,
+): Routes {
+  return new Map(
+    parameters.map(({ name }) => {
+      const [route, open] = [routes[name], [...times.get(name)!.keys()]];
+      if (route === undefined || !open.includes(route)) refuse(`route of ${name}`, route, open.join(' or '));
+      return [name, route];
+    }),
+  );
 }
 
 /** Those that say which routes to take, whatever the step. */

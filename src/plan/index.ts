@@ -38,7 +38,10 @@ export type {
   Merging,
   ParameterPlan,
   Prediction,
+  TriedRoutes,
 } from './exchange-plan.ts';
+export { finalists, recordOf } from './finalists.ts';
+export type { Finalist } from './finalists.ts';
 export { hasDrifted, recalibrated } from './drift.ts';
 export type { MeasuredIteration } from './drift.ts';
 export { namesInShort, STEP_OPERATIONS } from './step-operations.ts';

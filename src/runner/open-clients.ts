@@ -94,7 +94,7 @@ export async function openClients(
         if (!link.isFirst || (layout.client === 0) !== isFirstTurn) return;
         const access = hosted ? hosted.accesses[0]! : accessOf(way);
         const addresses = hosted ? hosted.addresses : (way.servers as readonly string[]);
-        const store = await connect(options, addresses, access);
+        const store = await connect(options, addresses, access, hosted?.areHere);
         opened.push(store);
         servers = new ClientServers(parts, store);
         await begin(options, servers, store);
@@ -112,11 +112,20 @@ function connect(
   { thread, config, way, layout, place: { tls } }: OpenClientsOptions,
   servers: readonly string[],
   access: { readonly namespace: string; readonly nonce: string },
+  sharedMemory: readonly boolean[] | undefined,
 ): Promise<RemoteStore> {
   const { consistency } = way;
   const kind = kindOf(consistency);
   return RemoteStore.connect({
-    ...{ servers, access, tls, worker: layout.client, workers: way.clients, space: thread.space },
+    ...{
+      servers,
+      access,
+      sharedMemory,
+      tls,
+      worker: layout.client,
+      workers: way.clients,
+      space: thread.space,
+    },
     consistency: consistency.kind === 'elastic' ? { kind: 'elastic', alpha: consistency.alpha } : consistency,
     rows: kind === 'updates' ? (config.sparseUpdates ?? 'exact') : 'lazy',
     ...{ combine: 'mean', nonFinite: 'accept', refusedTimeoutMs: REFUSED_MS },

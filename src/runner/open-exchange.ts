@@ -26,6 +26,7 @@ import { operationsElsewhere, type Replica, type StepContext } from '../runtime/
 import { foundValues, readNonce } from './nonce.ts';
 import type { LockStep } from './on.ts';
 import { groupsOf, planRun, routesOf } from './plan-run.ts';
+import { withTriedRoutes } from './route-trial.ts';
 import type { RunnerConfig } from './runner.ts';
 import type { OpenRun } from './run-program.ts';
 
@@ -89,7 +90,7 @@ async function planAndOpen(
     (servers.openTrial
       ? await measureServers({ ...shape, openTrial: servers.openTrial })
       : assumedServerCosts(messages, gather));
-  const run = await planRun(
+  const planned = await planRun(
     {
       ...{ thread, replica, messages, gather, way, options: config },
       sparseUpdates: config.sparseUpdates ?? 'exact',
@@ -97,6 +98,11 @@ async function planAndOpen(
     },
     samples,
   );
+  const hasExactRows = (config.sparseUpdates ?? 'exact') === 'exact';
+  const openTrial = servers?.openTrial;
+  const run = openTrial
+    ? await withTriedRoutes({ thread, replica, openTrial, localAggregation, hasExactRows }, planned, samples)
+    : planned;
   const routes = routesOf(run.plan);
   const names = new Set([...routes].flatMap(([name, route]) => (route.startsWith('server') ? [name] : [])));
   const collective = new CollectiveExchange({ thread, memory, kernels, step: options.step, routes });

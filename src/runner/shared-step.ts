@@ -21,7 +21,7 @@ import type { Asked, JointStep, StepOutcome, StepShare } from './joint-step.ts';
 import type { PlannedExchange } from './open-exchange.ts';
 import { groupsOf, planned, type PlannedRun } from './plan-run.ts';
 import { compareReplicas } from './replica-check.ts';
-import { replan, StepTimes } from './replanning.ts';
+import { betterRoutesText, replan, StepTimes } from './replanning.ts';
 import { compareProgram, type OpenRun } from './run-program.ts';
 import { runReport } from './run-report.ts';
 import type { Trace } from './trace.ts';
@@ -235,6 +235,7 @@ export class SharedStep implements JointStep {
     log(
       `planned anew after ${this.#steps} steps, as times have changed: ${messages}, ${next.plan.iterationMs.toPrecision(3)} ms predicted instead of ${before.plan.iterationMs.toPrecision(3)} ms`,
     );
+    if (next.betterRoutes) log(betterRoutesText(next.betterRoutes, next.plan));
   }
 
   #take(run: PlannedRun): ExchangePlan {
@@ -277,7 +278,10 @@ export class SharedStep implements JointStep {
         },
         replicaOperations({
           ...{ replica, step, checkLoss: (loss) => this.#checkLoss(loss) },
-          onGradients: (names) => this.#multiply(names, this.#total / step.samples.length),
+          onGradients: (names) => {
+            this.#multiply(names, this.#total / step.samples.length);
+            this.#times.addRows(names, replica.memory.gradients);
+          },
           onCompiled: () => trace?.lap('compile'),
         }),
         (operation) => collective.handlerOf(operation),

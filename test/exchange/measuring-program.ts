@@ -26,6 +26,7 @@ const FORGOTTEN_MS = 20_000;
 const space = SharedSpace.create({ maxBytes: 512 * 2 ** 20 });
 const thread = await CommunicationThread.start({
   ...{ scheduler, secret, space, measure: false, transport: transport as TransportChoice },
+  ...(settings['onHostsOfTheirOwn'] === true ? { host: `host-${process.pid}` } : {}),
 });
 const { rank, size } = thread.world;
 const optimizer = { name: 'adam', lr: 0.01 } as const;
@@ -76,6 +77,7 @@ for (let round = 0; round < ROUNDS; round++) {
 }
 
 const servers = await startRunServers({ thread, secret, optimizer, rows: 'exact' });
+say('store', { rank, servers: servers.servers, sharesMemory: servers.store.sharesMemory });
 const takenBefore = takenBytes();
 let valuesMeanwhile = 0;
 const openTrial = async (): Promise<TrialStore> => {

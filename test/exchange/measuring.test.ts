@@ -57,6 +57,23 @@ describe('measuring', () => {
   });
 });
 
+describe('servers of workers on hosts of their own', () => {
+  let ranks: RankProcesses;
+
+  beforeAll(async () => {
+    // What tells hosts apart is their identity: here all could map the memory of all.
+    const options = { messageBytes: 1024, mostRows: 64, onHostsOfTheirOwn: true };
+    ranks = await RankProcesses.start({ program: PROGRAM, transport: 'tcp', size: SIZE, options });
+    await ranks.untilEnded();
+  }, 60_000);
+  afterAll(() => ranks.close());
+
+  it('use the memory of no other host in place, whose link would carry nothing then', () => {
+    const stores = ranks.said('store').map(({ servers, sharesMemory }) => [servers, sharesMemory]);
+    expect(stores).toEqual(Array.from({ length: SIZE }, () => [SIZE, false]));
+  });
+});
+
 it('measures servers with different rows, all of them in the table', () => {
   const teams = fc
     .integer({ min: 1, max: 8 })

@@ -91,4 +91,16 @@ describe('recalibrated figures', () => {
     expect(layers[1]!.parameters[0]).toMatchObject({ sparsity: 0.3, unionShare: 0.3 });
     expect(hasDrifted(planExchange({ ...input, layers }), { sparsity: { table: 0.3 } }, 0.01)).toBe(false);
   });
+
+  it('do not count rows twice that have become more: messages are longer, and cost what they did', () => {
+    const servers: ExchangeInput = { ...input, strategy: 'parallax' };
+    const before = planExchange(servers);
+    const longer = planExchange(recalibrated(servers, before, { sparsity: { table: 0.3 } }));
+    expect(longer.exchangeMs).toBeGreaterThan(1.05 * before.exchangeMs);
+    const measured = { exchangeMs: longer.exchangeMs, sparsity: { table: 0.3 } };
+    const again = planExchange(recalibrated(servers, before, measured));
+    expect(again.exchangeMs).toBeCloseTo(measured.exchangeMs, 6);
+    const [now, then] = [longer, again].map(({ parameters }) => parameters[1]!.predictedMs);
+    expect(now).toBeCloseTo(then!, 6);
+  });
 });

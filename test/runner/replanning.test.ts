@@ -3,8 +3,9 @@ import { describe, expect, it } from 'vitest';
 import type { CommunicationThread } from '../../src/communication/index.ts';
 import { bytesPerElement, SharedSpace, type DType, type Region } from '../../src/memory/index.ts';
 import type { ExchangeInput } from '../../src/plan/index.ts';
-import { planned } from '../../src/runner/plan-run.ts';
-import { replan, StepTimes } from '../../src/runner/replanning.ts';
+import { planned, routesOf } from '../../src/runner/plan-run.ts';
+import { betterRoutesText, replan, StepTimes } from '../../src/runner/replanning.ts';
+import type { GradientPlace } from '../../src/runtime/index.ts';
 
 const space = SharedSpace.create({ maxBytes: 2 ** 24 });
 const done = { wait: () => undefined };
@@ -44,6 +45,71 @@ const timesOf = (computeMs: number, exchangeMs: number): StepTimes => {
   return times;
 };
 
+/** So many of 100 rows are touched. */
+const gradientsWith = (count: number): ReadonlyMap<string, GradientPlace> =>
+  new Map(
+    Object.entries({ words: { kind: 'sparse', count, tableRows: 100 }, dense: { kind: 'dense' } }),
+  ) as unknown as ReadonlyMap<string, GradientPlace>;
+
+/** Few rows are cheaper by servers, and many by an allreduce of the whole table. */
+const withTable: ExchangeInput = {
+  ...{ forwardMs: 4, segmentMs: 0.001, leastGain: 0.05 },
+  layers: [
+    {
+      ...{ name: 'words', backwardMs: 2 },
+      parameters: [{ name: 'words', kind: 'sparse', elements: 1_000_000, rowLength: 10_000, sparsity: 0.05 }],
+    },
+  ],
+  cluster: { workers: 4, machines: 4, workersPerMachine: 1, servers: 4 },
+  costs: {
+    ...{ collective: { startMs: 1, msPerByte: 5e-6 }, gather: { startMs: 1, msPerByte: 3e-5 } },
+    ...{ serverDense: { startMs: 1, msPerByte: 1e-5 }, serverRows: { startMs: 1, msPerByte: 1e-5 } },
+  },
+};
+
+describe('rows that are touched', () => {
+  const run = planned(alone, withTable);
+  const timesWith = (rows: number, share = rows / 5): StepTimes => {
+    const times = timesOf(run.plan.computeMs, share * run.plan.exchangeMs);
+    for (let i = 0; i < 4; i++) times.addRows(['words'], gradientsWith(rows));
+    return times;
+  };
+
+  it('keep their plan while they are about as many', () => {
+    expect(routesOf(run.plan).get('words')).toBe('server rows');
+    expect(replan(alone, run, timesWith(6))).toBeUndefined();
+  });
+
+  it('that have become many more have other routes named, which are quicker by more than noise', () => {
+    const next = replan(alone, run, timesWith(90))!;
+    expect(routesOf(next.plan).get('words')).toBe('server rows');
+    expect(next.plan.parameters[0]!.sparsity).toBeCloseTo(0.9, 12);
+    const better = next.betterRoutes!;
+    expect(better.changes).toEqual([{ name: 'words', from: 'server rows', to: 'collective' }]);
+    expect(better.iterationMs).toBeLessThan(0.9 * next.plan.iterationMs);
+    const text = betterRoutesText(better, next.plan);
+    expect(text).toContain('words by collective instead of server rows');
+    // With these figures nothing is new any more.
+    const after = timesOf(next.plan.computeMs, next.plan.exchangeMs);
+    for (let i = 0; i < 4; i++) after.addRows(['words'], gradientsWith(90));
+    expect(replan(alone, next, after)).toBeUndefined();
+  });
+
+  it('are planned anew without other routes where these were as good before, or are hardly better', () => {
+    // A trial has shown that the prediction was too good: that alone is no news.
+    const tried = planned(alone, { ...withTable, routes: { words: 'collective' } });
+    const times = timesOf(2 * tried.plan.computeMs, tried.plan.exchangeMs);
+    expect(replan(alone, tried, times)!.betterRoutes).toBeUndefined();
+    expect(replan(alone, run, timesWith(9))!.betterRoutes).toBeUndefined();
+  });
+
+  it('leave a strategy that was asked for alone', () => {
+    const asked = planned(alone, { ...withTable, strategy: 'servers' });
+    const next = replan(alone, asked, timesWith(90))!;
+    expect(next.betterRoutes).toBeUndefined();
+  });
+});
+
 describe('a plan', () => {
   const run = planned(alone, input);
 
@@ -77,7 +143,9 @@ describe('a plan', () => {
 
   it('takes means since the last look', () => {
     const times = timesOf(3, 8);
-    expect(times.take()).toEqual({ computeMs: 3, exchangeMs: 8 });
-    expect(times.take()).toEqual({ computeMs: 0, exchangeMs: 0 });
+    times.addRows(['words', 'dense'], gradientsWith(10));
+    times.addRows(['words'], gradientsWith(30));
+    expect(times.take()).toEqual({ computeMs: 3, exchangeMs: 8, sparsity: { words: 0.1 } });
+    expect(times.take()).toEqual({ computeMs: 0, exchangeMs: 0, sparsity: {} });
   });
 });

@@ -21,6 +21,8 @@ export interface HybridCase {
   readonly relativeToBestPure: number;
   /** To collectives only; of the hybrid strategy. */
   readonly collectivesRatio?: number;
+  /** To the best of all that took turns with it, switches included; of the hybrid strategy. */
+  readonly relativeToBest?: number;
   /** To the row before; of the switches but the first. */
   readonly gain?: number;
   /** Median, first and third quartile of all counted steps. */
@@ -83,7 +85,12 @@ export function casesOf(
       const before = rateIn(act, SWITCH_NAMES[SWITCH_NAMES.indexOf(strategy) - 1]);
       return {
         ...{ ...group, strategy, samplesPerSec, relativeToBestPure: samplesPerSec / bestPure },
-        ...(strategy === 'hybrid' ? { collectivesRatio: samplesPerSec / collectives } : {}),
+        ...(strategy === 'hybrid'
+          ? {
+              collectivesRatio: samplesPerSec / collectives,
+              relativeToBest: samplesPerSec / Math.max(...act.map(rate)),
+            }
+          : {}),
         ...(before === undefined ? {} : { gain: samplesPerSec / before }),
         ...(samePlanAs.length === 0 ? {} : { samePlanAs }),
         ...{ stepMs: median(stepsMs), quartilesMs: quartiles(stepsMs), predictedMs, routes, rowBytes },

@@ -20,6 +20,11 @@ interface Described {
   readonly batchEach: number;
   /** Whether a batch looks rows up, so that the switches of Parallax have something to do. */
   readonly hasTables: boolean;
+  /**
+   * Whether a process, which can address 4 GB, has room for all strategies and switches at once, so
+   * that all take turns.
+   */
+  readonly fitsManyTimes: boolean;
   readonly build: () => Model;
   readonly samples: () => Dataset;
 }
@@ -28,16 +33,16 @@ const CLASSES = 10;
 const TEXT = { vocabulary: 20_000, length: 32, size: 128, filters: 64 } as const;
 const LANGUAGE = { vocabulary: 100_000, length: 16, size: 256, units: 128, drawn: 1024 } as const;
 /**
- * An LSTM with 5.2 million weights: about as many bytes a step as all workers together have of
- * rows.
+ * Heavy in both kinds: an LSTM with 5.5 million weights, 22 MB, and about as many bytes of rows in a
+ * step of four workers.
  */
-const LARGE_LANGUAGE = { ...LANGUAGE, length: 8, units: 1024 } as const;
+const LARGE_LANGUAGE = { ...LANGUAGE, vocabulary: 50_000, drawn: 2048, length: 8, units: 1024 } as const;
 const SAMPLES = { images: 512, texts: 4096, sentences: 2048 } as const;
 const CLIP_NORM = 5;
 
 export const hybridModels: Readonly<Record<HybridModel, Described>> = {
   'text-cnn': {
-    ...{ title: 'text-CNN, 20,000 words', batchEach: 32, hasTables: true },
+    ...{ title: 'text-CNN, 20,000 words', batchEach: 32, hasTables: true, fitsManyTimes: true },
     build: () => {
       const model = textCnn({ ...TEXT, classes: CLASSES });
       clipByGlobalNorm(model.graph, CLIP_NORM);
@@ -46,22 +51,23 @@ export const hybridModels: Readonly<Record<HybridModel, Described>> = {
     samples: madeUpTexts,
   },
   lm: {
-    ...{ title: 'language model, 100,000 words', batchEach: 8, hasTables: true },
+    ...{ title: 'language model, 100,000 words', batchEach: 8, hasTables: true, fitsManyTimes: false },
     build: () => sampledLanguageModel({ ...LANGUAGE, clipNorm: CLIP_NORM }),
     samples: () => zipfText({ ...LANGUAGE, samples: SAMPLES.sentences }),
   },
   'large-lm': {
-    ...{ title: 'language model, LSTM of 1,024 units', batchEach: 8, hasTables: true },
+    ...{ title: 'language model, 50,000 words, LSTM of 1,024 units', batchEach: 8 },
+    ...{ hasTables: true, fitsManyTimes: true },
     build: () => sampledLanguageModel({ ...LARGE_LANGUAGE, clipNorm: CLIP_NORM }),
     samples: () => zipfText({ ...LARGE_LANGUAGE, samples: SAMPLES.sentences }),
   },
   cnn: {
-    ...{ title: 'CNN on 1 x 28 x 28', batchEach: 32, hasTables: false },
+    ...{ title: 'CNN on 1 x 28 x 28', batchEach: 32, hasTables: false, fitsManyTimes: true },
     build: () => lenet({ inputShape: [1, 28, 28], classes: CLASSES }),
     samples: () => madeUpImages({ sampleShape: [1, 28, 28], samples: SAMPLES.images, classes: CLASSES }),
   },
   resnet: {
-    ...{ title: 'ResNet on 3 x 16 x 16', batchEach: 32, hasTables: false },
+    ...{ title: 'ResNet on 3 x 16 x 16', batchEach: 32, hasTables: false, fitsManyTimes: true },
     build: () => resnet({ inputShape: [3, 16, 16], classes: CLASSES }),
     samples: () => madeUpImages({ sampleShape: [3, 16, 16], samples: SAMPLES.images, classes: CLASSES }),
   },

@@ -23,11 +23,14 @@ export interface HybridBenchOptions {
   readonly models?: readonly HybridModel[] | undefined;
   /** Shared memory, or hosts with limited links. Default both. */
   readonly links?: readonly HybridLink[] | undefined;
-  /** Over all hosts. Default 2 on shared memory; with links one for each host, for 'lm' also two for each of two. */
+  /**
+   * Over all hosts. Default 2 on shared memory; with links one for each host, for 'lm' and 'large-lm'
+   * also two for each of two.
+   */
   readonly workers?: number | undefined;
   /**
    * Hosts with links, 2 to 16, which share the workers evenly. Default 2, for 'lm' also 8, for
-   * 'large-lm' 4; with `workers`: as many.
+   * 'large-lm' also 4; with `workers`: as many.
    */
   readonly hosts?: number | undefined;
   /** Of the link of each host, in Mbit/s. Default 1,000. */
@@ -94,6 +97,11 @@ export async function benchHybrid(options: HybridBenchOptions): Promise<HybridBe
             ]
           : [],
       ),
+      ...cases.flatMap((one) =>
+        one.relativeToBest === undefined
+          ? []
+          : [`${titleOf(one)}: hybrid is ${one.relativeToBest.toFixed(3)} of the best of all rows.`],
+      ),
       ...(most >= cores
         ? [
             `Up to ${most} workers, their servers and all links share ${cores} cores: more workers are not more samples a second here. Compare strategies of one group only.`,
@@ -112,13 +120,13 @@ async function measure(
   { rateMbit, rounds, steps }: Turns,
   { signal, onProgress = () => undefined }: HybridBenchOptions,
 ): Promise<readonly HybridCase[]> {
-  const { title, batchEach } = hybridModels[model];
+  const { title, batchEach, fitsManyTimes } = hybridModels[model];
   const workers = count * workersEach;
   const linkTitle = link === 'link' ? `${rateMbit} Mbit/s` : 'shared memory';
   const group = { model: title, workers, hosts: count, link: linkTitle };
   const groupTitle = titleOf(group);
-  // A process can address 4 GB: not all strategies fit into one at once.
-  const acts = hasSwitches ? [STRATEGIES, SWITCHES.slice(0, 3), SWITCHES.slice(2)] : [STRATEGIES];
+  const inActs = [STRATEGIES, SWITCHES.slice(0, 3), SWITCHES.slice(2)];
+  const acts = hasSwitches ? (fitsManyTimes ? [[...STRATEGIES, ...SWITCHES]] : inActs) : [STRATEGIES];
   onProgress(`${groupTitle}: ${acts.length} act(s) of ${rounds} round(s) of ${steps} steps of each strategy`);
   const hosts: Hosts | undefined =
     link === 'link' ? createHosts({ count, rateMbit, ownProcessors: true }) : undefined;
@@ -160,7 +168,13 @@ function layoutsOf(model: HybridModel, link: HybridLink, given: HybridBenchOptio
     const hasSwitches = hasTables && workers <= MOST_WITH_SWITCHES;
     return [{ hosts, workersEach: workers / hosts, hasSwitches }];
   }
-  if (model === 'large-lm') return [{ hosts: 4, workersEach: 1, hasSwitches: true }];
+  if (model === 'large-lm') {
+    return [
+      { hosts: 4, workersEach: 1, hasSwitches: true },
+      // Dense gradients of a host's workers go to servers twice, and once around by collectives.
+      { hosts: 2, workersEach: 2, hasSwitches: true },
+    ];
+  }
   if (model !== 'lm') return [{ hosts: 2, workersEach: 1, hasSwitches: hasTables }];
   return [
     // Workers that could add up among themselves first.

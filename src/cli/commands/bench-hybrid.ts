@@ -12,7 +12,7 @@ import { asTyped } from './bench-refusal.ts';
 export const hybridOptions = {
   hosts: {
     kind: 'count',
-    help: 'hybrid: hosts with links, 2 to 16, which share the workers evenly. Default 2, for lm also 8, for large-lm 4.',
+    help: 'hybrid: hosts with links, 2 to 16, which share the workers evenly. Default 2, for lm also 8, for large-lm also 4.',
   },
 } as const satisfies OptionSpecs;
 

@@ -134,6 +134,10 @@ function printed(plan: ExchangePlan, { graph }: Model, measuredMs: number): stri
     ...reasons,
     '',
     `Candidates, merged optimally: ${candidates.join(', ')}.`,
+    ...(plan.tried ?? []).map(
+      ({ name, steps, predictedMs, passesMs }) =>
+        `Tried in ${steps} real steps: ${name}, ${passesMs.map((ms) => ms.toFixed(2)).join(' and ')} ms, predicted ${predictedMs.toFixed(2)} ms.`,
+    ),
     '',
     table([['strategy', 'messages', 'predicted ms'], ...predictions]),
     '',
