@@ -50,7 +50,7 @@ function start(more: Partial<TaskOptions> = {}): WatchdogProcess {
 describe.skipIf(!hasSharedMemory())('learners that are killed at random', () => {
   let undisturbed: number;
   beforeAll(async () => {
-    const watchdog = new WatchdogProcess(options);
+    const watchdog = new WatchdogProcess({ ...options, checkpointEverySteps: undefined });
     await watchdog.ended();
     undisturbed = watchdog.result!.evaluation!.accuracy!;
     console.log(`undisturbed: accuracy ${undisturbed}`);
