@@ -34,7 +34,7 @@ export const ErrorCodes = {
   MODEL_TOO_LARGE: 'A model or segment does not fit into the 4 GiB that WebAssembly can address.',
   OUT_OF_BOUNDS: 'A region or kernel argument reaches outside its memory.',
   NOT_A_NUMBER: 'The loss became NaN or infinite.',
-  RULE_FAILED: 'An update rule or aggregator of users failed.',
+  RULE_FAILED: 'An update rule of users failed.',
   MISSING_COMPONENT: 'An optional component is not installed.',
   // Another process is involved.
   TIMEOUT: 'A wait reached its deadline.',

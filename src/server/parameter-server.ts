@@ -64,7 +64,7 @@ export interface ParameterServerOptions {
   /** Who may create and end services over the network. Default: nobody. */
   readonly administration?: AdministrationOptions | undefined;
   /**
-   * The path, absolute, of a module with update rules and aggregators, which tenants may name. It is
+   * The path, absolute, of a module with update rules, which tenants may name. It is
    * loaded by every core. Default: only the optimizers there are.
    */
   readonly rules?: string | undefined;

@@ -60,7 +60,7 @@ const options = {
   rules: {
     kind: 'text',
     value: 'FILE',
-    help: 'A module with update rules and aggregators of your own, which trainings may name. It runs in the server: give only what you trust. Default: none.',
+    help: 'A module with update rules of your own, which trainings may name. It runs in the server: give only what you trust. Default: none.',
   },
   ...serviceOptions,
   'admin-secret-file': {
